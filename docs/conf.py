@@ -1,0 +1,26 @@
+"""Sphinx settings. The site needs nothing from elsewhere: no fonts, scripts or images of other hosts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+_project = tomllib.loads(Path(__file__).parent.with_name("pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
+
+project = "Snugfit"
+author = "the Snugfit authors"
+release = version = _project["version"]
+
+extensions = ["myst_parser"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+nitpicky = True
+
+html_theme = "furo"
+html_title = f"Snugfit {version}"
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False

@@ -1,0 +1,62 @@
+"""What every test gets: a folder of its own, no network, none of the developer's trackers, one thread.
+
+`SNUGFIT_SLOW=part` (what `make test` sets) keeps one fifth of the tests marked `slow`. Which fifth goes by the
+test's name and the number of commits: a commit always runs the same ones, and five commits in a row run all.
+Anything else (plain pytest, `make test-all`) keeps every test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOW_PARTS = 5
+
+# Before anything imports transformers, mlflow or torch: they read these when they are imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ["DO_NOT_TRACK"] = "true"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
+    del os.environ[name]
+for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
+    os.environ.pop(name, None)
+
+
+def slow_part(test: str) -> int:
+    """Which of the parts a slow test belongs to: the same on every machine."""
+    return int(hashlib.sha256(test.encode()).hexdigest(), 16) % SLOW_PARTS
+
+
+def commits() -> int:
+    """The number of commits; 0 outside a git checkout."""
+    command = ["git", "-C", str(ROOT), "rev-list", "--count", "HEAD"]
+    try:
+        counted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return 0
+    return int(counted.stdout) if counted.returncode == 0 else 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("SNUGFIT_SLOW") != "part":
+        return
+    part = commits() % SLOW_PARTS
+    left_out = [item for item in items if item.get_closest_marker("slow") and slow_part(item.nodeid) != part]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        dropped = set(left_out)
+        items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start every test in a folder of its own: runs and tracker databases with default places land there."""
+    monkeypatch.chdir(tmp_path)

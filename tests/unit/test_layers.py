@@ -1,0 +1,93 @@
+"""What import-linter cannot say: which imports wait inside functions, and where a tensor may become a number."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src/snugfit"
+HEAVY = {
+    "accelerate",
+    "bitsandbytes",
+    "datasets",
+    "deepspeed",
+    "matplotlib",
+    "mlflow",
+    "pandas",
+    "peft",
+    "pyarrow",
+    "ray",
+    "scipy",
+    "sentence_transformers",
+    "sklearn",
+    "tensorboard",
+    "timm",
+    "tokenizers",
+    "torchao",
+    "torchmetrics",
+    "transformers",
+    "wandb",
+}
+# MLflow runs this file by its path, in a process of its own; nothing of Snugfit imports it.
+RUN_BY_MLFLOW = {"deliver/pyfunc_model.py"}
+# The one door from a tensor to a Python number; and the batch, whose labels and lengths are counted on the host.
+READS_TENSORS = {"core/read.py", "core/batch.py"}
+IN_THE_STEP = ("core", "techniques", "training/step.py", "training/compute.py")
+
+
+def sources(*places: str) -> list[str]:
+    files = [file for place in places or ("",) for file in _files(SOURCE / place)]
+    return sorted(str(file.relative_to(SOURCE)) for file in files)
+
+
+def _files(place: Path) -> list[Path]:
+    return [place] if place.suffix == ".py" and place.exists() else list(place.rglob("*.py"))
+
+
+def imported_at_once(tree: ast.AST) -> Iterator[str]:
+    """Top-level packages that importing the module imports: not those in functions or under TYPE_CHECKING."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module).partition(".")[0]
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from imported_at_once(ast.Module(node.orelse, []))
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported_at_once(node)
+
+
+@pytest.mark.parametrize("file", [file for file in sources() if file not in RUN_BY_MLFLOW])
+def test_heavy_packages_are_imported_only_inside_functions(file: str) -> None:
+    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    assert HEAVY.isdisjoint(imported_at_once(tree))
+
+
+@pytest.mark.parametrize("file", [file for file in sources(*IN_THE_STEP) if file not in READS_TENSORS])
+def test_the_step_and_the_techniques_read_tensors_only_through_one_door(file: str) -> None:
+    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    reads = [f"line {call.lineno}" for call in calls if call.func.attr in ("item", "tolist")]
+    assert not reads
+
+
+def test_an_import_under_type_checking_or_in_a_function_is_not_counted_as_one_at_once() -> None:
+    text = """
+import ast
+if TYPE_CHECKING:
+    import transformers
+else:
+    import rich
+try:
+    import mlflow.pyfunc
+except ImportError:
+    from sklearn import metrics
+def later():
+    import pandas
+"""
+    assert set(imported_at_once(ast.parse(text))) == {"ast", "rich", "mlflow", "sklearn"}

@@ -1,0 +1,517 @@
+"""Recipes: what is read, what is refused and where it says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snugfit import techniques
+from snugfit.errors import DataError, PlanConflict, SettingError
+from snugfit.recipe import Recipe, infer_recipe, json_schema, load_recipe
+from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, own_key, settings_of
+from snugfit.recipe.source import Places, read_yaml
+
+RECIPE = """\
+# a comment
+task: text-classification
+model: some/encoder
+data:
+  train: rows.csv
+  text: [title, text]
+  max_length: 64
+train: {epochs: 2, global_batch: 16}
+optimizer: {adamw: {learning_rate: 3e-5}}
+techniques:
+  - clip_norm: {max_norm: 1.0}
+  - ema: {decay: 0.99}
+evaluate: {every: 50, metrics: [accuracy], best: accuracy}
+plan: {micro_batch: 8}
+"""
+BARE = "task: text-classification\nmodel: some/encoder\ndata: {train: rows.csv}\n"
+CAUSAL = "task: causal-lm\nmodel: some/decoder\ndata: {train: rows.txt}\n"
+PYTHON = "task: python\nmodel: mine:build\ndata: {train: 'mine:rows', collate: 'mine:join'}\nloss: mse\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str, name: str = "my.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def changed(old: str, new: str) -> str:
+    assert RECIPE.count(old) == 1, old
+    return RECIPE.replace(old, new)
+
+
+def test_a_recipe_says_what_was_written_and_the_defaults_of_the_rest(write):
+    recipe = load_recipe(write(RECIPE))
+    assert (recipe.name, recipe.task, recipe.loss) == ("my", "text-classification", "cross_entropy")
+    assert recipe.data.text == ("title", "text")
+    assert (recipe.data.validation, recipe.data.bad_rows, recipe.train.seed) == (0.1, "fail", 0)
+    assert (recipe.evaluate.every, recipe.evaluate.batch) == (50, 16)
+    assert recipe.early_stopping is None
+    assert [technique.card.name for technique in recipe.all_techniques()] == ["adamw", "linear", "clip_norm", "ema"]
+    assert recipe.optimizer == techniques.find("adamw")(learning_rate=3e-5)
+    assert recipe.schedule == techniques.find("linear")(warmup=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "loss", "metrics", "best"),
+    [
+        (BARE, "cross_entropy", ("accuracy", "macro_f1"), "accuracy"),
+        (CAUSAL, "causal_lm", ("perplexity",), "perplexity"),
+        (PYTHON, "mse", (), "loss"),
+    ],
+)
+def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
+    recipe = load_recipe(write(text))
+    assert (recipe.loss, recipe.evaluate.metrics, recipe.evaluate.best) == (loss, metrics, best)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("epochs: 2", "epoch: 2", ":8: train.epoch", "Did you mean 'epochs'"),
+        ("task: text-classification", "tusk: text-classification", ":2: tusk", "Did you mean 'task'"),
+        ("# a comment", "epochs: 3", ":1: epochs", "Did you mean train.epochs"),
+        ("# a comment", "learning_rate: 3", ":1: learning_rate", "optimizer.adamw.learning_rate"),
+        ("max_length: 64", "max_length: abc", ":7: data.max_length", "a positive whole number, found 'abc'"),
+        ("max_length: 64", "max_length: 0", ":7: data.max_length", "found 0"),
+        ("max_length: 64", "max_length: 64.5", ":7: data.max_length", "found 64.5"),
+        ("max_length: 64", "max_length: true", ":7: data.max_length", "found true"),
+        ("max_length: 64", "bad_rows: drop", ":7: data.bad_rows", "fail or skip, found 'drop'"),
+        ("max_length: 64", "validation: 1.5", ":7: data.validation", "between 0 and 1"),
+        ("max_length: 64", "collate: 'mine:join'", ":7: data.collate", "not used by task text-classification"),
+        ("text: [title, text]", "text: []", ":6: data.text", "a name or a list of names"),
+        ("  train: rows.csv", "  label: name", ":4: data.train", "is missing"),
+        ("text-classification", "text-clasification", ":2: task", "text-classification, causal-lm or python"),
+        ("train: {epochs: 2, global_batch: 16}", "train:", ":8: train", "found null"),
+        ("epochs: 2", "epochs: 2, updates: 5", ":8: train", "found both"),
+        ("epochs: 2", "epochs: null", ":8: train", "found neither"),
+        ("epochs: 2", "epochs: 2, epochs: 3", ":8: 'train.epochs'", "given twice, first on line 8"),
+        ("adamw:", "adamv:", ":9: optimizer.adamv", "Did you mean 'adamw'"),
+        ("adamw:", "ema:", ":9: optimizer.ema", "Put it under techniques"),
+        ("learning_rate: 3e-5", "learning_rat: 3", ":9: optimizer.adamw.learning_rat", "'learning_rate'"),
+        ("learning_rate: 3e-5", "learning_rate: -1", ":9: optimizer.adamw.learning_rate", "must be positive"),
+        ("learning_rate: 3e-5", "learning_rate: fast", ":9: optimizer.adamw.learning_rate", "a number, found 'fast'"),
+        ("learning_rate: 3e-5", "learning_rate: .nan", ":9: optimizer.adamw.learning_rate", "found '.nan'"),
+        ("learning_rate: 3e-5", "learning_rate: 1e999", ":9:", "'1e999' is no float"),
+        ("learning_rate: 3e-5", "betas: [0.9]", ":9: optimizer.adamw.betas", "a list of 2 numbers, found [0.9]"),
+        ("{adamw: {learning_rate: 3e-5}}", "{adamw: {}, sgd: {}}", ":9: optimizer", "found adamw and sgd"),
+        ("{adamw: {learning_rate: 3e-5}}", "null", ":9: optimizer", "must be one of adamw, sgd"),
+        ("- ema: {decay: 0.99}", "- emma", ":12: techniques.emma", "Did you mean 'ema'"),
+        ("- ema: {decay: 0.99}", "- sgd", ":12: techniques.sgd", "optimizer: {sgd: {…}}"),
+        ("- ema: {decay: 0.99}", "- bf16", ":12: techniques.bf16", "plan.numerics: bf16"),
+        ("- ema: {decay: 0.99}", "- ema: {dekay: 1}", ":12: techniques.ema.dekay", "Did you mean 'decay'"),
+        ("- ema: {decay: 0.99}", "- {ema: , sam: }", ":12: techniques.sam", "one technique"),
+        ("every: 50", "every: 0", ":13: evaluate.every", "epoch or a positive number"),
+        ("metrics: [accuracy]", "metrics: [acuracy]", ":13: evaluate.metrics", "Did you mean 'accuracy'"),
+        ("best: accuracy", "best: macro_f1", ":13: evaluate.best", "not among the evaluated"),
+        ("micro_batch: 8", "micro_batch: 32", ":14: plan.micro_batch", "32 is more than train.global_batch"),
+        ("micro_batch: 8", "numerics: fp8", ":14: plan.numerics", "fp32 or bf16"),
+        ("micro_batch: 8", "device: gpu", ":14: plan.device", "cuda"),
+        ("# a comment", "name: a/b", ":1: name", "cannot be a folder's name"),
+        ("# a comment", "loss: cross_entrpy", ":1: loss", "Did you mean 'cross_entropy'"),
+        ("# a comment", "early_stopping: {}", ":1: early_stopping.patience", "is missing"),
+        ("# a comment", "checkpoint: {keep: 1}", ":1: checkpoint.keep", "at least 2"),
+        ("# a comment", "track: {mlflow: yes}", ":1: track.mlflow", "true or false, found 'yes'"),
+        ("# a comment", "output: a: b", ":1:", "cannot be read"),
+        ("# a comment", "\toutput: a", ":1:", "spaces, not tabs"),
+        ("# a comment", "output: *a", ":1:", "no aliases"),
+        ("# a comment", "output: !!python/object:os.system a", ":1:", "Write the plain value"),
+        ("# a comment", "? [a]\n: b", ":1:", "must be text"),
+        ("# a comment", "output: \x01", ":1:", "does not allow"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_setting_and_line(write, old, new, place, words):
+    path = write(changed(old, new))
+    with pytest.raises(SettingError) as error:
+        load_recipe(path)
+    assert str(error.value).startswith(f"{path}{place}")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_several_mistakes_are_said_at_once(write):
+    path = write(changed("max_length: 64", "max_lenth: 64").replace("epochs: 2", "epochs: two"))
+    with pytest.raises(SettingError) as error:
+        load_recipe(path)
+    assert [line.split(": ")[1] for line in str(error.value).splitlines()] == ["data.max_lenth", "train.epochs"]
+
+
+@pytest.mark.parametrize("content", [b"", b"- a", b"5", b"\xff\xfe\x00", b"\x89PNG\r\n\x1a\n\x00\x00", b"a: " + b"[" * 5000])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, content):
+    path = tmp_path / "my.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SettingError, match=r"my\.yaml"):
+        load_recipe(path)
+
+
+def test_a_missing_file_names_the_nearest(write, tmp_path):
+    write(BARE, "news.yaml")
+    with pytest.raises(SettingError, match=r"Did you mean 'news\.yaml'"):
+        load_recipe(tmp_path / "newz.yaml")
+    with pytest.raises(SettingError, match="is a folder"):
+        load_recipe(tmp_path)
+
+
+def test_a_recipe_that_cannot_be_opened_is_refused(write):
+    path = write(BARE)
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read every file")
+    with pytest.raises(SettingError, match="Permission denied"):
+        load_recipe(path)
+
+
+def test_techniques_that_exclude_each_other_are_refused_with_their_place(write):
+    path = write(changed("- ema: {decay: 0.99}", "- clip_norm"))
+    with pytest.raises(PlanConflict) as error:
+        load_recipe(path)
+    assert str(error.value).startswith(f"{path}:10: 'clip_norm' is given twice")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5e-5", 5e-5),
+        ("1E3", 1000.0),
+        (".5", 0.5),
+        ("010", 10),
+        ("true", True),
+        ("~", None),
+        ("", None),
+        ("no", "no"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("2026-11-20", "2026-11-20"),
+        ("1_000", "1_000"),
+        ("'5'", "5"),
+        ("!!str 5", "5"),
+        ("[a, 1]", ("a", 1)),
+    ],
+)
+def test_scalars_are_read_as_yaml_1_2_has_them(text, value):
+    assert read_yaml(f"key: {text}", "my.yaml", Places()) == {"key": value}
+
+
+def test_settings_not_given_keep_the_recipes_default_beside_those_given(write):
+    recipe = load_recipe(write(BARE + "optimizer: {adamw: {weight_decay: 0.2}}\nschedule: cosine\n"))
+    assert recipe.optimizer == techniques.find("adamw")(learning_rate=5e-5, weight_decay=0.2)
+    assert recipe.schedule == techniques.find("cosine")()
+
+
+def test_no_schedule_and_no_techniques_may_be_asked_for(write):
+    recipe = load_recipe(write(BARE + "schedule: null\ntechniques: []\n"))
+    assert [technique.card.name for technique in recipe.all_techniques()] == ["adamw"]
+
+
+def test_numerics_bring_their_technique(write):
+    recipe = load_recipe(write(RECIPE), ["plan.numerics=bf16"])
+    names = [technique.card.name for technique in recipe.all_techniques()]
+    assert names == ["adamw", "linear", "bf16", "clip_norm", "ema"]
+
+
+@pytest.mark.parametrize("name", techniques.discover())
+def test_every_technique_can_be_written_by_its_name_and_read_back(write, name):
+    technique = techniques.discover()[name]
+    key = own_key(technique)
+    if key == "plan.numerics":
+        text = f"plan: {{numerics: {name}}}\n"
+    else:
+        text = f"{key}: {name}\n" if key in SEAMS_OF_THEIR_OWN else f"techniques: [{name}]\n"
+    recipe = load_recipe(write(BARE + text))
+    found = [entry for entry in recipe.all_techniques() if isinstance(entry, technique)]
+    assert len(found) == 1
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+    jsonschema.validate(recipe.as_dict(), json_schema())
+
+
+@pytest.mark.parametrize("name", techniques.discover())
+def test_settings_of_every_technique_come_back_as_they_were(write, name):
+    example = techniques.discover()[name].example()
+    key = own_key(type(example))
+    if key == "plan.numerics":
+        pytest.skip("numerics are chosen by name and have no settings in a recipe")
+    given = {setting: getattr(example, setting) for setting in settings_of(type(example))}
+    entry = {name: {setting: list(v) if isinstance(v, tuple) else v for setting, v in given.items()}}
+    text = yaml.safe_dump({key: entry} if key in SEAMS_OF_THEIR_OWN else {"techniques": [entry]})
+    recipe = load_recipe(write(BARE + text))
+    assert example in recipe.all_techniques()
+
+
+@pytest.mark.parametrize(
+    ("override", "check"),
+    [
+        ("train.epochs=0.5", lambda recipe: recipe.train.epochs == 0.5),
+        ("train.updates=7", lambda recipe: (recipe.train.updates, recipe.train.epochs) == (7, None)),
+        ("data.text=[a, b]", lambda recipe: recipe.data.text == ("a", "b")),
+        ("data.text=a", lambda recipe: recipe.data.text == ("a",)),
+        ("data.validation=", lambda recipe: recipe.data.validation is None),
+        ("optimizer.adamw.learning_rate=1e-4", lambda recipe: recipe.optimizer.learning_rate == 1e-4),
+        ("optimizer.adamw.weight_decay=0", lambda recipe: recipe.optimizer.learning_rate == 3e-5),
+        ("optimizer=sgd", lambda recipe: recipe.optimizer == techniques.find("sgd")()),
+        ("schedule.linear.warmup=0.3", lambda recipe: recipe.schedule.warmup == 0.3),
+        ("techniques=[sam]", lambda recipe: recipe.techniques == (techniques.find("sam")(),)),
+        ("techniques.ema.decay=0.5", lambda recipe: recipe.techniques[1].decay == 0.5),
+        ("early_stopping.patience=3", lambda recipe: recipe.early_stopping.patience == 3),
+        ("name=other", lambda recipe: recipe.name == "other"),
+    ],
+)
+def test_an_override_changes_its_setting(write, override, check):
+    assert check(load_recipe(write(RECIPE), [override]))
+
+
+def test_an_override_of_a_default_technique_finds_it(write):
+    recipe = load_recipe(write(BARE), ["techniques.clip_norm.max_norm=0.5", "optimizer.adamw.epsilon=1e-6"])
+    assert recipe.techniques[0].max_norm == 0.5
+    assert (recipe.optimizer.learning_rate, recipe.optimizer.epsilon) == (5e-5, 1e-6)
+
+
+def test_the_later_override_wins(write):
+    assert load_recipe(write(RECIPE), ["train.seed=1", "train.seed=2"]).train.seed == 2
+    assert load_recipe(write(RECIPE), ["train.updates=5", "train.epochs=2"]).train.updates is None
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epochs=abc", "train.epochs: must be a positive number or null, found 'abc'"),
+        ("train.epoch=1", "Did you mean 'epochs'"),
+        ("trane.epochs=1", "trane: there is no such setting. Did you mean 'train'"),
+        ("train.epochs.x=1", "'train.epochs' is 2 in this recipe"),
+        ("optimizer.sgd.momentum=0", "optimizer={sgd: {…}}"),
+        ("techniques.sam.rho=1", "techniques=[clip_norm, ema, sam]"),
+        ("techniques.ema.decay=2", "techniques.ema.decay: must be in [0, 1)"),
+        ("data.text=[a", "cannot be read"),
+        ("plan.micro_batch=64", "plan.micro_batch: 64 is more than"),
+    ],
+)
+def test_a_wrong_override_is_named_in_the_message(write, override, words):
+    with pytest.raises(SettingError) as error:
+        load_recipe(write(RECIPE), [override])
+    assert words in str(error.value)
+    if "sgd" not in override:  # there the file's own line is as much to blame
+        assert str(error.value).startswith(f"override '{override}'")
+
+
+def test_something_that_is_no_override_is_refused(write):
+    with pytest.raises(SettingError, match="key=value"):
+        load_recipe(write(RECIPE), ["epochs"])
+
+
+def test_paths_are_absolute_and_a_copy_elsewhere_means_the_same(tmp_path, write):
+    (tmp_path / "encoder").mkdir()
+    text = changed("some/encoder", "encoder").replace("max_length: 64", "validation: ../held_out.csv")
+    recipe = load_recipe(write(text))
+    assert recipe.model == str(tmp_path / "encoder")
+    assert recipe.data.train == str(tmp_path / "rows.csv")
+    assert recipe.data.validation == str(tmp_path.parent / "held_out.csv")
+    assert recipe.output == str(tmp_path / "runs")
+    assert recipe.folder == tmp_path
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    assert load_recipe(write(recipe.to_yaml(), "deep/er/recipe.yaml")) == recipe
+
+
+def test_paths_of_overrides_are_looked_for_where_the_command_is_given(tmp_path, write, monkeypatch):
+    (tmp_path / "here").mkdir()
+    path = write(BARE)
+    monkeypatch.chdir(tmp_path / "here")
+    recipe = load_recipe(path, ["data.validation=held_out.csv"])
+    assert recipe.data.train == str(tmp_path / "rows.csv")
+    assert recipe.data.validation == str(tmp_path / "here" / "held_out.csv")
+    assert recipe.output == str(tmp_path / "here" / "runs")
+
+
+def test_a_name_on_the_hub_and_python_references_stay_as_they_are(write):
+    assert load_recipe(write(BARE)).model == "some/encoder"
+    recipe = load_recipe(write(PYTHON))
+    assert (recipe.model, recipe.data.train, recipe.data.collate) == ("mine:build", "mine:rows", "mine:join")
+
+
+@pytest.mark.parametrize("text", [RECIPE, BARE, CAUSAL, PYTHON])
+def test_a_written_recipe_is_read_back_equal(write, text):
+    recipe = load_recipe(write(text), ["train.seed=3"])
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+    assert load_recipe(write(recipe.to_yaml(defaults=False))) == recipe
+    assert load_recipe(write(recipe.to_yaml())).hash() == recipe.hash()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12))
+@pytest.mark.parametrize("special", [""])
+def test_any_column_name_survives_writing(write, text, special):
+    recipe = load_recipe(write(BARE)).model_copy()
+    data = recipe.data.model_copy(update={"label": text, "text": (text, "b")})
+    recipe = recipe.model_copy(update={"data": data})
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+
+
+@pytest.mark.parametrize("text", ["5e-5", "1e5", "no", "yes", "null", "~", "true", "010", "2026-11-20", "a: b", "*a", "- a", ""])
+def test_text_that_looks_like_something_else_survives_writing(write, text):
+    recipe = load_recipe(write(BARE))
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"label": text})})
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+    assert yaml.safe_load(recipe.to_yaml())["data"]["label"] == text
+
+
+def test_a_short_recipe_holds_only_what_differs(write):
+    short = yaml.safe_load(load_recipe(write(BARE), ["train.epochs=1"]).to_yaml(defaults=False))
+    assert list(short) == ["name", "task", "model", "data", "train"]
+    assert (list(short["data"]), short["train"]) == (["train"], {"epochs": 1.0})
+
+
+def test_only_what_decides_the_updates_changes_the_hash(write):
+    path = write(RECIPE)
+    original = load_recipe(path).hash()
+    for same in ("plan.micro_batch=4", "plan.device=cpu", "name=b", "output=/elsewhere", "checkpoint.every=3", "track.mlflow=false"):
+        assert load_recipe(path, [same]).hash() == original, same
+    for other in ("train.seed=1", "plan.numerics=bf16", "techniques.ema.decay=0.5", "data.max_length=32", "optimizer=sgd"):
+        assert load_recipe(path, [other]).hash() != original, other
+
+
+def test_the_hash_does_not_depend_on_where_the_project_lies(tmp_path):
+    hashes = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "my.yaml").write_text(RECIPE)
+        hashes.append(load_recipe(tmp_path / place / "my.yaml").hash())
+    assert hashes[0] == hashes[1]
+
+
+def test_a_password_of_the_tracker_is_written_nowhere(write):
+    recipe = load_recipe(write(BARE), ["track.uri=https://me:secret@host/mlflow"])
+    assert recipe.track.uri == "https://me:secret@host/mlflow"
+    assert "secret" not in recipe.to_yaml()
+    assert "secret" not in str(recipe.as_dict())
+
+
+def test_a_recipe_cannot_be_changed(write):
+    recipe = load_recipe(write(BARE))
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.train.seed = 1
+
+
+@pytest.mark.parametrize("text", [RECIPE, BARE, CAUSAL, PYTHON])
+def test_the_schema_accepts_recipes_as_written_and_as_resolved(write, text):
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(yaml.safe_load(text.replace("3e-5", "3.0e-5")), schema)
+    jsonschema.validate(load_recipe(write(text)).as_dict(), schema)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trane": {}},
+        {"train": {"epoch": 1}},
+        {"train": {"epochs": 0}},
+        {"task": "text"},
+        {"optimizer": "ema"},
+        {"optimizer": {"adamw": {"lr": 1}}},
+        {"optimizer": {"adamw": {}, "sgd": {}}},
+        {"techniques": ["sgd"]},
+        {"techniques": [{"ema": {"decay": "much"}}]},
+        {"data": {}},
+    ],
+)
+def test_the_schema_refuses_what_the_recipe_refuses(write, change):
+    recipe = {**yaml.safe_load(BARE), **change}
+    assert not jsonschema.Draft202012Validator(json_schema()).is_valid(recipe)
+    with pytest.raises(SettingError):
+        load_recipe(write(yaml.safe_dump(recipe)))
+
+
+def test_the_schema_tells_what_every_setting_means():
+    schema = json_schema()
+    sections = [schema, *(s for name, s in schema["$defs"].items() if name not in techniques.discover())]
+    for section in sections:
+        for name, entry in section["properties"].items():
+            assert "description" in entry or "$ref" in entry, name
+
+
+def rows(path: Path) -> None:
+    path.write_text('title,text,label\nOne,"Two, three",a\nFour,Five,b\n')
+
+
+def infer(data: str, **columns: object) -> Recipe:
+    return infer_recipe(data, model="some/encoder", **columns)  # type: ignore[arg-type]
+
+
+def test_a_recipe_is_inferred_from_a_file_and_its_columns(tmp_path):
+    rows(tmp_path / "my rows.csv")
+    recipe = infer("my rows.csv", text="title,text", label="label", overrides=["train.epochs=1"])
+    assert (recipe.name, recipe.task, recipe.data.text) == ("my-rows", "text-classification", ("title", "text"))
+    assert recipe.data.train == str(tmp_path / "my rows.csv")
+    assert recipe.train.epochs == 1
+    assert (recipe.folder, recipe.output) == (tmp_path, str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text,label\nOne,a\n"),
+        ("a.tsv", "text\tlabel\nOne\ta\n"),
+        ("a.jsonl", '{"text": "One"}\n\n{"text": "Two", "label": "a"}\n'),
+        ("b.csv", "\ufefftext,label\nOne,a\n"),
+    ],
+)
+def test_columns_called_text_and_label_need_not_be_named(tmp_path, name, content):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert (infer(name).data.text, infer(name).data.label) == (("text",), "label")
+
+
+def test_plain_text_is_for_a_language_model(tmp_path):
+    (tmp_path / "book.txt").write_text("Once upon a time\n")
+    assert infer("book.txt").task == "causal-lm"
+    with pytest.raises(DataError, match="no columns"):
+        infer("book.txt", label="label")
+
+
+def test_a_column_whose_name_has_a_comma_can_be_asked_for(tmp_path):
+    (tmp_path / "a.csv").write_text('"title,text",label\nOne,a\n')
+    assert infer("a.csv", text="title,text").data.text == ("title,text",)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"text": "titel"}, r"--text: a\.csv has no column 'titel'\. Did you mean 'title'\?"),
+        ({"text": "title", "label": "labl"}, r"--label: a\.csv has no column 'labl'\. Did you mean 'label'\?"),
+    ],
+)
+def test_a_missing_column_names_the_nearest(tmp_path, columns, words):
+    rows(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=words):
+        infer("a.csv", **columns)
+
+
+def test_a_column_that_has_to_be_named_is_asked_for(tmp_path):
+    (tmp_path / "a.csv").write_text("review,stars\nGood,5\n")
+    with pytest.raises(SettingError, match=r"--text: .* Its columns are review, stars"):
+        infer("a.csv")
+    with pytest.raises(SettingError, match=r"--label: .* Its columns are review, stars"):
+        infer("a.csv", text="review")
+    with pytest.raises(SettingError, match="--model"):
+        infer_recipe("a.csv", "review", "stars")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("none.csv", None), ("a.csv", b""), ("a.csv", b"\x89PNG\r\n\x1a\n\x00\x00"), ("a.xls", b"a,b"), ("a.jsonl", b"[1]")],
+)
+def test_a_file_that_cannot_be_read_is_said_with_its_option(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"--data: .*{name}"):
+        infer(name)
