@@ -1,0 +1,189 @@
+"""A batch: whatever the model and the loss take, with the rows known.
+
+The first dimension of every tensor with at least one dimension is the row. A *window* is the batch of
+one update on one rank; micro-batches are selections of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.core.tree import leaves, map_tree
+from snugfit.errors import DataError
+
+LABELS = "labels"
+IGNORE_INDEX = -100
+"""The label that is not scored."""
+
+_TOKENS = frozenset(
+    {"input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "inputs_embeds", LABELS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one window.
+
+    `data` is the user's own structure. `ids` are the example ids, `positions` the rows' places in their
+    window, `lengths` the unpadded lengths (host integers, None when unknown), `padded` the width of the token
+    tensors, 0 where cutting their padding is not known to be safe; `extras` are what techniques let travel with
+    the rows: tensors with one entry a row.
+    """
+
+    data: Any
+    rows: int
+    ids: tuple[int, ...] = ()
+    lengths: tuple[int, ...] | None = None
+    padded: int = 0
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: Any, ids: Sequence[int] = ()) -> Batch:
+        """Wrap `data`; lengths are read from an `attention_mask` that is on the host.
+
+        Raises:
+            DataError: `data` holds no tensor, or its tensors disagree on the number of rows.
+        """
+        rows = -1
+        for tensor in leaves(data):
+            if tensor.ndim == 0:
+                continue
+            if rows < 0:
+                rows = tensor.shape[0]
+            elif tensor.shape[0] != rows:
+                raise DataError(
+                    f"batch: one tensor has {rows} rows, another has shape {tuple(tensor.shape)}. The first "
+                    "dimension of every tensor in a batch is the row; give shared tensors to the model instead."
+                )
+        if rows < 0:
+            raise DataError(
+                f"batch: no tensor with rows in {type(data).__name__}. Return tensors from collate."
+            )
+        lengths = _lengths(data)
+        return cls(data, rows, tuple(ids), lengths, 0 if lengths is None else _trimmable(data, lengths))
+
+    def select(self, rows: Sequence[int]) -> Batch:
+        """The given rows, in the given order, with padding trimmed to the longest of them."""
+        if rows == range(self.rows):
+            return self
+        count = len(rows)
+        contiguous = count > 0 and all(row == rows[0] + place for place, row in enumerate(rows))
+        lengths = None if self.lengths is None else tuple(self.lengths[row] for row in rows)
+        padded = max(lengths) if self.padded and lengths else self.padded
+
+        def take(tensor: Tensor) -> Tensor:
+            if tensor.ndim == 0:
+                return tensor
+            if contiguous:
+                return tensor[rows[0] : rows[0] + count]
+            return tensor.index_select(0, torch.tensor(rows, dtype=torch.int64, device=tensor.device))
+
+        def take_trimmed(tensor: Tensor) -> Tensor:
+            if padded < self.padded and tensor.ndim > 1 and tensor.shape[1] == self.padded:
+                tensor = tensor[:, :padded]
+            return take(tensor)
+
+        def take_entries(leaf: Any) -> Any:
+            if isinstance(leaf, (list, tuple)) and len(leaf) == self.rows:
+                return type(leaf)(leaf[row] for row in rows)
+            return leaf
+
+        return Batch(
+            data=map_tree(take_trimmed, self.data, take_entries),
+            rows=count,
+            ids=tuple(self.ids[row] for row in rows) if self.ids else (),
+            lengths=lengths,
+            padded=padded,
+            extras={name: map_tree(take, value) for name, value in self.extras.items()},
+        )
+
+    def with_extras(self, **extras: Any) -> Batch:
+        """The same rows with further tensors (or trees of tensors) travelling along."""
+        return replace(self, extras={**self.extras, **extras})
+
+    def to(self, device: torch.device) -> Batch:
+        """Move every tensor to `device`; from pinned memory the copy is asynchronous."""
+        if all(tensor.device == device for tensor in leaves(self.data)):
+            return self
+        return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
+
+
+def split(rows: int, micro_batch: int | None) -> list[range]:
+    """Cut `rows` into as few parts of at most `micro_batch` as possible, as even as possible.
+
+    >>> split(7, 3)
+    [range(0, 3), range(3, 5), range(5, 7)]
+    """
+    if micro_batch is None or rows <= micro_batch:
+        return [range(rows)]
+    parts = -(-rows // micro_batch)
+    size, larger = divmod(rows, parts)
+    ends = [part * size + min(part, larger) for part in range(parts + 1)]
+    return [range(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last."""
+    if isinstance(data, Mapping):
+        return (), {key: value for key, value in data.items() if key != LABELS}
+    if isinstance(data, (tuple, list)) and len(data) > 1:
+        return tuple(data[:-1]), {}
+    return ((data[0] if isinstance(data, (tuple, list)) else data),), {}
+
+
+def labels_of(data: Any) -> Tensor:
+    """The labels: entry `labels` of a mapping, or the last entry of a tuple.
+
+    Raises:
+        DataError: there are none.
+    """
+    if isinstance(data, Mapping) and LABELS in data:
+        labels: Tensor = data[LABELS]
+        return labels
+    if isinstance(data, (tuple, list)) and len(data) > 1:
+        target: Tensor = data[-1]
+        return target
+    raise DataError(
+        f"batch: no labels in a {type(data).__name__}. Give a mapping with '{LABELS}', a tuple "
+        "(inputs, labels), or your own loss(outputs, data)."
+    )
+
+
+def _lengths(data: Any) -> tuple[int, ...] | None:
+    mask = data.get("attention_mask") if isinstance(data, Mapping) else None
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.device.type != "cpu":
+        return None
+    # the length is where the last token stands: a left-padded row is as long as the padded one
+    places = torch.arange(1, mask.shape[1] + 1) * (mask != 0)
+    return tuple(max(int(end), 1) for end in host_list(places.amax(dim=1)))
+
+
+def _trimmable(data: Mapping[str, Any], lengths: tuple[int, ...]) -> int:
+    """The width of the token tensors, or 0 if a tensor that is as wide by chance would lose what it needs."""
+    width = data["attention_mask"].shape[1]
+    for name, value in data.items():
+        for tensor in leaves(value):
+            if tensor.ndim < 2 or tensor.shape[1] != width:
+                continue
+            if tensor is not value or name not in _TOKENS:
+                return 0  # features, or tokens of another text
+            if name == LABELS and not _ignored_beyond(tensor, lengths):
+                return 0  # a translation's labels, or one score a class
+    return int(width)
+
+
+def _ignored_beyond(labels: Tensor, lengths: tuple[int, ...]) -> bool:
+    beyond = torch.arange(labels.shape[1]) >= torch.tensor(lengths).unsqueeze(1)
+    if labels.ndim != 2 or labels.is_floating_point() or labels.device.type != "cpu":
+        return False
+    return bool((labels[beyond] == IGNORE_INDEX).all().item())
+
+
+def host_list(tensor: Tensor) -> Iterable[int]:
+    """Integers of a tensor that the loader made on the host: no device is asked."""
+    return tensor.numpy().tolist()  # type: ignore[no-any-return]

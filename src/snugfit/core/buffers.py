@@ -1,0 +1,21 @@
+"""Copies of a model's buffers: batch norm's statistics belong to a window's first pass only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Buffers:
+    """Copies buffers out and back in. A model without buffers costs nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def copy(self) -> list[Tensor]:
+        return [buffer.detach().clone() for buffer in self._model.buffers()]
+
+    def restore(self, copies: list[Tensor]) -> None:
+        with torch.no_grad():
+            for buffer, copy in zip(self._model.buffers(), copies, strict=True):
+                buffer.copy_(copy)

@@ -1,0 +1,115 @@
+"""Objects of the user's own code, named as `package.module:function`."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from snugfit.errors import SettingError, UserError, nearest
+
+_SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def is_python_path(text: str) -> bool:
+    """Whether `text` has the form `package.module:function`.
+
+    >>> is_python_path("my_models.small:build"), is_python_path("data/train.csv")
+    (True, False)
+    """
+    return _SPEC.fullmatch(text) is not None
+
+
+@contextmanager
+def import_path(folder: Path | None) -> Iterator[None]:
+    """Let modules in `folder` be imported inside the block, before those of the same name elsewhere."""
+    if folder is None:
+        yield
+        return
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+
+
+def load_object(
+    spec: str, *, setting: str, folder: Path | None = None, error: type[UserError] = SettingError
+) -> Any:
+    """Import the object that `spec` names, looking in `folder` first.
+
+    Raises:
+        error: not of the form `package.module:function`, no such module or object, or the import failed.
+    """
+    if not is_python_path(spec):
+        raise error(f"{setting}: '{spec}' is not of the form package.module:function.")
+    module_name, _, object_name = spec.partition(":")
+    with import_path(folder):
+        _refuse_shadowed(module_name, setting, folder, error)
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
+                raise error(
+                    f"{setting}: importing '{module_name}' failed: it needs '{missing.name}', which is not "
+                    "installed."
+                ) from missing
+            places = "the Python path" if folder is None else f"{folder} or on the Python path"
+            raise error(
+                f"{setting}: there is no module '{missing.name}' in {places}, asked for by '{spec}'."
+                + _near_modules(missing.name, folder)
+            ) from missing
+        except Exception as failure:
+            raise error(f"{setting}: importing '{module_name}' failed: {describe(failure)}.") from failure
+    for part in object_name.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_")]
+            raise error(f"{setting}: '{module_name}' has no '{object_name}'. {nearest(part, names)}")
+        found = getattr(found, part)
+    return found
+
+
+def describe(failure: BaseException) -> str:
+    """The kind and message of an exception of the user's code, with the innermost line it came from.
+
+    >>> describe(ValueError("too few rows"))
+    'ValueError: too few rows'
+    """
+    text = f"{type(failure).__name__}: {failure}".rstrip(": .")
+    if isinstance(failure, SyntaxError):
+        return text
+    frames = traceback.extract_tb(failure.__traceback__)
+    own = [
+        frame for frame in frames if not frame.filename.startswith("<frozen") and frame.filename != __file__
+    ]
+    return f"{text} ({own[-1].filename}:{own[-1].lineno})" if own else text
+
+
+def _refuse_shadowed(module_name: str, setting: str, folder: Path | None, error: type[UserError]) -> None:
+    """A module of that name from elsewhere is loaded already: Python would hand that one out, silently."""
+    name = module_name.partition(".")[0]
+    if folder is None or name not in sys.modules:
+        return
+    here = [folder / f"{name}.py", folder / name / "__init__.py"]
+    origin = getattr(sys.modules[name], "__file__", None)
+    mine = next((path for path in here if path.is_file()), None)
+    if mine is not None and (origin is None or Path(origin).resolve() != mine.resolve()):
+        raise error(
+            f"{setting}: the module name '{name}' is taken by {origin or 'a built-in module'}, "
+            f"so {mine} cannot be imported. Rename the file."
+        )
+
+
+def _near_modules(name: str, folder: Path | None) -> str:
+    if folder is None or not folder.is_dir() or "." in name:
+        return ""
+    names = [path.stem for path in folder.glob("*.py") if path.stem.isidentifier()]
+    return f" {nearest(name, names)}" if names else ""

@@ -1,0 +1,83 @@
+"""What is trained (`Job`) and how it fits (`Plan`): plain values, made by the recipe or by Python code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snugfit.errors import SettingError
+
+NON_FINITE_POLICIES = ("stop", "skip", "roll_back")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The logical side of a run; two plans of one job give the same updates.
+
+    Exactly one of `epochs` and `windows` says how long the run is. `evaluate_every` and `checkpoint_every` count
+    windows; None means each epoch, and each evaluation. `best` names the monitored metric, with `min:` or `max:` before
+    it when Snugfit does not know the metric. `patience` counts evaluations without improvement.
+    """
+
+    global_batch: int = 32
+    epochs: float | None = 3.0
+    windows: int | None = None
+    seed: int = 0
+    metrics: tuple[str, ...] = ()
+    best: str = "loss"
+    evaluate_every: int | None = None
+    evaluate_batch: int | None = None
+    patience: int | None = None
+    non_finite: str = "skip"
+    non_finite_limit: int = 10
+    checkpoint_every: int | None = None
+    checkpoint_keep: int = 2
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.windows is None):
+            raise SettingError("train: give one of epochs and updates.")
+        _positive("train.epochs", self.epochs)
+        _positive("train.updates", self.windows)
+        _positive("train.global_batch", self.global_batch)
+        _positive("evaluate.every", self.evaluate_every)
+        _positive("evaluate.batch", self.evaluate_batch)
+        _positive("early_stopping.patience", self.patience)
+        _positive("checkpoint.every", self.checkpoint_every)
+        if self.checkpoint_keep < 2:
+            raise SettingError(
+                f"checkpoint.keep: must be at least 2, found {self.checkpoint_keep}: one may be torn."
+            )
+        if self.non_finite not in NON_FINITE_POLICIES:
+            raise SettingError(
+                f"non_finite.policy: must be one of {', '.join(NON_FINITE_POLICIES)}, found '{self.non_finite}'."
+            )
+
+    def total_windows(self, examples: int) -> int:
+        """Windows of the whole run over `examples` rows; the last window of an epoch may be partial.
+
+        >>> Job(global_batch=4, epochs=2).total_windows(examples=9)
+        6
+        """
+        if self.windows is not None:
+            return self.windows
+        assert self.epochs is not None
+        return max(1, round(self.epochs * self.windows_per_epoch(examples)))
+
+    def windows_per_epoch(self, examples: int) -> int:
+        return -(-examples // self.global_batch)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed."""
+
+    micro_batch: int | None = None
+    numerics: str = "fp32"
+    device: str = "cpu"
+    strategy: str = "single"
+    num_workers: int = 0
+
+
+def _positive(setting: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise SettingError(f"{setting}: must be positive, found {value}.")

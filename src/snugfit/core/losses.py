@@ -1,0 +1,183 @@
+"""Losses are unreduced terms with weights; they are divided once, over the whole window and all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
+from snugfit.core.batch import Batch, labels_of
+from snugfit.errors import SettingError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    """Unreduced losses and their weights.
+
+    Args:
+        values: losses, shape (rows, ...).
+        weights: of the same shape, not negative; None means that every value counts once.
+    """
+
+    values: Tensor
+    weights: Tensor | None = None
+
+    def weighted_sum(self) -> Tensor:
+        """Sum of weight times value; a value of weight 0 counts as 0, even if it is NaN."""
+        if self.weights is None:
+            return self.values.sum()
+        return torch.where(self.weights > 0, self.values * self.weights, 0.0).sum()
+
+    def weight(self) -> Tensor | float:
+        """Sum of the weights: a number when every value counts once."""
+        return float(self.values.numel()) if self.weights is None else self.weights.sum()
+
+    def detach(self) -> LossTerms:
+        """The same terms outside the graph."""
+        return LossTerms(self.values.detach(), self.weights)
+
+    def gradient(self, divisor: Tensor | float) -> Tensor:
+        """Gradient of the weighted sum over `divisor` with respect to the values: where backward begins."""
+        if self.weights is None:
+            return torch.ones_like(self.values) / divisor
+        return self.weights / divisor
+
+    def by_row(self) -> LossTerms:
+        """One value (the row's weighted mean) and one weight a row."""
+        rows = self.values.shape[0]
+        if self.values.ndim == 1:
+            weights = torch.ones_like(self.values) if self.weights is None else self.weights
+            return LossTerms(self.values, weights)
+        values = self.values.reshape(rows, -1)
+        weights = torch.ones_like(values) if self.weights is None else self.weights.reshape(rows, -1)
+        weight = weights.sum(dim=1)
+        total = torch.where(weights > 0, values * weights, 0.0).sum(dim=1)
+        return LossTerms(total / torch.where(weight > 0, weight, 1.0), weight)
+
+
+Loss = Callable[[Any, Any], "LossTerms | Tensor"]
+"""A user's loss: `(outputs, data) -> LossTerms` or an unreduced tensor with the rows first."""
+
+
+def as_terms(result: LossTerms | Tensor, rows: int) -> LossTerms:
+    """Check what a loss returned.
+
+    Raises:
+        SettingError: it is already reduced, its first dimension is not the row, or its weights have another shape.
+    """
+    terms = LossTerms(result) if isinstance(result, Tensor) else result
+    if not isinstance(terms, LossTerms):
+        raise SettingError(f"loss: returned {type(result).__name__}, not a tensor or LossTerms.")
+    if terms.values.ndim == 0 or terms.values.shape[0] != rows:
+        raise SettingError(
+            f"loss: returned shape {tuple(terms.values.shape)} for {rows} rows. Return the unreduced losses, rows "
+            "first (reduction='none'): Snugfit divides once over the whole window, so that micro-batches do not matter."
+        )
+    if terms.weights is not None and terms.weights.shape != terms.values.shape:
+        raise SettingError(
+            f"loss: returned values of shape {tuple(terms.values.shape)} with weights of shape "
+            f"{tuple(terms.weights.shape)}. Give each value its weight: weights.expand_as(values)."
+        )
+    return terms
+
+
+def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
+    """The user's loss as a loss of batches, checked at every call."""
+    return lambda outputs, batch: as_terms(loss(outputs, batch.data), batch.rows)
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """The logits of a model's outputs: themselves, `.logits`, entry `logits`, or the first of a tuple."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    if hasattr(outputs, "logits"):
+        logits: Tensor = outputs.logits
+        return logits
+    found = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    if not isinstance(found, Tensor):
+        raise SettingError(f"loss: no logits in {type(outputs).__name__}. Give your own loss(outputs, data).")
+    return found
+
+
+def cross_entropy(outputs: Any, data: Any) -> LossTerms:
+    """Cross-entropy of logits (rows, ..., classes) with integer labels (rows, ...); label -100 has weight 0."""
+    return _masked_cross_entropy(logits_of(outputs), labels_of(data))
+
+
+def causal_lm(outputs: Any, data: Any) -> LossTerms:
+    """Next-token cross-entropy of logits (rows, tokens, vocabulary); labels are the tokens themselves.
+
+    Position t is scored on label t + 1; the last position and labels of -100 have weight 0, so values keep
+    the shape of the logits' positions.
+    """
+    labels = labels_of(data)
+    shifted = F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    return _masked_cross_entropy(logits_of(outputs), shifted)
+
+
+def mse(outputs: Any, data: Any) -> LossTerms:
+    """Squared error of outputs and labels of the same number of elements a row, in float32 at least."""
+    prediction, labels = logits_of(outputs), labels_of(data)
+    if prediction.shape[:1] != labels.shape[:1] or prediction.numel() != labels.numel():
+        raise SettingError(
+            f"loss: mse of outputs of shape {tuple(prediction.shape)} and labels of shape {tuple(labels.shape)}. Each "
+            "row needs as many outputs as labels."
+        )
+    prediction = prediction.to(_wide(prediction.dtype)).reshape(labels.shape)
+    return LossTerms((prediction - labels.to(prediction.dtype)) ** 2)
+
+
+LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "causal_lm": causal_lm, "mse": mse}
+
+
+def find_loss(loss: str | Loss) -> Loss:
+    """A built-in loss by name, or the callable itself.
+
+    Raises:
+        SettingError: no such name, or a torch loss module that reduces.
+    """
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise SettingError(f"loss: no built-in '{loss}'. {nearest(loss, LOSSES)}")
+        return LOSSES[loss]
+    if isinstance(loss, torch.nn.modules.loss._Loss):
+        if loss.reduction != "none":
+            raise SettingError(
+                f"loss: {type(loss).__name__} has reduction='{loss.reduction}'. Make it with reduction='none': "
+                "Snugfit divides once over the whole window, so that micro-batches do not matter."
+            )
+        module = loss
+        return lambda outputs, data: _module_terms(module, logits_of(outputs), labels_of(data))
+    return loss
+
+
+def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> LossTerms:
+    """Terms whose weighted mean is what the torch module gives with reduction 'mean'."""
+    values = module(logits, labels)
+    if not isinstance(module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)) or labels.is_floating_point():
+        return LossTerms(values)
+    counted = labels != module.ignore_index
+    weights = counted.to(_wide(values.dtype))
+    if module.weight is not None:  # torch has multiplied by it, and divides by the sum of the labels' weights
+        weights = weights * module.weight.to(weights.dtype)[labels.masked_fill(~counted, 0)]
+    return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)
+
+
+def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
+    counted = labels != IGNORE_INDEX
+    # a NaN in an ignored position would come back through log_softmax's backward
+    safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0)
+    values = F.cross_entropy(
+        safe.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
+    ).view(labels.shape)
+    return LossTerms(values, counted.to(_wide(values.dtype)))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Float32 at least: bf16 cannot count beyond 256."""
+    return dtype if dtype.itemsize >= 4 else torch.float32

@@ -1,0 +1,56 @@
+"""Stateless randomness: every draw's seed is a pure function of where the run stands."""
+
+from __future__ import annotations
+
+import hashlib
+from types import TracebackType
+
+import torch
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A 63-bit seed from the parts, the same on every machine and in every process.
+
+    >>> derive_seed(0, "layers", 3) == derive_seed(0, "layers", 3) != derive_seed(0, "layers", 4)
+    True
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def seed_device(seed: int, device: torch.device) -> None:
+    """Seed the generators that layers on `device` draw from."""
+    # torch.manual_seed asks every backend whether it is loaded: 95 µs, against 1 µs for the generators in use
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        _device_generator(device).manual_seed(seed)
+
+
+class preserved_randomness:
+    """Give back the caller's global random state of the host and of `device` on exit."""
+
+    __slots__ = ("_device", "_device_state", "_host_state")
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._host_state = torch.default_generator.get_state()
+        if self._device.type != "cpu":
+            self._device_state = _device_generator(self._device).get_state()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        torch.default_generator.set_state(self._host_state)
+        if self._device.type != "cpu":
+            _device_generator(self._device).set_state(self._device_state)
+
+
+def _device_generator(device: torch.device) -> torch.Generator:
+    if device.type == "mps":
+        generator: torch.Generator = torch.mps._get_default_mps_generator()
+        return generator
+    index = device.index if device.index is not None else torch.accelerator.current_device_index()
+    generators: tuple[torch.Generator, ...] = torch.get_device_module(device).default_generators
+    return generators[index]

@@ -1,0 +1,39 @@
+"""The only door from a tensor to a Python decision.
+
+On a device every pass through it waits for the device; on a fake tensor there is nothing to read, so the
+caller says which answer to assume: an upper bound, such as finite, weight > 0, the k longest rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def read(tensor: Tensor, assume: Any) -> Any:
+    """The value of `tensor` as Python numbers; `assume` if it is fake.
+
+    >>> read(torch.tensor([1, 2]), assume=[0, 0])
+    [1, 2]
+    """
+    return assume if is_fake(tensor) else tensor.detach().tolist()
+
+
+def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
+    """Several scalars in one pass: one wait for the device, whatever their number."""
+    if any(is_fake(tensor) for tensor in tensors):
+        return assume
+    if tensors[0].device.type == "cpu":
+        return [tensor.item() for tensor in tensors]
+    return torch.stack([tensor.detach().double() for tensor in tensors]).tolist()  # type: ignore[no-any-return]
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether `tensor` has a shape and no numbers."""
+    if type(tensor) is Tensor or type(tensor) is torch.nn.Parameter:
+        return False
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)

@@ -1,0 +1,83 @@
+"""Every error a user can meet, as one tree.
+
+SnugfitError
+├── UserError             the input is wrong: one message, no traceback, exit code 2
+│   ├── SettingError          a recipe's or a function's setting
+│   ├── DataError             a file or a row
+│   ├── ModelError            a model that cannot be loaded or used
+│   ├── PlanConflict          techniques that exclude each other
+│   ├── RunFolderError        a run's folder that cannot be resumed, read or written
+│   ├── TrackingError         a tracker or registry address
+│   └── MissingExtra          an optional package that is not installed
+└── TrainingFailed        the run itself failed: exit code 1
+    └── WorkerDied            a process that loads data was killed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SnugfitError(Exception):
+    """Base of all errors that Snugfit raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(SnugfitError):
+    """The input is wrong; the message says what was asked, what was found and what to do."""
+
+    exit_code = 2
+
+
+class SettingError(UserError):
+    """A setting of a recipe, a command or a function has an impossible value."""
+
+
+class DataError(UserError):
+    """A data file, or a row of it, cannot be used."""
+
+
+class ModelError(UserError):
+    """A model cannot be loaded, or does not do what the task needs."""
+
+
+class PlanConflict(UserError):
+    """Two techniques, or a technique and the plan, exclude each other."""
+
+
+class RunFolderError(UserError):
+    """A run's folder cannot be written, read or resumed."""
+
+
+class TrackingError(UserError):
+    """A tracking or registry address cannot be used."""
+
+
+class MissingExtra(UserError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. Install it with: pip install 'snugfit[{extra}]'")
+
+
+class TrainingFailed(SnugfitError):
+    """The run failed on its own account; what was saved stays resumable."""
+
+
+class WorkerDied(TrainingFailed):
+    """A process that loads data was killed, or cannot hand over what it loaded."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that is not known: the nearest one, or all of them.
+
+    >>> nearest("epoch", ["epochs", "seed"])
+    "Did you mean 'epochs'?"
+    >>> nearest("zzz", ["epochs", "seed"])
+    'Known: epochs, seed.'
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."

@@ -1,0 +1,29 @@
+"""What the step needs to know of the other devices; one device needs nothing."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+
+
+class Strategy:
+    """One process, one device. Strategies for several override what differs."""
+
+    world_size: int = 1
+    rank: int = 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Make the model a distributed one."""
+        return model
+
+    def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
+        """Around forward and backward of a micro-batch; gradients are exchanged on the last only."""
+        return _NOTHING
+
+    def add_up(self, values: list[Tensor]) -> list[Tensor]:
+        """Sum scalars over all ranks."""
+        return values
+
+
+_NOTHING = nullcontext()

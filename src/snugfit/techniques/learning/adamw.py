@@ -1,0 +1,66 @@
+"""AdamW."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from snugfit.core.parameters import ParameterGroup
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
+
+_FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
+
+
+def fastest_kernel(device: torch.device) -> dict[str, Any]:
+    """Keyword that picks torch's fastest AdamW kernel for parameters on `device`.
+
+    >>> fastest_kernel(torch.device("cpu"))
+    {'fused': True}
+    """
+    return {"fused": True} if device.type in _FUSED_DEVICES else {"foreach": True}
+
+
+@dataclass(frozen=True)
+class AdamW(Technique):
+    """Adam with decoupled weight decay; biases, norms and other vectors are not decayed."""
+
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+
+    card: ClassVar[Card] = Card(
+        name="adamw",
+        summary="Adam with decoupled weight decay: the default for transformers.",
+        family=Family.LEARNING,
+        source="Loshchilov & Hutter 2019, arXiv:1711.05101; torch.optim.AdamW",
+        seams=("optimizer",),
+        cost="two states a parameter: 8 bytes in float32",
+        use_when="the default; 1e-5 to 5e-5 to fine-tune, 3e-4 to 1e-3 from scratch",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
+        self.require("betas", len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)")
+        self.require("epsilon", 0 < self.epsilon < math.inf, "positive")
+        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(learning_rate=0.01, weight_decay=0.1)
+
+    def seams(self, context: Context) -> Seams:
+        def optimizer(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(
+                groups,
+                lr=self.learning_rate,
+                betas=(self.betas[0], self.betas[1]),
+                eps=self.epsilon,
+                weight_decay=self.weight_decay,
+                **fastest_kernel(context.device),
+            )
+
+        return Seams(optimizer=optimizer)

@@ -1,0 +1,102 @@
+"""Exponential moving average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.foreach import copy_, lerp_
+from snugfit.core.progress import Progress
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
+
+
+def ema_(averages: Sequence[Tensor], parameters: Sequence[Tensor], decay: float) -> None:
+    """Update averages in place: `decay * average + (1 - decay) * parameter`.
+
+    >>> average = [torch.tensor([1.0])]
+    >>> ema_(average, [torch.tensor([0.0])], decay=0.75)
+    >>> average
+    [tensor([0.7500])]
+    """
+    lerp_(averages, parameters, 1.0 - decay)
+
+
+def warm_decay(decay: float, updates: int) -> float:
+    """The decay after that many updates: small at first, so that the average forgets the start.
+
+    >>> warm_decay(0.999, updates=1)
+    0.18181818181818182
+    """
+    return min(decay, (1 + updates) / (10 + updates))
+
+
+@dataclass(frozen=True)
+class EMA(Technique):
+    """Evaluate, compare and export an exponential moving average of the weights.
+
+    Averages parameters (in float32 at least) and copies buffers, after applied updates only.
+    """
+
+    decay: float = 0.999
+    warmup: bool = True
+
+    card: ClassVar[Card] = Card(
+        name="ema",
+        summary="Keeps a moving average of the weights, and evaluates and saves that instead of the last weights.",
+        family=Family.LEARNING,
+        source="Polyak & Juditsky 1992; decay warm-up as in TensorFlow's ExponentialMovingAverage",
+        seams=("updated", "weights"),
+        cost="one copy of the parameters; one pass over them an update",
+        use_when="the evaluation metric jumps from one evaluation to the next",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("decay", 0 <= self.decay < 1, "in [0, 1)")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(decay=0.7)
+
+    def seams(self, context: Context) -> Seams:
+        state = _Averages(context.model, self)
+        return Seams(updated=state.update, weights=state.swapped_in, state=state)
+
+
+class _Averages:
+    def __init__(self, model: nn.Module, settings: EMA) -> None:
+        self._settings = settings
+        self._averages = {
+            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
+            for name, p in model.named_parameters()
+        }
+
+    def update(self, model: nn.Module, progress: Progress) -> None:
+        decay = self._settings.decay
+        if self._settings.warmup:
+            decay = warm_decay(decay, progress.updates)
+        with torch.no_grad():
+            ema_(list(self._averages.values()), list(model.parameters()), decay)
+
+    @contextmanager
+    def swapped_in(self, model: nn.Module) -> Iterator[None]:
+        parameters = list(model.parameters())
+        raw = [parameter.detach().clone() for parameter in parameters]
+        try:
+            with torch.no_grad():
+                copy_(parameters, list(self._averages.values()))
+            yield
+        finally:
+            with torch.no_grad():
+                copy_(parameters, raw)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"averages": dict(self._averages)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, average in self._averages.items():
+            average.copy_(state["averages"][name])

@@ -1,0 +1,98 @@
+"""Gradient cache: the gradient of a loss over the whole window, computed micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.gradients import Gradients
+from snugfit.core.losses import LossTerms
+from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
+from snugfit.core.tree import leaves, map_tree
+from snugfit.errors import PlanConflict
+
+_CACHED = "gradient_cache"
+
+
+def cached_terms(outputs: Any, cached: list[Tensor], weight: Tensor) -> LossTerms:
+    """Per-row terms whose weighted sum has the cached gradient with respect to `outputs`.
+
+    Args:
+        outputs: tensors of shape (rows, ...), of which the floating ones are cached, in order.
+        cached: gradient of the whole window's weighted loss sum, for these rows.
+        weight: the window's weight divided by its number of rows; the terms' weights are this.
+    """
+    floating = [tensor for tensor in leaves(outputs) if tensor.is_floating_point()]
+    rows = floating[0].shape[0]
+    # in float32 at least: the divisor passes through here on its way back to bf16 outputs
+    pairs = [(out.to(torch.promote_types(out.dtype, weight.dtype)), c) for out, c in zip(floating, cached, strict=True)]
+    values = torch.stack([(out * c).reshape(rows, -1).sum(dim=1) for out, c in pairs]).sum(dim=0)
+    weights = weight.to(values.dtype).expand_as(values)
+    return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)
+
+
+@dataclass(frozen=True)
+class GradientCache(Technique):
+    """Give losses that compare examples with each other the whole window, whatever the micro-batch.
+
+    The outputs of all rows are computed without gradient, the loss and its gradient by the outputs once over all
+    of them, and that gradient is then sent back through each micro-batch. The same randomness in both passes makes
+    it exact.
+    """
+
+    card: ClassVar[Card] = Card(
+        name="gradient_cache",
+        summary="Contrastive losses see the whole window as negatives, however small the micro-batch.",
+        family=Family.LEARNING,
+        source="Gao et al. 2021, arXiv:2101.06983",
+        seams=("gradients",),
+        stage=Stage.COUPLING,
+        cost="one more forward; the window's outputs and their gradient are held",
+        use_when="the loss compares examples of the batch, and the batch does not fit",
+    )
+
+    def seams(self, context: Context) -> Seams:
+        return Seams(gradients=lambda next: partial(_through_cache, next, context.model))
+
+
+def _through_cache(next: GradientsOf, model: nn.Module, compute: Compute) -> Gradients:
+    outputs = map_tree(_as_leaf, compute.outputs())
+    terms = compute.loss_of(outputs)
+    total = terms.weighted_sum()
+    cached = _gradient_by(outputs, total, model)
+    weight = torch.as_tensor(terms.weight(), device=total.device, dtype=total.dtype)
+    mean_weight = weight / compute.batch.rows
+
+    def surrogate(micro_outputs: Any, batch: Batch) -> LossTerms:
+        return cached_terms(micro_outputs, batch.extras[_CACHED], mean_weight)
+
+    found = next(compute.replace(surrogate, **{_CACHED: cached}))
+    loss = total.detach() / torch.where(weight > 0, weight, 1.0)
+    return replace(found, loss=loss, nonfinite=found.nonfinite + ~loss.isfinite())
+
+
+def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
+    """The gradient of `total` by the floating outputs; a weight that the loss itself uses would go without."""
+    floating = [tensor for tensor in leaves(outputs) if tensor.is_floating_point()]
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(total, [*floating, *(parameter for _, parameter in named)], allow_unused=True)
+    for (name, _), gradient in zip(named, found[len(floating) :], strict=True):
+        if gradient is not None:
+            raise PlanConflict(
+                f"'gradient_cache' sends gradients through the model's outputs only, and the loss uses the weight "
+                f"'{name}' beside them. Return it from the model with one entry a row (weight.expand(rows)), or remove "
+                "'gradient_cache'."
+            )
+    return [
+        torch.zeros_like(out) if gradient is None else gradient
+        for out, gradient in zip(floating, found, strict=False)
+    ]
+
+
+def _as_leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor

@@ -1,0 +1,75 @@
+"""Online hard example mining: learn from the examples with the largest losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from snugfit.core.gradients import Gradients
+from snugfit.core.losses import LossTerms
+from snugfit.core.read import read
+from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
+
+
+def hardest(terms: LossTerms, fraction: float) -> Tensor:
+    """Rows with the largest losses, in ascending order of the row.
+
+    Args:
+        terms: one loss and one weight a row; rows of weight 0 come last.
+        fraction: of the rows, rounded up.
+    Returns:
+        Row numbers, int64, shape (ceil(fraction * rows),).
+
+    >>> hardest(LossTerms(torch.tensor([0.1, 3.0, 2.0, 0.5])), fraction=0.5)
+    tensor([1, 2])
+    """
+    losses = terms.values if terms.weights is None else terms.values.masked_fill(terms.weights <= 0, -math.inf)
+    kept = math.ceil(round(fraction * losses.shape[0], 9))  # 0.07 * 100 is a little more than 7
+    return torch.argsort(losses, descending=True, stable=True)[:kept].sort().values
+
+
+@dataclass(frozen=True)
+class HardExamples(Technique):
+    """Forward over the whole window, then forward and backward over the hardest examples only."""
+
+    fraction: float = 0.5
+
+    card: ClassVar[Card] = Card(
+        name="hard_examples",
+        summary="Ranks the whole window by its losses and trains on the hardest part of it.",
+        family=Family.LEARNING,
+        source="Shrivastava et al. 2016, arXiv:1604.03540; Loshchilov & Hutter 2016, arXiv:1511.06343",
+        seams=("gradients",),
+        stage=Stage.SELECT,
+        cost="one more forward of the window; forward and backward of the kept part only",
+        use_when="most examples are easy and the labels are clean",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("fraction", 0 < self.fraction <= 1, "in (0, 1]")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(fraction=0.6)
+
+    def seams(self, context: Context) -> Seams:
+        def gradients(next: GradientsOf) -> GradientsOf:
+            def of_the_hardest(compute: Compute) -> Gradients:
+                terms = compute.terms()
+                rows = hardest(terms, self.fraction)
+                found = next(compute.select(read(rows, assume=_longest(compute, rows.shape[0]))))
+                # batch norm has seen the whole window: a row that is left out must not be worse than those kept
+                return replace(found, nonfinite=found.nonfinite + ~terms.weighted_sum().isfinite())
+
+            return of_the_hardest
+
+        return Seams(gradients=gradients)
+
+
+def _longest(compute: Compute, count: int) -> list[int]:
+    lengths = compute.batch.lengths or (0,) * compute.batch.rows
+    return sorted(sorted(range(compute.batch.rows), key=lambda row: -lengths[row])[:count])

@@ -1,0 +1,49 @@
+"""bf16 mixed precision: autocast around forward and loss, weights and optimizer in fp32."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.errors import SettingError
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether `device` computes in bf16 itself; emulation does not count on CUDA.
+
+    >>> has_bf16(torch.device("cpu"))
+    True
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type in {"cpu", "xpu"}
+
+
+@dataclass(frozen=True)
+class BF16(Technique):
+    """Run forward and loss under bf16 autocast; the loss itself stays in fp32."""
+
+    card: ClassVar[Card] = Card(
+        name="bf16",
+        summary="Computes matrix products in bf16; weights, gradients and optimizer stay in fp32.",
+        family=Family.NUMERICS,
+        source="Kalamkar et al. 2019, arXiv:1905.12322; torch.autocast",
+        seams=("forward",),
+        cost="about half of the activations; a 16-bit copy of the weights in use",
+        use_when="Ampere or newer, or a CPU with AMX or AVX-512 bf16",
+    )
+
+    def seams(self, context: Context) -> Seams:
+        if not has_bf16(context.device):
+            raise SettingError(
+                f"plan.numerics: bf16 is only emulated on {context.device}. Use plan.numerics: fp32."
+            )
+
+        def forward() -> AbstractContextManager[Any]:
+            return torch.autocast(context.device.type, dtype=torch.bfloat16)
+
+        return Seams(forward=forward)

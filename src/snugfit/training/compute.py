@@ -1,0 +1,131 @@
+"""The computation of one window's gradients, as a value that techniques may change and repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from snugfit.core.batch import Batch, split
+from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
+from snugfit.core.gradients import Gradients
+from snugfit.core.losses import LossTerms
+from snugfit.core.random import derive_seed, seed_device
+from snugfit.core.technique import BatchLoss
+from snugfit.core.tree import map_tree, zip_tensors
+from snugfit.errors import PlanConflict
+
+if TYPE_CHECKING:
+    from snugfit.training.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCompute:
+    """Implements `core.technique.Compute` for a step; `batch` is the window, already on the device."""
+
+    step: Step
+    batch: Batch
+    loss: BatchLoss
+
+    def run(self) -> Gradients:
+        """Forward and backward of each micro-batch; leaves the true gradient in `.grad`.
+
+        The weighted sums of the micro-batches are added up and divided once, by the weight of the window.
+        """
+        step = self.step
+        for parameter in step.parameters:
+            parameter.grad = None
+        parts = split(self.batch.rows, step.micro_batch)
+        # with one pass on one rank the divisor is known before backward
+        alone = len(parts) == 1 and step.strategy.world_size == 1
+        sums: list[Tensor] = []
+        weights: list[Tensor | float] = []
+        with step.one_pass():
+            for number, part in self._micro_batches(parts):
+                with step.strategy.accumulate(step.model, last=number == len(parts) - 1):
+                    with step.seams.forward():
+                        terms = self.loss(step.forward(part), part)
+                    weights.append(terms.weight())
+                    divisor = _divisor(weights[0]) if alone else step.nominal
+                    # from the terms themselves: their gradient is known, and a reduction in the graph costs time
+                    terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+                sums.append(terms.detach().weighted_sum())
+        return self._divided(sums, weights, alone)
+
+    def outputs(self) -> Any:
+        """The model's outputs of all rows, without gradient; tensors joined along the rows."""
+        found = []
+        with torch.no_grad(), self.step.one_pass():
+            for _, part in self._micro_batches(split(self.batch.rows, self.step.micro_batch)):
+                with self.step.seams.forward():
+                    found.append(self.step.forward(part))
+        columns = iter(zip_tensors(found))
+        try:
+            return map_tree(lambda _: torch.cat(next(columns)), found[0])
+        except RuntimeError as error:
+            raise PlanConflict(
+                f"the outputs of different micro-batches cannot be joined ({error}). A loss over the whole window needs "
+                "outputs of one shape a row, such as embeddings."
+            ) from error
+
+    def loss_of(self, outputs: Any) -> LossTerms:
+        """The loss of these outputs of all rows, with gradient."""
+        with self.step.seams.forward():
+            return self.loss(outputs, self.batch)
+
+    def terms(self) -> LossTerms:
+        """One loss and one weight a row, without gradient."""
+        if self.step.seams.coupled:
+            with torch.no_grad():
+                return self.loss_of(self.outputs()).by_row()
+        values, weights = [], []
+        with torch.no_grad(), self.step.one_pass():
+            for _, part in self._micro_batches(split(self.batch.rows, self.step.micro_batch)):
+                with self.step.seams.forward():
+                    row_terms = self.loss(self.step.forward(part), part).by_row()
+                values.append(row_terms.values)
+                weights.append(row_terms.weights if row_terms.weights is not None else torch.ones_like(values[-1]))
+        return LossTerms(torch.cat(values), torch.cat(weights))
+
+    def select(self, rows: Sequence[int]) -> WindowCompute:
+        """The same computation on some of the rows."""
+        return replace(self, batch=self.batch.select(rows))
+
+    def replace(self, loss: BatchLoss, **extras: Any) -> WindowCompute:
+        """The same rows under another loss, with further tensors travelling along."""
+        return replace(self, loss=loss, batch=self.batch.with_extras(**extras))
+
+    def _micro_batches(self, parts: list[range]) -> Iterator[tuple[int, Batch]]:
+        """The parts of the window; layers draw the same numbers each time one of them comes by."""
+        step = self.step
+        for number, rows in enumerate(parts):
+            seed = derive_seed(step.seed, "layers", step.progress.windows, number, step.strategy.rank)
+            seed_device(seed, step.device)
+            yield number, self.batch.select(rows)
+
+    def _divided(self, sums: list[Tensor], weights: list[Tensor | float], alone: bool) -> Gradients:
+        step = self.step
+        loss_sum, weight = sums[0], weights[0]
+        for further_sum, further_weight in zip(sums[1:], weights[1:], strict=True):
+            loss_sum, weight = loss_sum + further_sum, weight + further_weight
+        if step.strategy.world_size > 1:
+            weight = torch.as_tensor(weight, device=step.device, dtype=loss_sum.dtype)
+            loss_sum, weight = step.strategy.add_up([loss_sum, weight])
+        gradients = gradients_of(step.parameters)
+        if not alone:
+            scale_(gradients, step.nominal / _divisor(weight))
+        nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
+        return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
+
+
+def _divisor(weight: Tensor | float) -> Tensor | float:
+    """The weight, or 1 where there is none: an empty window has the gradient 0."""
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, weight, 1.0)
+    return weight or 1.0
+
+
+

@@ -1,0 +1,226 @@
+"""The step: one update from one window. The loop, your own loop and the planner's dry run all call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.buffers import Buffers
+from snugfit.core.composition import check, compose
+from snugfit.core.losses import Loss, find_loss, over_batches
+from snugfit.core.parameters import parameter_groups
+from snugfit.core.progress import Progress
+from snugfit.core.random import preserved_randomness
+from snugfit.core.technique import Compute, Context, Technique
+from snugfit.errors import SettingError
+from snugfit.strategies.base import Strategy
+from snugfit.training.compute import WindowCompute
+
+Forward = Callable[[nn.Module, Any], Any]
+
+
+class StepResult(NamedTuple):
+    """What one window did.
+
+    `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
+    updated (not if anything was non-finite, or the window empty), `metrics` what techniques measured.
+    """
+
+    loss: float
+    weight: float
+    applied: bool
+    metrics: Mapping[str, torch.Tensor]
+    learning_rate: float
+
+
+class Step:
+    """Turns windows into updates: `result = step(batch)`.
+
+    Args:
+        model: any module; its parameters say which device the step runs on.
+        optimizer: a torch optimizer, or a technique such as `AdamW(learning_rate=1e-3)`.
+        loss: `(outputs, batch) -> unreduced losses or LossTerms`, a torch loss module with reduction 'none', or the name
+            of a built-in one.
+        techniques: what else to do; conflicts are refused here.
+        micro_batch: rows of one forward and backward; None takes the window whole. Changes memory, not the update.
+        total_updates: length of the run in updates; schedules need it.
+        seed: of everything random in layers and techniques.
+        forward: `(model, batch) -> outputs`, when the model does not take the batch's entries as they are.
+        nominal: a constant near the window's weight; only keeps half-precision gradients in range.
+
+    Raises:
+        PlanConflict: techniques exclude each other.
+        SettingError: a setting is impossible, or no optimizer is given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Technique | None = None,
+        loss: str | Loss = "cross_entropy",
+        techniques: Sequence[Technique] = (),
+        *,
+        micro_batch: int | None = None,
+        total_updates: int | None = None,
+        seed: int = 0,
+        forward: Forward | None = None,
+        nominal: float = 1.0,
+        strategy: Strategy | None = None,
+    ) -> None:
+        if micro_batch is not None and micro_batch < 1:
+            raise SettingError(f"micro_batch: must be at least 1, found {micro_batch}.")
+        if isinstance(optimizer, Technique):
+            techniques = [optimizer, *techniques]
+        check(techniques)
+        for technique in techniques:
+            model = technique.prepare(model)
+        self.strategy = strategy or Strategy()
+        self.model = self.strategy.wrap(model)
+        self.parameters = [parameter for parameter in model.parameters()]
+        if not any(parameter.requires_grad for parameter in self.parameters):
+            raise SettingError("model: has no parameter that requires a gradient, so there is nothing to train.")
+        self.device = self.parameters[0].device
+        self.micro_batch = micro_batch
+        self.seed = seed
+        self.nominal = nominal
+        self.progress = Progress()
+        self._forward = forward
+        self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
+        self._passes = 0
+        self.user_loss = over_batches(find_loss(loss))
+        context = Context(model, self.device, total_updates, seed)
+        self.seams = compose(techniques, context, self.user_loss, _run)
+        self.optimizer = _optimizer(optimizer, self.seams.make_optimizer, model)
+        for group in self.optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+
+    def __call__(self, batch: Any) -> StepResult:
+        """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
+        window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
+        with preserved_randomness(self.device):
+            return self._train_step(window)
+
+    def _train_step(self, window: Batch) -> StepResult:
+        self._set_hyperparameters()
+        if not self.model.training:  # a model from a hub arrives in eval mode
+            self.model.train()
+        buffers = None if self._buffers is None else self._buffers.copy()
+        self._passes = 0
+        try:
+            transformed = self.seams.batch(window, self.seed, self.progress.windows)
+            gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+        except BaseException:
+            self._undo(buffers)
+            raise
+
+        loss, weight, nonfinite = gradients.read()
+        metrics: Mapping[str, torch.Tensor] = {}
+        applied = nonfinite == 0 and weight > 0
+        if applied:
+            metrics = self.seams.adjust(self.parameters)
+            self.optimizer.step()
+            self.progress.updates += 1
+            self.seams.updated(self.model, self.progress)
+        else:  # non-finite or empty: changes nothing
+            self._undo(buffers)
+        self.progress.consume(window.rows, applied)
+        return StepResult(loss, weight, applied, metrics, self.optimizer.param_groups[0]["lr"])
+
+    def forward(self, batch: Batch) -> Any:
+        """The model's outputs of a batch."""
+        if self._forward is not None:
+            return self._forward(self.model, batch.data)
+        args, kwargs = inputs_of(batch.data)
+        return self.model(*args, **kwargs)
+
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        """Around each pass over the window: buffers, such as batch norm's statistics, keep the first pass only."""
+        self._passes += 1
+        keep = None if self._buffers is None or self._passes == 1 else self._buffers.copy()
+        try:
+            yield
+        finally:
+            if keep is not None and self._buffers is not None:
+                self._buffers.restore(keep)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
+        return {
+            **self._named_tensors(),
+            "optimizer": self.optimizer.state_dict(),
+            "techniques": {name: state.state_dict() for name, state in self.seams.states.items()},
+            "progress": self.progress.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`, bit for bit.
+
+        Raises:
+            SettingError: the state is of another model, optimizer or set of techniques; nothing was loaded.
+        """
+        named = self._named_tensors()
+        for kind, own in named.items():
+            _check_same(own, state[kind], kind)
+        if set(state["techniques"]) != set(self.seams.states):
+            raise SettingError(
+                f"techniques: the state has {sorted(state['techniques'])}, the step {sorted(self.seams.states)}."
+            )
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except ValueError as error:
+            raise SettingError(f"optimizer: the state is of another one: {error}.") from error
+        with torch.no_grad():
+            for kind, own in named.items():
+                for name, tensor in own.items():
+                    tensor.copy_(state[kind][name])
+        for name, technique_state in self.seams.states.items():
+            technique_state.load_state_dict(state["techniques"][name])
+        self.progress.load_state_dict(state["progress"])
+
+    def _named_tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        return {
+            "parameters": {name: p.detach() for name, p in self.model.named_parameters()},
+            "buffers": {name: b.detach() for name, b in self.model.named_buffers()},
+        }
+
+    def _set_hyperparameters(self) -> None:
+        if self.seams.schedule is not None:
+            factor = self.seams.schedule(self.progress.updates)
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
+
+    def _undo(self, buffers: list[torch.Tensor] | None) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+        if buffers is not None and self._buffers is not None:
+            self._buffers.restore(buffers)
+
+
+def _run(compute: Compute) -> Any:
+    return compute.run()
+
+
+def _optimizer(
+    given: torch.optim.Optimizer | Technique | None, make: Callable[..., torch.optim.Optimizer] | None, model: nn.Module
+) -> torch.optim.Optimizer:
+    if isinstance(given, torch.optim.Optimizer):
+        if make is not None:
+            raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
+        return given
+    if make is None:
+        raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
+    return make(parameter_groups(model))
+
+
+def _check_same(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], kind: str) -> None:
+    differing = set(own) ^ set(saved)
+    differing |= {name for name in set(own) & set(saved) if own[name].shape != saved[name].shape}
+    if differing:
+        names = ", ".join(sorted(differing)[:5])
+        raise SettingError(f"model: its {kind} are not those of the saved state, by name or shape: {names}.")
