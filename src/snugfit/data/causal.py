@@ -1,0 +1,184 @@
+"""Causal language modelling: texts to blocks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snugfit.data.columns import check_columns
+from snugfit.data.formats import TEXT_COLUMN
+from snugfit.data.report import DataReport, median
+from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.split import check_fraction, split_rows
+from snugfit.data.text import Collate
+from snugfit.data.tokens import Example, Frame, check_max_length, padding_for, special_frame
+from snugfit.data.validation import BadRow, Fault, check_policy, settle, text_of
+from snugfit.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PIECE = 2**22
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class CausalSettings:
+    """The `data` part of a recipe for causal language modelling.
+
+    A .txt file is one text. Of every other source each row is one text, its `text` columns joined by a line
+    break. `validation` is a fraction (of the rows, or the end of a .txt file), a source of its own, or None.
+    """
+
+    train: RowSource
+    text: tuple[str, ...] = (TEXT_COLUMN,)
+    validation: float | RowSource | None = 0.1
+    max_length: int = 128
+    bad_rows: str = "fail"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise SettingError(
+                "data.text: no column. Name the column that holds the text, or a list of columns."
+            )
+        check_policy(self.bad_rows)
+        if isinstance(self.validation, (int, float)):
+            check_fraction(self.validation)
+
+
+@dataclass(frozen=True)
+class CausalData:
+    """Blocks of at most `max_length` tokens; `labels` are the tokens themselves, -100 at padding."""
+
+    train: list[Example]
+    validation: list[Example]
+    collate: Collate
+    report: DataReport
+    fingerprints: Mapping[str, str]
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_causal(
+    settings: CausalSettings, tokenizer: PreTrainedTokenizerBase, *, folder: Path | None = None
+) -> CausalData:
+    """Read, validate, split and tokenise, and cut the stream of tokens into blocks that do not overlap.
+
+    Texts follow one another, each in the special tokens its tokenizer gives it and ended by the
+    end-of-sequence token where there is one. The last, shorter block is kept unless it is a single token,
+    which predicts nothing.
+
+    Raises:
+        DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
+    """
+    frame = special_frame(tokenizer)
+    check_max_length(settings.max_length, tokenizer, frame)
+    sources = [("data.train", settings.train)]
+    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+        sources.append(("data.validation", settings.validation))
+    tables = [read_table(source, setting=setting, folder=folder) for setting, source in sources]
+    texts: list[list[str]] = []
+    faults: list[Fault] = []
+    for table in tables:
+        found, bad = _texts(table, settings.text)
+        texts.append(found)
+        faults += bad
+    skipped = settle(faults, settings.bad_rows)
+    train = texts[0]
+    held_out = texts[1] if len(texts) > 1 else []
+    fraction = settings.validation if isinstance(settings.validation, (int, float)) else None
+    if fraction is not None and len(train) > 1:
+        rows, drawn = split_rows([0] * len(train), fraction, settings.seed)
+        train, held_out = [train[row] for row in rows], [train[row] for row in drawn]
+    ids, lengths = _stream(train, tokenizer, frame)
+    held_out_ids, held_out_lengths = _stream(held_out, tokenizer, frame)
+    blocks, validation = _blocks(ids, settings.max_length), _blocks(held_out_ids, settings.max_length)
+    if fraction is not None and len(texts[0]) == 1:
+        # one long text: its end, so that no block is surrounded by text that was trained on
+        count = max(round(fraction * len(blocks)), 1)
+        blocks, validation = blocks[:-count], blocks[-count:]
+    if not blocks or (settings.validation is not None and not validation):
+        raise DataError(
+            f"data: the texts of {' and '.join(table.source for table in tables)} are too short: "
+            f"{len(blocks)} blocks of {settings.max_length} tokens to train on, {len(validation)} to "
+            "validate on. Give more text, or lower data.max_length."
+        )
+    lengths += held_out_lengths
+    return CausalData(
+        train=blocks,
+        validation=validation,
+        collate=padding_for(tokenizer),
+        report=DataReport(
+            train=len(blocks),
+            validation=len(validation),
+            skipped=skipped,
+            max_length=settings.max_length,
+            tokens_total=sum(lengths),
+            tokens_max=max(lengths, default=0),
+            tokens_median=median(lengths),
+            unit="blocks",
+        ),
+        fingerprints={table.source: table.sha256 for table in tables},
+        tokenizer=tokenizer,
+    )
+
+
+def _texts(table: Table, columns: tuple[str, ...]) -> tuple[list[str], list[Fault]]:
+    faults = list(table.faults)
+    if table.source.lower().endswith(".txt"):
+        return ["".join(row[TEXT_COLUMN] for row in table.rows)], faults
+    if table.rows:
+        check_columns(table, {"data.text": columns})
+    texts = []
+    for row, line in zip(table.rows, table.lines, strict=True):
+        try:
+            texts.append(text_of(row, columns))
+        except BadRow as bad:
+            faults.append(bad.at(table.source, line))
+    return texts, sorted(faults, key=lambda fault: fault.line)
+
+
+def _stream(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, frame: Frame
+) -> tuple[list[int], list[int]]:
+    """The tokens of all texts in a row, and the number of tokens of each text."""
+    end = frame.suffix
+    if not end and tokenizer.eos_token_id is not None:
+        end = (int(tokenizer.eos_token_id),)
+    # a text of many million characters goes in pieces, to bound the tokenizer's memory
+    pieces = [(number, piece) for number, text in enumerate(texts) for piece in cut_text(text, _PIECE)]
+    plain: list[list[int]] = [[] for _ in texts]
+    for start in range(0, len(pieces), _BATCH):
+        chunk = pieces[start : start + _BATCH]
+        batch = tokenizer([piece for _, piece in chunk], add_special_tokens=False, verbose=False)
+        for (number, _), ids in zip(chunk, batch["input_ids"], strict=True):
+            plain[number] += ids
+    framed = [[*frame.prefix, *ids, *end] for ids in plain]
+    return [token for ids in framed for token in ids], [len(ids) for ids in framed]
+
+
+def cut_text(text: str, size: int) -> Iterator[str]:
+    """Cut a text after a line break into pieces of at least `size` characters; a text without one stays
+    whole.
+
+    >>> list(cut_text("one\\ntwo\\nthree", 5))
+    ['one\\ntwo\\n', 'three']
+    """
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + size - 1) + 1
+        if end == 0:
+            end = len(text)
+        yield text[start:end]
+        start = end
+
+
+def _blocks(ids: list[int], max_length: int) -> list[Example]:
+    blocks = [ids[start : start + max_length] for start in range(0, len(ids), max_length)]
+    return [
+        {"input_ids": block, "attention_mask": [1] * len(block), "labels": list(block)}
+        for block in blocks
+        if len(block) > 1
+    ]

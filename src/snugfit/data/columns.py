@@ -1,0 +1,57 @@
+"""Columns of a table: found by name, and read as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from snugfit.data.sources import Table
+from snugfit.data.validation import BadRow, Fault, number_of, shorten
+from snugfit.errors import DataError, SettingError, nearest
+
+
+def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
+    """See that the table has the columns that each setting names.
+
+    Args:
+        wanted: the columns by the full name of the setting that asks for them.
+    Raises:
+        SettingError: one column is asked for twice.
+        DataError: a column is not there.
+    """
+    asked: dict[str, str] = {}
+    for setting, columns in wanted.items():
+        for column in columns:
+            if column in asked:
+                raise SettingError(f"{setting}: column '{column}' is already used by {asked[column]}.")
+            asked[column] = setting
+    for column, setting in asked.items():
+        if column in table.columns:
+            continue
+        shown = ", ".join(f"'{shorten(name)}'" for name in table.columns[:20])
+        raise DataError(
+            f"{setting}: {table.source} has no column '{column}'. {_hint(column, table.columns)}Its columns "
+            f"are {shown}{' and more' if len(table.columns) > 20 else ''}."
+        )
+
+
+def read_numbers(table: Table, column: str) -> tuple[list[int], list[float], list[Fault]]:
+    """A regression target: the rows that have a finite number, the numbers, and the faults of the others."""
+    rows: list[int] = []
+    values: list[float] = []
+    faults: list[Fault] = []
+    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            values.append(number_of(row, column))
+            rows.append(index)
+        except BadRow as bad:
+            faults.append(bad.at(table.source, line))
+    return rows, values, faults
+
+
+def _hint(column: str, columns: Sequence[str]) -> str:
+    if len(columns) == 1:
+        for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"), (",", "commas")):
+            if separator in columns[0]:
+                return f"Its header is separated by {name}: write commas, or tabs in a file named .tsv. "
+    guess = nearest(column, columns)
+    return f"{guess} " if guess.startswith("Did you mean") else ""

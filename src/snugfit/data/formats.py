@@ -1,0 +1,209 @@
+"""The text of a CSV, TSV, JSONL or .txt file to rows, with every faulty row told apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from snugfit.data.validation import BadRow, Fault, shorten
+from snugfit.errors import DataError
+
+TEXT_COLUMN = "text"
+"""The one column of a .txt file: its lines, with their line breaks."""
+
+_Rows = tuple[tuple[str, ...], list[dict[str, Any]], list[int], list[Fault]]
+"""Columns, rows, the line on which each begins, and the faults of rows that cannot be read."""
+
+_UNREADABLE = re.compile("[\0\udc80-\udcff]")
+
+_MAGIC = {
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook",
+    b"\x1f\x8b": "gzip-compressed",
+    b"PAR1": "a Parquet file",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"%PDF": "a PDF",
+    b"SQLite format 3": "an SQLite database",
+    b"\x80\x04\x95": "a pickle",
+    b"\x89PNG": "a PNG image",
+}
+
+
+def decode(content: bytes, source: str, setting: str) -> str:
+    """The text of a file. Bytes that are not UTF-8 become lone surrogates, so that only their rows are lost.
+
+    Raises:
+        DataError: the file is not text, or text in UTF-16.
+    """
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(
+            f"{setting}: {source} is UTF-16. Save it as UTF-8, for example: iconv -f utf-16 -t utf-8 {source}"
+        )
+    for magic, name in _MAGIC.items():
+        if content.startswith(magic):
+            raise DataError(f"{setting}: {source} is {name}, not text. Export it as CSV or JSONL.")
+    try:
+        text = content.decode("utf-8-sig")
+        doubtful = "\0" in text
+    except UnicodeDecodeError:
+        text = content.decode("utf-8-sig", "surrogateescape")
+        doubtful = True
+    head = content[:8192]
+    controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\v\x1a\x1b")
+    if doubtful and controls > len(head) / 20:
+        raise DataError(f"{setting}: {source} is binary, not text. Export it as CSV or JSONL.")
+    return text
+
+
+def _read_delimited(text: str, source: str, setting: str, delimiter: str) -> _Rows:
+    # newline="" keeps the line breaks inside quoted fields as they are
+    lines = list(io.StringIO(text, newline=""))
+    columns: tuple[str, ...] | None = None
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    faults: list[Fault] = []
+    for first, end, fields in _records(lines, delimiter):
+        try:
+            for number in range(first, end):
+                _check_characters(lines[number], number + 1)
+            if isinstance(fields, Exception):
+                detail = (
+                    "a quote is never closed" if "end of data" in str(fields) else f"broken quotes ({fields})"
+                )
+                raise BadRow("broken quotes", f'{detail}; inside a quoted field write "" for a quote')
+            if not fields:
+                continue
+            if columns is not None and len(fields) != len(columns):
+                raise BadRow("ragged row", f"{len(fields)} fields, the header has {len(columns)}")
+        except BadRow as bad:
+            if columns is None:
+                raise DataError(
+                    f"{setting}: {source}:{first + 1}: the header cannot be read: {bad.detail}."
+                ) from bad
+            faults.append(bad.at(source, first + 1))
+            continue
+        if columns is None:
+            columns = _header(fields, source, setting)
+        else:
+            rows.append(dict(zip(columns, fields, strict=True)))
+            numbers.append(first + 1)
+    return columns or (), rows, numbers, faults
+
+
+def _records(lines: list[str], delimiter: str) -> Iterator[tuple[int, int, list[str] | Exception]]:
+    """Yield each record's first line, the line after it, and its fields or what is wrong with its quotes.
+
+    After a broken record reading begins anew on its second line, so a stray quote costs its own row only.
+    """
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        start = 0
+        while start < len(lines):
+            reader = csv.reader(
+                (lines[i] for i in range(start, len(lines))), delimiter=delimiter, strict=True
+            )
+            first = base = start
+            start = len(lines)
+            while True:
+                try:
+                    fields = next(reader)
+                except StopIteration:
+                    break
+                except csv.Error as error:
+                    start = base + reader.line_num
+                    yield first, start, error
+                    break
+                yield first, base + reader.line_num, fields
+                first = base + reader.line_num
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _header(fields: list[str], source: str, setting: str) -> tuple[str, ...]:
+    repeated = sorted({name for name in fields if fields.count(name) > 1})
+    if repeated:
+        raise DataError(
+            f"{setting}: the header of {source} names the column '{shorten(repeated[0])}' more than once. "
+            "Give every column its own name."
+        )
+    return tuple(fields)
+
+
+def _check_characters(line: str, number: int) -> None:
+    """See that a line holds no NUL and nothing that was not UTF-8.
+
+    Raises:
+        BadRow: it does.
+    """
+    found = _UNREADABLE.search(line)
+    if found is None:
+        return
+    if found[0] == "\0":
+        raise BadRow("NUL byte", f"a NUL byte on line {number}")
+    byte = ord(found[0]) - 0xDC00
+    raise BadRow(
+        "undecodable bytes",
+        f"byte 0x{byte:02x} on line {number} is not UTF-8 (in Latin-1 it would be '{chr(byte)}')",
+    )
+
+
+def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
+    columns: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    faults: list[Fault] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            _check_characters(line, number)
+            row = _json_object(line)
+        except BadRow as bad:
+            faults.append(bad.at(source, number))
+            continue
+        columns.update(dict.fromkeys(row))
+        rows.append(row)
+        numbers.append(number)
+    if text.lstrip().startswith("[") and any(fault.reason == "broken JSON" for fault in faults):
+        raise DataError(f"{setting}: {source} is one JSON list. Write one object a line (JSON Lines).")
+    return tuple(columns), rows, numbers, faults
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BadRow("broken JSON", f"broken JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRow("broken JSON", f"JSON that cannot be read: {shorten(error, 80)}") from error
+    if not isinstance(value, dict):
+        raise BadRow("broken JSON", f"a {type(value).__name__} instead of an object with columns")
+    return value
+
+
+def _read_lines(text: str, source: str, setting: str) -> _Rows:
+    rows: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    faults: list[Fault] = []
+    for number, line in enumerate(io.StringIO(text), 1):
+        try:
+            _check_characters(line, number)
+        except BadRow as bad:
+            faults.append(bad.at(source, number))
+            continue
+        rows.append({TEXT_COLUMN: line})
+        numbers.append(number)
+    return (TEXT_COLUMN,), rows, numbers, faults
+
+
+READERS: Mapping[str, Callable[[str, str, str], _Rows]] = {
+    ".csv": lambda text, source, setting: _read_delimited(text, source, setting, ","),
+    ".tsv": lambda text, source, setting: _read_delimited(text, source, setting, "\t"),
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".txt": _read_lines,
+}
+"""What reads the files of each kind: (text, source, setting) to rows."""

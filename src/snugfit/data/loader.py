@@ -1,0 +1,256 @@
+"""The order of examples, and a loader that can start at any window.
+
+Which examples are in window n, and what their augmentation draws, are pure functions of (seed, epoch,
+index): there is nothing to save but n, and the number of workers does not matter.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from snugfit.core.batch import Batch
+from snugfit.core.imports import describe
+from snugfit.core.random import derive_seed
+from snugfit.errors import DataError, SnugfitError, WorkerDied
+
+Collate = Callable[[list[Any]], Any]
+Key = tuple[int, int]
+"""An example's epoch and index."""
+
+
+@dataclass
+class Order:
+    """Which examples are in which window: each epoch a permutation of (seed, epoch), cut in windows.
+
+    >>> order = Order(examples=5, global_batch=2, seed=0, shuffle=False)
+    >>> [order.window(number) for number in range(4)]
+    [[(0, 0), (0, 1)], [(0, 2), (0, 3)], [(0, 4)], [(1, 0), (1, 1)]]
+    """
+
+    examples: int
+    global_batch: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.examples < 1:
+            raise DataError("data: no examples to train on.")
+        self._epoch = -1
+        self._permutation: list[int] = []
+
+    @property
+    def windows_per_epoch(self) -> int:
+        return -(-self.examples // self.global_batch)
+
+    def window(self, number: int) -> list[Key]:
+        """Keys of the examples of window `number`, counted from the start of the run."""
+        epoch, place = divmod(number, self.windows_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._permutation = epoch, self._order(epoch)
+        start = place * self.global_batch
+        return [(epoch, index) for index in self._permutation[start : start + self.global_batch]]
+
+    def _order(self, epoch: int) -> list[int]:
+        if not self.shuffle:
+            return list(range(self.examples))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
+        return torch.randperm(self.examples, generator=generator).tolist()
+
+
+class Loader:
+    """Windows of a map-style dataset.
+
+    Args:
+        dataset: `len()` and `[index]`.
+        order: which examples are in which window.
+        collate: list of examples to a batch; torch's default without.
+        num_workers: processes that load ahead; 0 loads in this one.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        order: Order,
+        collate: Collate | None = None,
+        *,
+        num_workers: int = 0,
+        pin: bool = False,
+    ) -> None:
+        self.order = order
+        self._fetch = _Fetch(dataset, collate or default_collate, order.seed)
+        self._num_workers = num_workers
+        self._pin = pin
+
+    def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
+        """Windows number `start` to `stop`, exclusive.
+
+        When a worker dies, `rescue` is asked whether to load the rest in this process: a signal that asks a whole
+        process group to stop ends the workers at once, and what is under way has to be finished.
+
+        Raises:
+            DataError: the dataset or `collate` failed on an example.
+            WorkerDied: a worker process was killed.
+        """
+        if self._num_workers > 0:
+            try:
+                for window in self._from_workers(start, stop):
+                    start += 1
+                    yield window
+            except WorkerDied:
+                if not rescue():
+                    raise
+        for number in range(start, stop):
+            yield self._fetch(self.order.window(number))
+
+    def _from_workers(self, start: int, stop: int) -> Iterator[Batch]:
+        keys = (self.order.window(number) for number in range(start, stop))
+        loader: DataLoader[Any] = DataLoader(
+            _KeyedDataset(self._fetch),  # type: ignore[arg-type]
+            sampler=_Keys(keys, stop - start),
+            batch_size=None,
+            num_workers=self._num_workers,
+            pin_memory=self._pin,
+            # without its own generator the loader would draw from, and move, the global random state
+            generator=torch.Generator(),
+        )
+        with _unchanged_child_handler():
+            windows = iter(loader)
+        try:
+            while (found := _next(windows)) is not None:
+                if isinstance(found, SnugfitError):
+                    raise found
+                yield found
+        finally:
+            del windows  # ends the workers now, not when the last error that knows this frame is forgotten
+
+
+def _next(windows: Iterator[Any]) -> Batch | SnugfitError | None:
+    """The next window, what is wrong with it, or None at the end."""
+    try:
+        found: Batch | SnugfitError | None = next(windows, None)
+        return found
+    # torch says that a worker died in a RuntimeError, or lets through what broke in the middle of a transfer
+    except (RuntimeError, OSError, EOFError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": .")
+        return WorkerDied(
+            f"data: a worker process failed: {reason}. It may have been killed for want of memory: lower plan.num_workers "
+            "(0 loads in the main process) and resume the run."
+        )
+
+
+@contextmanager
+def _unchanged_child_handler() -> Iterator[None]:
+    """Within, torch may install its handler for dead workers; on exit it is gone.
+
+    It raises wherever the main thread happens to be: in the middle of an update, or of a checkpoint.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+        yield
+        return
+    handler = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+
+
+class _Fetch:
+    """Makes a window from keys, in this process or in a worker."""
+
+    def __init__(self, dataset: Any, collate: Collate, seed: int) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._seed = seed
+        # these return what they hold: nothing random to seed
+        self._holds_examples = isinstance(dataset, (list, tuple))
+
+    def __call__(self, keys: Sequence[Key]) -> Batch:
+        indices = [index for _, index in keys]
+        if type(self._dataset) is TensorDataset:
+            rows = torch.tensor(indices)
+            return Batch.of(tuple(tensor[rows] for tensor in self._dataset.tensors), ids=indices)
+        with _kept_randomness():
+            return Batch.of(self._collated(self._examples(keys), keys), ids=indices)
+
+    def _examples(self, keys: Sequence[Key]) -> list[Any]:
+        if self._holds_examples:
+            return [self._dataset[index] for _, index in keys]
+        examples = []
+        for epoch, index in keys:
+            _seed(derive_seed(self._seed, "example", epoch, index))
+            try:
+                examples.append(self._dataset[index])
+            except SnugfitError:
+                raise
+            except Exception as error:
+                raise DataError(
+                    f"data: example {index} cannot be loaded: {describe(error)}. Mend it, or leave it out of the data set."
+                ) from error
+        return examples
+
+    def _collated(self, examples: list[Any], keys: Sequence[Key]) -> Any:
+        # a window is told from all others by its first example; collating may draw too, to mask words for instance
+        _seed(derive_seed(self._seed, "collate", *keys[0]))
+        try:
+            return self._collate(examples)
+        except SnugfitError:
+            raise
+        except Exception as error:
+            indices = [index for _, index in keys]
+            raise DataError(
+                f"data: examples {indices[:8]} cannot be put into one batch: {describe(error)}. Give a collate function."
+            ) from error
+
+
+def _seed(seed: int) -> None:
+    """Start the global generators of torch, NumPy and Python from `seed`."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+@contextmanager
+def _kept_randomness() -> Iterator[None]:
+    """Give back the global random state of torch, NumPy and Python on exit."""
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+class _KeyedDataset:
+    """A dataset whose index is a list of keys and whose item is the window, or what is wrong with it."""
+
+    def __init__(self, fetch: _Fetch) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, keys: Sequence[Key]) -> Batch | SnugfitError:
+        try:
+            return self._fetch(keys)
+        except SnugfitError as error:  # raised from here, its message would come back wrapped in a traceback
+            return error
+
+
+class _Keys(Sized):
+    def __init__(self, keys: Iterator[list[Key]], count: int) -> None:
+        self._keys = keys
+        self._count = count
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return self._keys
+
+    def __len__(self) -> int:
+        return self._count

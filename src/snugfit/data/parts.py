@@ -1,0 +1,130 @@
+"""The rows of one source that can be used, as texts and labels, and the faults of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snugfit.data.columns import check_columns
+from snugfit.data.sources import RowSource, Table, read_table
+from snugfit.data.tokens import Encoded, encode
+from snugfit.data.validation import SHOWN, BadRow, Fault, label_of, shorten, text_of
+from snugfit.errors import nearest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Part:
+    """The good rows of one table, and the faults of the others."""
+
+    table: Table
+    kept: list[int]
+    texts: list[str]
+    labels: list[str]
+    faults: list[Fault] = field(default_factory=list)
+
+
+def read_part(
+    source: RowSource,
+    setting: str,
+    text: Sequence[str],
+    label: str | None,
+    known: Sequence[str] | None,
+    folder: Path | None,
+) -> Part:
+    table = read_table(source, setting=setting, folder=folder)
+    if table.rows:
+        check_columns(table, {"data.text": text, "data.label": [label] if label is not None else []})
+    part = Part(table, [], [], [], list(table.faults))
+    kinds: list[str] = []
+    lookup = set(known) if known is not None else None
+    unknown = 0
+    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
+        try:
+            words = text_of(row, text)
+            kind, name = label_of(row, label) if label is not None else ("", "")
+            if label is not None and lookup is not None and name not in lookup:
+                unknown += 1
+                hint = nearest(name, lookup) if unknown <= SHOWN and len(lookup) <= 50 else ""
+                raise BadRow("unknown label", f"the label '{shorten(name)}' was not trained. {hint}".strip())
+        except BadRow as bad:
+            part.faults.append(bad.at(table.source, line))
+            continue
+        part.kept.append(index)
+        part.texts.append(words)
+        part.labels.append(name)
+        kinds.append(kind)
+    part = _drop_other_kinds(part, kinds)
+    part.faults.sort(key=lambda fault: fault.line)
+    return part
+
+
+def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
+    """Labels of one table are of one kind; rows of another kind (1 beside "1") are faults."""
+    counts = Counter(kinds).most_common()
+    if len(counts) < 2:
+        return part
+    usual = counts[0][0]
+    faults = [
+        Fault(
+            part.table.source,
+            part.table.lines[row],
+            "mixed label types",
+            f"the label {name if kind != 'text' else repr(name)} is {kind}, most labels are {usual}",
+        )
+        for row, name, kind in zip(part.kept, part.labels, kinds, strict=True)
+        if kind != usual
+    ]
+    chosen = [place for place, kind in enumerate(kinds) if kind == usual]
+    return _choose(part, chosen, part.faults + faults)
+
+
+def _choose(part: Part, chosen: list[int], faults: list[Fault]) -> Part:
+    return Part(
+        part.table,
+        [part.kept[place] for place in chosen],
+        [part.texts[place] for place in chosen],
+        [part.labels[place] for place in chosen],
+        faults,
+    )
+
+
+def encode_part(
+    part: Part, tokenizer: PreTrainedTokenizerBase, max_length: int, special: int
+) -> tuple[Encoded, Part, list[Fault]]:
+    """Tokenise; a text of which nothing but special tokens is left is a fault."""
+    encoded = encode(part.texts, tokenizer, max_length)
+    empty = [place for place, length in enumerate(encoded.lengths) if length <= special]
+    if not empty:
+        return encoded, part, []
+    faults = [
+        Fault(
+            part.table.source,
+            part.table.lines[part.kept[place]],
+            "empty text",
+            f"the tokenizer leaves nothing of {part.texts[place]!r}",
+        )
+        for place in empty
+    ]
+    chosen = [place for place in range(len(encoded.lengths)) if encoded.lengths[place] > special]
+    encoded = Encoded(
+        [encoded.examples[place] for place in chosen], [encoded.lengths[place] for place in chosen]
+    )
+    return encoded, _choose(part, chosen, part.faults), faults
+
+
+def sort_labels(names: set[str]) -> tuple[str, ...]:
+    """Label names in order: by value when all are whole numbers, otherwise by code point.
+
+    >>> sort_labels({"10", "9", "-1"}), sort_labels({"b", "a", "10"})
+    (('-1', '9', '10'), ('10', 'a', 'b'))
+    """
+    try:
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(names))

@@ -1,0 +1,83 @@
+"""What was read, left out and cut: the counts that a run records and a person reads."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """Counts of a data set, in rows or in blocks of tokens, after validation, splitting and tokenisation.
+
+    `labels` counts training rows by label name (evaluation's rows, where only those were read), `skipped`
+    rows left out by reason. Token counts are those of whole texts, before the `truncated` ones were cut to
+    `max_length`.
+    """
+
+    train: int
+    validation: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    truncated: int = 0
+    max_length: int = 0
+    tokens_total: int = 0
+    tokens_max: int = 0
+    tokens_median: float = 0.0
+    warnings: tuple[str, ...] = ()
+    unit: str = "rows"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as JSON holds them."""
+        return {
+            "train": self.train,
+            "validation": self.validation,
+            "skipped": dict(self.skipped),
+            "labels": dict(self.labels),
+            "truncated": self.truncated,
+            "max_length": self.max_length,
+            "tokens_total": self.tokens_total,
+            "tokens_max": self.tokens_max,
+            "tokens_median": self.tokens_median,
+            "warnings": list(self.warnings),
+            "unit": self.unit,
+        }
+
+    def lines(self) -> list[str]:
+        """The counts in words, one line for each thing a person should see.
+
+        >>> print(*DataReport(8, 2, {"empty text": 1}, {"a": 4, "b": 4}).lines(), sep="\\n")
+        8 rows to train on, 2 to validate on, 1 left out: empty text (1)
+        labels: a 4, b 4
+        """
+        rows = f"{self.validation:,} {self.unit}"
+        if self.train:
+            rows = f"{self.train:,} {self.unit} to train on, {self.validation:,} to validate on"
+        if self.skipped:
+            reasons = ", ".join(f"{reason} ({count:,})" for reason, count in self.skipped.items())
+            rows += f", {sum(self.skipped.values()):,} left out: {reasons}"
+        found = [rows]
+        if self.labels:
+            shown = [f"{name} {count:,}" for name, count in list(self.labels.items())[:20]]
+            more = f" and {len(self.labels) - 20} more" if len(self.labels) > 20 else ""
+            found.append(f"labels: {', '.join(shown)}{more}")
+        if self.unit != "rows":
+            found.append(f"tokens: {self.tokens_total:,}, {self.max_length} in each of the {self.unit}")
+        elif self.tokens_max:
+            found.append(
+                f"tokens: median {self.tokens_median:g}, longest {self.tokens_max:,}; {self.truncated:,} "
+                f"texts cut to {self.max_length}"
+            )
+        found += [f"warning: {warning}" for warning in self.warnings]
+        return found
+
+
+def median(lengths: Sequence[int]) -> float:
+    """The median, or 0 of nothing.
+
+    >>> median([3, 1, 2]), median([])
+    (2.0, 0.0)
+    """
+    return float(statistics.median(lengths)) if lengths else 0.0

@@ -1,0 +1,138 @@
+"""Where rows come from: CSV, TSV, JSONL and text files, and Python functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snugfit.core.imports import describe, import_path, is_python_path, load_object
+from snugfit.data.formats import READERS, decode
+from snugfit.data.validation import Fault
+from snugfit.errors import DataError, nearest
+
+RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]]
+"""A file, `package.module:function`, or a function that returns an iterable of rows."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with where they came from.
+
+    `lines[i]` is the line on which `rows[i]` begins (its number, from 1, for a Python function). `faults` are
+    the rows that could not be read and are not among `rows`. `sha256` is that of the file's bytes, or of the
+    rows.
+    """
+
+    source: str
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    lines: list[int]
+    sha256: str
+    faults: tuple[Fault, ...] = ()
+
+
+def read_table(source: RowSource, *, setting: str = "data", folder: Path | None = None) -> Table:
+    """Read all rows of a source; a relative path is looked for in `folder`.
+
+    Nothing is converted: "NA" and "null" in a CSV stay the text they are.
+
+    Raises:
+        DataError: the source as a whole cannot be read (missing, empty, binary, no header, unknown kind).
+    """
+    if callable(source):
+        name = getattr(source, "__qualname__", type(source).__name__)
+        return _read_function(source, name, setting, folder)
+    if isinstance(source, str) and is_python_path(source):
+        function = load_object(source, setting=setting, folder=folder, error=DataError)
+        if not callable(function):
+            raise DataError(
+                f"{setting}: '{source}' is {type(function).__name__}, not a function that returns rows."
+            )
+        return _read_function(function, source, setting, folder)
+    return _read_file(str(source), setting, folder)
+
+
+def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Path:
+    """A data file; a relative path is looked for in `folder`.
+
+    Raises:
+        DataError: there is none, with the nearest name there is.
+    """
+    full = Path(path).expanduser() if folder is None else folder / Path(path).expanduser()
+    if full.is_dir():
+        raise DataError(f"{setting}: {path} is a folder. Name one file in it.")
+    if not full.exists():
+        names = [entry.name for entry in full.parent.iterdir()] if full.parent.is_dir() else []
+        guess = nearest(full.name, names)
+        hint = f" {guess}" if guess.startswith("Did you mean") else ""
+        raise DataError(f"{setting}: there is no file {path} (looked for {full.absolute()}).{hint}")
+    return full
+
+
+def check_fingerprints(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """See that data files are those a run began with.
+
+    Raises:
+        DataError: a file changed, or is not among those found.
+    """
+    for source, sha256 in saved.items():
+        if found.get(source) == sha256:
+            continue
+        state = "is not used any more" if source not in found else "has changed"
+        raise DataError(
+            f"data: {source} {state} since this run began (sha256 {sha256[:12]}… then, "
+            f"{found.get(source, 'none')[:12]}… now). Put the file back, or start a new run with: snugfit "
+            "train"
+        )
+
+
+def _read_file(source: str, setting: str, folder: Path | None) -> Table:
+    path = find_file(source, setting, folder)
+    kind = path.suffix.lower()
+    if kind not in READERS:
+        raise DataError(
+            f"{setting}: {source} is of no known kind. Give a file named {', '.join(READERS)}, or a Python "
+            "function as package.module:function."
+        )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{setting}: {source} cannot be read: {error.strerror or error}.") from error
+    if not content.strip():
+        raise DataError(f"{setting}: {source} is empty.")
+    text = decode(content, source, setting)
+    columns, rows, lines, faults = READERS[kind](text, source, setting)
+    if not rows and not faults:
+        raise DataError(f"{setting}: {source} has a header and no rows.")
+    return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))
+
+
+def _read_function(
+    function: Callable[[], Iterable[Mapping[str, Any]]], name: str, setting: str, folder: Path | None
+) -> Table:
+    columns: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    digest = hashlib.sha256()
+    try:
+        with import_path(folder):
+            given = list(function())
+    except Exception as failure:
+        raise DataError(f"{setting}: {name} failed: {describe(failure)}.") from failure
+    for number, row in enumerate(given, 1):
+        if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
+            raise DataError(
+                f"{setting}: row {number} of {name} is a {type(row).__name__}, not a dict of columns by "
+                "name. From a data frame return frame.to_dict('records')."
+            )
+        columns.update(dict.fromkeys(row))
+        rows.append(dict(row))
+        digest.update(
+            json.dumps(rows[-1], sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
+        )
+    if not rows:
+        raise DataError(f"{setting}: {name} gave no rows.")
+    return Table(name, tuple(columns), rows, list(range(1, len(rows) + 1)), digest.hexdigest())

@@ -1,0 +1,267 @@
+"""Text classification: rows with text and label columns to examples for a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from snugfit.data.parts import Part, encode_part, read_part, sort_labels
+from snugfit.data.report import DataReport, median
+from snugfit.data.sources import RowSource
+from snugfit.data.split import check_fraction, split_rows
+from snugfit.data.tokens import (
+    Encoded,
+    Example,
+    check_max_length,
+    padding_for,
+    special_frame,
+    token_warnings,
+)
+from snugfit.data.validation import check_policy, settle
+from snugfit.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+EXAMPLE_ROWS = 32
+
+Collate = Callable[[Sequence[Mapping[str, Any]]], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """The `data` part of a recipe for text classification.
+
+    Several text columns are joined by a line break. `validation` is a fraction of the training rows
+    (stratified by label), a source of its own, or None.
+    """
+
+    train: RowSource
+    text: tuple[str, ...]
+    label: str
+    validation: float | RowSource | None = 0.1
+    max_length: int = 128
+    bad_rows: str = "fail"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise SettingError(
+                "data.text: no column. Name the column that holds the text, or a list of columns."
+            )
+        check_policy(self.bad_rows)
+        if isinstance(self.validation, (int, float)):
+            check_fraction(self.validation)
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Examples to train and validate on; label i of an example is the name `labels[i]`.
+
+    `fingerprints` holds the sha256 of every source by its name, `collate` pads on the right to the longest.
+    `example_rows` are the text columns of a few rows that were not trained on (or were, where there are none).
+    """
+
+    train: list[Example]
+    validation: list[Example]
+    labels: tuple[str, ...]
+    collate: Collate
+    report: DataReport
+    fingerprints: Mapping[str, str]
+    tokenizer: PreTrainedTokenizerBase
+    example_rows: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Examples of one source in its order, each beside its input row; `labels` only if asked for."""
+
+    examples: list[Example]
+    rows: list[dict[str, Any]]
+    lines: list[int]
+    columns: tuple[str, ...]
+    collate: Collate
+    report: DataReport
+    fingerprints: Mapping[str, str]
+
+
+def load_text(
+    settings: TextSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    labels: Sequence[str] | None = None,
+    folder: Path | None = None,
+) -> TextData:
+    """Read, validate, split and tokenise.
+
+    Args:
+        labels: the names to use, in this order; otherwise those of the training rows, sorted.
+        folder: where relative paths and Python modules are looked for.
+    Raises:
+        DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
+    """
+    frame = special_frame(tokenizer)
+    check_max_length(settings.max_length, tokenizer, frame)
+    train = read_part(settings.train, "data.train", settings.text, settings.label, labels, folder)
+    names = tuple(labels) if labels is not None else sort_labels(set(train.labels))
+    parts = [train]
+    validation: Part | None = None
+    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
+        validation = read_part(
+            settings.validation, "data.validation", settings.text, settings.label, names, folder
+        )
+        parts.append(validation)
+    skipped = Counter(settle([fault for part in parts for fault in part.faults], settings.bad_rows))
+    found = set(train.labels)
+    if len(found) < 2:
+        raise DataError(
+            f"data.label: {train.table.source} has {'no usable row' if not found else 'one class only'} in "
+            f"column '{settings.label}'{''.join(f' ({name})' for name in found)}. A classifier needs rows of "
+            "two classes."
+        )
+    encoded: list[Encoded] = []
+    usable: list[Part] = []
+    for part in parts:
+        tokens, kept, faults = encode_part(part, tokenizer, settings.max_length, len(frame))
+        skipped.update(settle(faults, settings.bad_rows))
+        usable.append(kept)
+        encoded.append(_with_labels(tokens, kept.labels, names))
+    examples = encoded[0].examples
+    warnings = token_warnings([example for part in encoded for example in part.examples], tokenizer, frame)
+    warnings += _label_warnings(names, len(train.labels), settings.label)
+    held_out: list[Example] = []
+    shown: Sequence[int] = range(len(examples))
+    if validation is not None:
+        held_out, shown = encoded[1].examples, range(len(encoded[1].examples))
+    elif isinstance(settings.validation, (int, float)):
+        rows, drawn = split_rows(
+            [example["labels"] for example in examples], settings.validation, settings.seed
+        )
+        held_out = [examples[row] for row in drawn]
+        examples = [examples[row] for row in rows]
+        shown = drawn
+    if not examples or (validation is not None and not held_out):
+        raise DataError(f"data: no usable row is left in {parts[0 if not examples else 1].table.source}.")
+    warnings += _overlap(examples, held_out)
+    report = _report(encoded, settings.max_length, dict(skipped), warnings)
+    return TextData(
+        train=examples,
+        validation=held_out,
+        labels=names,
+        collate=padding_for(tokenizer),
+        report=replace(
+            report, train=len(examples), validation=len(held_out), labels=_count_labels(examples, names)
+        ),
+        fingerprints={part.table.source: part.table.sha256 for part in parts},
+        tokenizer=tokenizer,
+        example_rows=_example_rows(usable[-1], shown[:EXAMPLE_ROWS], settings.text),
+    )
+
+
+def load_text_rows(
+    source: RowSource,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    text: Sequence[str],
+    label: str | None = None,
+    labels: Sequence[str] = (),
+    max_length: int = 128,
+    bad_rows: str = "fail",
+    folder: Path | None = None,
+) -> TextRows:
+    """Read one source to evaluate on (with `label` and the model's `labels`) or to predict (without).
+
+    Order and all input columns are kept. A label the model does not know is a fault of its row.
+
+    Raises:
+        DataError: as for `load_text`.
+    """
+    check_policy(bad_rows)
+    frame = special_frame(tokenizer)
+    check_max_length(max_length, tokenizer, frame)
+    part = read_part(source, "data", text, label, labels if label is not None else None, folder)
+    skipped = Counter(settle(part.faults, bad_rows))
+    encoded, part, faults = encode_part(part, tokenizer, max_length, len(frame))
+    skipped.update(settle(faults, bad_rows))
+    if not part.kept:
+        raise DataError(f"data: no usable row is left in {part.table.source}.")
+    if label is not None:
+        encoded = _with_labels(encoded, part.labels, labels)
+    report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))
+    return TextRows(
+        examples=encoded.examples,
+        rows=[part.table.rows[row] for row in part.kept],
+        lines=[part.table.lines[row] for row in part.kept],
+        columns=part.table.columns,
+        collate=padding_for(tokenizer),
+        report=replace(
+            report, validation=len(part.kept), labels=_count_labels(encoded.examples, labels) if label else {}
+        ),
+        fingerprints={part.table.source: part.table.sha256},
+    )
+
+
+def _example_rows(part: Part, places: Sequence[int], columns: Sequence[str]) -> list[dict[str, str]]:
+    rows = [part.table.rows[part.kept[place]] for place in places]
+    return [{column: row[column] or "" for column in columns} for row in rows]
+
+
+def _with_labels(encoded: Encoded, labels: Sequence[str], names: Sequence[str]) -> Encoded:
+    index = {name: place for place, name in enumerate(names)}
+    examples = [
+        {**example, "labels": index[label]} for example, label in zip(encoded.examples, labels, strict=True)
+    ]
+    return Encoded(examples, encoded.lengths)
+
+
+def _count_labels(examples: Sequence[Example], names: Sequence[str]) -> dict[str, int]:
+    counts = Counter(example["labels"] for example in examples)
+    return {name: counts[place] for place, name in enumerate(names)}
+
+
+def _report(
+    parts: Sequence[Encoded], max_length: int, skipped: dict[str, int], warnings: list[str]
+) -> DataReport:
+    lengths = [length for part in parts for length in part.lengths]
+    return DataReport(
+        train=0,
+        validation=0,
+        skipped=skipped,
+        truncated=sum(length > max_length for length in lengths),
+        max_length=max_length,
+        tokens_total=sum(lengths),
+        tokens_max=max(lengths, default=0),
+        tokens_median=median(lengths),
+        warnings=tuple(warnings),
+    )
+
+
+def _label_warnings(names: Sequence[str], rows: int, column: str) -> list[str]:
+    many = []
+    if rows >= 20 and len(names) > rows / 2:
+        many = [f"{len(names):,} classes for {rows:,} rows: does column '{column}' hold the labels?"]
+    by_form: dict[str, list[str]] = {}
+    for name in names:
+        by_form.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    return many + [
+        f"the labels {', '.join(map(repr, same))} differ only in spaces or capitals and are taken as "
+        f"{len(same)} classes."
+        for same in by_form.values()
+        if len(same) > 1
+    ]
+
+
+def _overlap(train: Sequence[Example], validation: Sequence[Example]) -> list[str]:
+    known = {tuple(example["input_ids"]) for example in train} if validation else set()
+    shared = sum(tuple(example["input_ids"]) in known for example in validation)
+    if not shared:
+        return []
+    return [
+        f"{shared:,} of {len(validation):,} validation texts are also training texts: their scores say "
+        "nothing new."
+    ]

@@ -1,0 +1,193 @@
+"""Texts to token ids, special tokens checked, and examples to padded tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from snugfit.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Example = dict[str, Any]
+"""One example on the host: lists of ints, and `labels`, an int or a list of them."""
+
+IGNORED_LABEL = -100
+_BATCH = 1000
+_PROBE = "a"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens that a tokenizer puts before and after every text."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prefix) + len(self.suffix)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples, and how many tokens each text has before it was cut."""
+
+    examples: list[Example]
+    lengths: list[int]
+
+
+@dataclass(frozen=True)
+class PadRight:
+    """Collate examples into tensors, every list padded on the right to the longest of its key.
+
+    Holds numbers only, so that it is cheap to send to loader workers.
+
+    >>> PadRight({"input_ids": 0})([{"input_ids": [5, 6], "labels": 1}, {"input_ids": [7], "labels": 0}])
+    {'input_ids': tensor([[5, 6],
+            [7, 0]]), 'labels': tensor([1, 0])}
+    """
+
+    fill: Mapping[str, int]
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = {}
+        for key in examples[0]:
+            values = [example[key] for example in examples]
+            if isinstance(values[0], list):
+                longest, fill = max(map(len, values)), self.fill.get(key, 0)
+                values = [value + [fill] * (longest - len(value)) for value in values]
+            # through numpy: torch.tensor takes seven times as long for nested lists
+            array = np.array(values)
+            batch[key] = torch.from_numpy(array.astype(np.float32) if array.dtype.kind == "f" else array)
+        return batch
+
+
+def padding_for(tokenizer: PreTrainedTokenizerBase) -> PadRight:
+    """The collate function for a tokenizer's examples.
+
+    Raises:
+        DataError: the tokenizer has no padding token.
+    """
+    if tokenizer.pad_token_id is None:
+        raise DataError(
+            "The tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token"
+        )
+    return PadRight(
+        {
+            "input_ids": int(tokenizer.pad_token_id),
+            "attention_mask": 0,
+            "token_type_ids": int(tokenizer.pad_token_type_id),
+            "labels": IGNORED_LABEL,
+        }
+    )
+
+
+def special_frame(tokenizer: PreTrainedTokenizerBase) -> Frame:
+    """Find, by encoding a probe, which special tokens surround a text.
+
+    Raises:
+        DataError: the same one stands twice at the beginning or the end.
+    """
+    framed = list(tokenizer(_PROBE)["input_ids"])
+    plain = list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
+    start = next(
+        (at for at in range(len(framed) - len(plain) + 1) if framed[at : at + len(plain)] == plain), None
+    )
+    if not plain or start is None:
+        raise DataError(
+            f"The tokenizer makes of the text '{_PROBE}' the tokens {framed}, in which its plain tokens "
+            f"{plain} do not stand. Is it the tokenizer of this model?"
+        )
+    frame = Frame(tuple(framed[:start]), tuple(framed[start + len(plain) :]))
+    for place, ids in (("before", frame.prefix), ("after", frame.suffix)):
+        doubled = next((a for a, b in itertools.pairwise(ids) if a == b), None)
+        if doubled is not None:
+            raise DataError(
+                f"The tokenizer puts '{tokenizer.convert_ids_to_tokens(doubled)}' twice {place} every text "
+                f"({tokenizer.convert_ids_to_tokens(framed)}). Set add_bos_token or add_eos_token to false "
+                "in its tokenizer_config.json, or mend the post-processor in its tokenizer.json."
+            )
+    return frame
+
+
+def check_max_length(max_length: int, tokenizer: PreTrainedTokenizerBase, frame: Frame) -> None:
+    """See that a text of `max_length` tokens has room for text, and that the model can read it.
+
+    Raises:
+        SettingError: it has not, or cannot.
+    """
+    if max_length <= len(frame):
+        raise SettingError(
+            f"data.max_length: {max_length} leaves no room for text beside {len(frame)} special tokens. "
+            f"Write {len(frame) + 1} or more."
+        )
+    # a tokenizer without a limit says so with a number as large as 1e30
+    if max_length > tokenizer.model_max_length:
+        raise SettingError(
+            f"data.max_length: {max_length} is more than the {tokenizer.model_max_length} tokens that this "
+            "model can read."
+        )
+
+
+def encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Encoded:
+    """Tokenise in batches, cutting each text to `max_length` tokens with its special tokens."""
+    examples: list[Example] = []
+    lengths: list[int] = []
+    for start in range(0, len(texts), _BATCH):
+        chunk = list(texts[start : start + _BATCH])
+        batch = tokenizer(chunk, truncation=True, max_length=max_length, padding=False, verbose=False)
+        keys = [key for key in ("input_ids", "token_type_ids", "attention_mask") if key in batch]
+        columns = [batch[key] for key in keys]
+        for index, values in enumerate(zip(*columns, strict=True)):
+            examples.append({key: list(value) for key, value in zip(keys, values, strict=True)})
+            kept = len(values[0])
+            lengths.append(kept if kept < max_length else _full_length(tokenizer, batch, index, chunk[index]))
+    return Encoded(examples, lengths)
+
+
+def _full_length(tokenizer: PreTrainedTokenizerBase, batch: Any, index: int, text: str) -> int:
+    encodings = batch.encodings
+    if encodings is None:  # a tokenizer written in Python keeps nothing of what it cut
+        whole: list[int] = list(tokenizer(text, verbose=False)["input_ids"])
+        return len(whole)
+    encoding = encodings[index]
+    special = sum(encoding.special_tokens_mask)
+    cut = sum(len(rest.ids) - special for rest in encoding.overflowing)
+    return len(encoding.ids) + int(cut)
+
+
+def token_warnings(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, frame: Frame
+) -> list[str]:
+    """What looks wrong in encoded texts: special tokens that the texts bring along, and unknown words."""
+    warnings = []
+    doubled = 0
+    size = len(frame.prefix)
+    for example in examples:
+        ids = example["input_ids"]
+        starts = bool(frame.prefix) and len(ids) > size and ids[size] == frame.prefix[-1]
+        ends = bool(frame.suffix) and ids[-len(frame.suffix) - 1] == frame.suffix[0]
+        doubled += starts or ends
+    if doubled:
+        names = tokenizer.convert_ids_to_tokens([*frame.prefix, *frame.suffix])
+        warnings.append(
+            f"{doubled:,} of {len(examples):,} texts begin or end with a special token of their own, beside "
+            f"those the tokenizer adds ({' '.join(names)}): remove it from the data."
+        )
+    unknown_id = tokenizer.unk_token_id
+    if unknown_id is not None and unknown_id not in (*frame.prefix, *frame.suffix):
+        total = sum(len(example["input_ids"]) for example in examples)
+        unknown = sum(example["input_ids"].count(unknown_id) for example in examples)
+        if unknown > total / 20:
+            warnings.append(
+                f"{unknown / total:.0%} of all tokens are unknown to the tokenizer ({tokenizer.unk_token}): "
+                "is it made for this language and kind of text?"
+            )
+    return warnings

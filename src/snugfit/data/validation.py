@@ -1,0 +1,191 @@
+"""Faults of rows: found one by one, told together, and treated by a policy."""
+
+from __future__ import annotations
+
+import numbers
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snugfit.errors import DataError, SettingError, nearest
+
+POLICIES = ("fail", "skip")
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why one row cannot be used; `reason` is the kind that is counted, `detail` what was found here."""
+
+    source: str
+    line: int
+    reason: str
+    detail: str
+
+
+class BadRow(DataError):
+    """One row cannot be used; where rows are read, it becomes a fault that the policy treats."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+    def at(self, source: str, line: int) -> Fault:
+        return Fault(source, line, self.reason, self.detail)
+
+
+def check_policy(policy: str, setting: str = "data.bad_rows") -> None:
+    """See that `policy` is 'fail' or 'skip'.
+
+    Raises:
+        SettingError: it is something else.
+    """
+    if policy not in POLICIES:
+        raise SettingError(f"{setting}: '{policy}' is not a policy. {nearest(policy, POLICIES)}")
+
+
+def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
+    """Apply the policy: nothing to do, one error for all faults, or the number of skipped rows by reason.
+
+    Raises:
+        DataError: there are faults and the policy is 'fail'.
+    """
+    check_policy(policy)
+    counts = dict(Counter(fault.reason for fault in faults).most_common())
+    if not faults or policy == "skip":
+        return counts
+    shown = [f"  {fault.source}:{fault.line}: {fault.detail}" for fault in faults[:SHOWN]]
+    if len(faults) > SHOWN:
+        shown.append(f"  … and {len(faults) - SHOWN} more")
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.items())
+    rows = "1 row cannot" if len(faults) == 1 else f"{len(faults)} rows cannot"
+    raise DataError(
+        "\n".join(
+            [
+                f"{rows} be used: {reasons}.",
+                *shown,
+                "Correct them, or leave them out with data.bad_rows: skip (they are counted and reported).",
+            ]
+        )
+    )
+
+
+def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """The text of a row: its columns joined by a line break.
+
+    "NA", "null" and the like are texts as any other. A column that is null counts as empty.
+
+    Raises:
+        BadRow: a column is missing or not text, or all of them are empty.
+
+    >>> text_of({"title": "NA", "body": "null"}, ["title", "body"])
+    'NA\\nnull'
+    """
+    parts = []
+    for column in columns:
+        if column not in row:
+            raise BadRow("missing column", f"the row has no '{column}'")
+        value = row[column]
+        if value is not None and not isinstance(value, str):
+            raise BadRow("not text", f"{column} is {kind_of(value)} ({shorten(value)}), not text")
+        parts.append(value or "")
+    if not any(part.strip() for part in parts):
+        raise BadRow("empty text", f"{' and '.join(columns)} {'is' if len(columns) == 1 else 'are'} empty")
+    text = "\n".join(parts)
+    check_encodable(text)
+    return text
+
+
+def check_encodable(text: str) -> None:
+    """See that a text can be written as UTF-8.
+
+    Raises:
+        BadRow: half of a surrogate pair (JSON's "\\ud83d" alone), which no tokenizer takes.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRow(
+            "undecodable bytes",
+            f"half of a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start}",
+        ) from error
+
+
+def label_of(row: Mapping[str, Any], column: str) -> tuple[str, str]:
+    """The kind ('text', 'a whole number', 'true or false') and the name of a row's label.
+
+    Raises:
+        BadRow: no label, or something that names no class.
+
+    >>> label_of({"y": 3}, "y")
+    ('a whole number', '3')
+    """
+    if column not in row:
+        raise BadRow("missing label", f"the row has no '{column}'")
+    value = row[column]
+    if value is None or (isinstance(value, float) and value != value):
+        raise BadRow("missing label", f"{column} is {'null' if value is None else 'NaN'}")
+    kind = kind_of(value)
+    if kind not in ("text", "a whole number", "true or false"):
+        raise BadRow(
+            "unusable label", f"{column} is {kind} ({shorten(value)}); a class is text or a whole number"
+        )
+    name = str(value)
+    if not name.strip():
+        raise BadRow("missing label", f"{column} is empty")
+    check_encodable(name)
+    return kind, name
+
+
+def number_of(row: Mapping[str, Any], column: str) -> float:
+    """A finite number, for a regression target; text that spells one counts.
+
+    Raises:
+        BadRow: missing, not a number, NaN or infinite.
+
+    >>> number_of({"price": "3.5"}, "price")
+    3.5
+    """
+    value = row.get(column)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise BadRow("missing number", f"{column} is {'null' if value is None else 'empty'}")
+    if isinstance(value, bool) or not isinstance(value, (str, numbers.Real)):
+        raise BadRow("not a number", f"{column} is {kind_of(value)} ({shorten(value)}), not a number")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError) as error:
+        raise BadRow("not a number", f"{column} is '{shorten(value)}', not a number") from error
+    if number != number or number in (float("inf"), float("-inf")):
+        raise BadRow("not a finite number", f"{column} is {number}")
+    return number
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in words.
+
+    >>> kind_of("a"), kind_of(True), kind_of(1), kind_of(1.0), kind_of([])
+    ('text', 'true or false', 'a whole number', 'a fraction', 'a list')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return "true or false"
+    if isinstance(value, numbers.Integral):
+        return "a whole number"
+    if isinstance(value, numbers.Real):
+        return "a fraction"
+    return f"a {type(value).__name__}"
+
+
+def shorten(value: object, length: int = 40) -> str:
+    """A value on one line, cut to `length` characters.
+
+    >>> shorten("one\\ntwo three", 9)
+    'one two …'
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= length else text[: length - 1] + "…"

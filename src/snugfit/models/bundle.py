@@ -1,0 +1,255 @@
+"""The bundle: a folder with a trained model, its tokenizer and what is needed to use it; no pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from snugfit.errors import ModelError, RunFolderError
+from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
+from snugfit.models.hub import quiet_transformers
+from snugfit.models.python import load_python_model
+from snugfit.models.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+META = "snugfit.json"
+FORMAT = 1
+
+
+def save_bundle(
+    folder: Path,
+    model: nn.Module,
+    meta: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> None:
+    """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, replacing what is
+    there.
+
+    All is written to a sibling folder, fsynced, and renamed: a reader, or a process that is killed at any
+    point, never meets half a bundle. Tied weights are stored once.
+
+    Raises:
+        RunFolderError: the folder cannot be written.
+        ModelError: the model holds state that safetensors cannot.
+    """
+    new, old = _siblings(folder)
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        if is_transformers_model(model):
+            with quiet_transformers():
+                model.save_pretrained(new)  # type: ignore[operator]
+        else:
+            _save_plain(model, new / WEIGHTS)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(new)
+        files = {path.name: _sha256(path) for path in sorted(new.glob("*.safetensors"))}
+        text = json.dumps(_strict({"format": FORMAT, **meta, "files": files}), indent=2, allow_nan=False)
+        (new / META).write_text(text + "\n", encoding="utf-8")
+        for path in [*new.iterdir(), new]:
+            _fsync(path)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(folder, old)
+        os.replace(new, folder)
+        _fsync(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"The best model cannot be written to {folder}: {error.strerror or error}."
+        ) from error
+
+
+def load_bundle(
+    folder: Path, *, model: nn.Module | None = None, search: Path | None = None
+) -> tuple[nn.Module, dict[str, Any], PreTrainedTokenizerBase | None]:
+    """Load a bundle: the model in eval mode, its meta data, and its tokenizer if it has one.
+
+    Args:
+        model: a model of the same architecture that takes the weights, for one that no
+        `package.module:function` makes.
+        search: where the module of such a function is looked for first.
+    Raises:
+        ModelError: no bundle, a damaged one, or one whose model cannot be made.
+    """
+    folder = find_bundle(folder)
+    meta = read_meta(folder)
+    for name, sha256 in meta.get("files", {}).items():
+        if not (folder / name).is_file() or _sha256(folder / name) != sha256:
+            raise ModelError(
+                f"model: {folder / name} is missing or damaged (its sha256 is not the recorded one)."
+            )
+    if model is None and (folder / CONFIG).is_file():
+        model = _load_transformers(folder)
+    else:
+        if model is None:
+            if not meta.get("model"):
+                raise ModelError(
+                    f"model: {folder} holds the weights of a model made in Python, and no "
+                    "package.module:function to make it again. Give the model: load_bundle(folder, "
+                    "model=my_model)"
+                )
+            model = load_python_model(meta["model"], folder=search)
+        _load_plain(model, folder)
+    tokenizer = load_tokenizer(folder) if has_tokenizer(folder) else None
+    return model.eval(), meta, tokenizer
+
+
+def find_bundle(folder: Path) -> Path:
+    """The folder to read: `folder`, or the one before it if a save was killed between its two renames.
+
+    Raises:
+        ModelError: there is neither.
+    """
+    old = _siblings(folder)[1]
+    for candidate in (folder, old):
+        if (candidate / META).is_file():
+            return candidate
+    raise ModelError(
+        f"model: {folder} is no bundle of Snugfit (no {META} in it). A finished run has one in best/."
+    )
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """The meta data of a bundle.
+
+    Raises:
+        ModelError: they cannot be read, or are of a format this version does not know.
+    """
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model: {folder / META} cannot be read: {error}.") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        found = meta.get("format") if isinstance(meta, dict) else None
+        raise ModelError(
+            f"model: {folder / META} has format {found}; this version of Snugfit reads format {FORMAT}."
+        )
+    return meta
+
+
+def is_transformers_model(model: nn.Module) -> bool:
+    """Whether transformers can make the model again from its configuration; a user's subclass it cannot."""
+    return type(model).__module__.startswith("transformers.") and hasattr(model, "save_pretrained")
+
+
+def _save_plain(model: nn.Module, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    kept: dict[str, Tensor] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, Tensor):
+            raise ModelError(
+                f"model: its state '{name}' is {type(tensor).__name__}, not a tensor, and cannot be stored "
+                "without a pickle. Make it a buffer, or leave it out of get_extra_state."
+            )
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        same = first.setdefault(place, name) if tensor.numel() else name
+        if same != name:
+            tied[name] = same
+            continue
+        whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+        # safetensors refuses views into a storage that others share
+        kept[name] = tensor.detach() if whole else tensor.detach().clone().contiguous()
+    save_file(kept, path, metadata={"format": "pt", **tied})
+
+
+def _load_plain(model: nn.Module, folder: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            tied = {name: same for name, same in (file.metadata() or {}).items() if same in state}
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"model: {folder / WEIGHTS} cannot be read: {error}.") from error
+    state |= {name: state[same] for name, same in tied.items()}
+    try:
+        model.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        what = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise ModelError(
+            f"model: the weights in {folder} do not fit {type(model).__name__}: {what} Has its code changed "
+            "since?"
+        ) from error
+
+
+def _load_transformers(folder: Path) -> nn.Module:
+    check_config(folder)
+    check_weights(folder)
+    architecture = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
+    with quiet_transformers():
+        import transformers
+        from safetensors import SafetensorError
+
+        kind: Any = getattr(transformers, architecture[0], None)
+        if kind is None:
+            raise ModelError(
+                f"model: {folder} needs {architecture[0] or 'an architecture it does not name'}, which "
+                f"transformers {transformers.__version__} does not have."
+            )
+        try:
+            model, found = kind.from_pretrained(
+                folder,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                dtype="auto",
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ModelError(f"model: {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    wrong = (
+        sorted(found["missing_keys"])
+        + sorted(map(str, found["mismatched_keys"]))
+        + sorted(found["unexpected_keys"])
+    )
+    if wrong:
+        raise ModelError(
+            f"model: {folder} is damaged: its weights and its configuration differ in {wrong[0]}."
+        )
+    loaded: nn.Module = model
+    return loaded
+
+
+def _siblings(folder: Path) -> tuple[Path, Path]:
+    """Where a bundle is written before it is renamed, and where the one before it waits until then."""
+    return folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+
+
+def _strict(value: Any) -> Any:
+    """The value with non-finite floats as the strings that the spool writes for them."""
+    if isinstance(value, Mapping):
+        return {str(key): _strict(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot sync a folder
+    handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

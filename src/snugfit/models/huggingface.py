@@ -1,0 +1,199 @@
+"""Models and tokenizers of transformers, by folder or name; nothing that is loaded can run code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from snugfit.core.random import preserved_randomness, seed_device
+from snugfit.errors import ModelError
+from snugfit.models.folders import (
+    check_config,
+    check_weights,
+)
+from snugfit.models.hub import call, quiet_transformers, resolve
+from snugfit.models.tokenizer import fit_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model as its library hands it out (in eval mode), and what to tell of how it was made."""
+
+    model: PreTrainedModel
+    messages: tuple[str, ...] = ()
+
+
+def load_text_classifier(
+    source: str | Path,
+    labels: Sequence[str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    from_scratch: bool = False,
+    folder: Path | None = None,
+) -> LoadedModel:
+    """Load an encoder or decoder with a head for `labels`, in float32.
+
+    A head that the source brings is kept if it was made for the same labels in the same order; otherwise a
+    new one is drawn from `seed`, and said.
+
+    Args:
+        source: a folder, a name on the hub, or `config:FOLDER` for the architecture without its weights.
+        tokenizer: whose padding token the model is told, and whose vocabulary it must have room for.
+        folder: where a relative path is looked for.
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    brought = [str(label) for _, label in sorted((config.id2label or {}).items())]
+    names = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: place for place, label in enumerate(labels)},
+        "num_labels": len(labels),
+    }
+    # a head for regression or several labels at once would keep its own loss
+    config.update({**names, "problem_type": None})
+    loaded = _load("AutoModelForSequenceClassification", name, local, config, seed, from_scratch)
+    messages = list(loaded.messages)
+    if not from_scratch and not loaded.new_head:
+        ours = list(labels) == brought or brought == [f"LABEL_{place}" for place in range(len(labels))]
+        if not ours:
+            _renew_head(loaded.model, config, seed)
+            messages.append(
+                f"the head of {source} is for {_short(brought)}: a new one is drawn for {_short(labels)}"
+            )
+    if tokenizer is not None:
+        fit_tokenizer(loaded.model, tokenizer, source)
+    return LoadedModel(loaded.model, tuple(messages))
+
+
+def load_causal_lm(
+    source: str | Path,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    from_scratch: bool = False,
+    folder: Path | None = None,
+) -> LoadedModel:
+    """Load a causal language model, in float32; the arguments are those of `load_text_classifier`.
+
+    Raises:
+        ModelError: it cannot be loaded, or its attention sees what it is to predict.
+    """
+    from_scratch, name, local = resolve(source, from_scratch, folder)
+    config = _load_config(name, local)
+    loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch)
+    causal = [module.is_causal for module in loaded.model.modules() if hasattr(module, "is_causal")]
+    if causal and not any(causal):
+        raise ModelError(
+            f"model: {source} ({config.model_type}) is an encoder: every token sees the ones after it, so "
+            "there is nothing to predict. Take a decoder, such as gpt2, for task: causal-lm."
+        )
+    if tokenizer is not None:
+        fit_tokenizer(loaded.model, tokenizer, source)
+    return LoadedModel(loaded.model, loaded.messages)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    model: PreTrainedModel
+    messages: tuple[str, ...]
+    new_head: bool
+
+
+def _load_config(name: str, local: Path | None) -> PretrainedConfig:
+    if local is not None:
+        check_config(local)
+    with quiet_transformers():
+        from transformers import AutoConfig
+
+        config: PretrainedConfig = call(
+            name, local, lambda **more: AutoConfig.from_pretrained(name, trust_remote_code=False, **more)
+        )
+    return config
+
+
+def _load(
+    auto: str, name: str, local: Path | None, config: PretrainedConfig, seed: int, from_scratch: bool
+) -> _Loaded:
+    if local is not None and not from_scratch:
+        check_weights(local)
+    device = torch.device("cpu")
+    with quiet_transformers(), preserved_randomness(device):
+        import transformers
+
+        kind: Any = getattr(transformers, auto)
+        seed_device(seed, device)
+        if from_scratch:
+            model = call(
+                name,
+                local,
+                lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False),
+            )
+            return _Loaded(
+                model.eval(), (f"all weights of {name} are drawn anew, from its configuration",), True
+            )
+        model, found = call(
+            name,
+            local,
+            lambda **more: kind.from_pretrained(
+                name,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **more,
+            ),
+        )
+    return _judge(name, model, found)
+
+
+def _judge(name: str, model: Any, found: dict[str, Any]) -> _Loaded:
+    """Tell a new head, which is said, from weights of another architecture, which are an error."""
+    mismatched = {entry[0] for entry in found["mismatched_keys"]}
+    new = sorted(set(found["missing_keys"]) | mismatched)
+    body = f"{model.base_model_prefix}."
+    wrong = sorted(key for key in mismatched if key.startswith(body))
+    lacking = [key for key in new if key.startswith(body)]
+    total = sum(1 for _ in model.named_parameters())
+    if wrong or len(new) > total / 2:
+        what = f"the shape of {wrong[0]} differs" if wrong else f"{len(new)} of {total} tensors are missing"
+        raise ModelError(
+            f"model: the weights of {name} do not fit its configuration ({type(model).__name__}): {what}."
+        )
+    messages = [f"{key} is not among the weights of {name}: drawn anew" for key in lacking[:3]]
+    if len(lacking) > 3:
+        messages.append(f"and {len(lacking) - 3} more tensors of the body are drawn anew")
+    head = [key for key in new if not key.startswith(body)]
+    if head:
+        messages.append(
+            f"the head is newly initialised ({', '.join(head[:4])}{' …' if len(head) > 4 else ''})"
+        )
+    return _Loaded(model.eval(), tuple(messages), bool(head))
+
+
+def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> None:
+    """Give the parameters outside the body the values a new model of this configuration would have."""
+    device = torch.device("cpu")
+    with quiet_transformers(), preserved_randomness(device):
+        seed_device(seed, device)
+        fresh = type(model)(config)
+    drawn = dict(fresh.named_parameters())
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if not key.startswith(f"{model.base_model_prefix}."):
+                parameter.copy_(drawn[key])
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

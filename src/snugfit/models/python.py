@@ -1,0 +1,53 @@
+"""Models of the user's own code, named as `package.module:function`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from snugfit.core.imports import describe, import_path, load_object
+from snugfit.core.random import preserved_randomness, seed_device
+from snugfit.errors import ModelError
+
+
+def load_python_model(
+    spec: str,
+    *,
+    folder: Path | None = None,
+    seed: int = 0,
+    arguments: Mapping[str, Any] | None = None,
+    setting: str = "model",
+) -> nn.Module:
+    """Build a model by calling the function or class that `spec` names.
+
+    Args:
+        folder: where the module is looked for first (the recipe's folder).
+        seed: of the weights it draws; the caller's random state is left as it was.
+        arguments: keyword arguments of the call.
+    Raises:
+        ModelError: not found, the call failed, or what came back is no `nn.Module`.
+    """
+    device = torch.device("cpu")
+    with import_path(folder), preserved_randomness(device):
+        seed_device(seed, device)
+        function = load_object(spec, setting=setting, folder=folder, error=ModelError)
+        if isinstance(function, nn.Module):
+            return copy.deepcopy(function)  # training must not change the user's own object
+        if not callable(function):
+            raise ModelError(
+                f"{setting}: '{spec}' is {type(function).__name__}, not a function that returns a model."
+            )
+        # again: the import, which only the first call runs, may have drawn numbers of its own
+        seed_device(seed, device)
+        try:
+            model = function(**(arguments or {}))
+        except Exception as failure:
+            raise ModelError(f"{setting}: '{spec}' failed: {describe(failure)}.") from failure
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{setting}: '{spec}' returned {type(model).__name__}, not a torch.nn.Module.")
+    return model

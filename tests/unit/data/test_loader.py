@@ -1,0 +1,230 @@
+"""The order of examples, and windows from any place of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, dataloader
+
+from snugfit.core.batch import Batch
+from snugfit.data.loader import Collate, Loader, Order
+from snugfit.errors import DataError, SnugfitError, WorkerDied
+
+EXAMPLES = 11
+WINDOW = 4
+PER_EPOCH = 3
+
+
+class Noisy(Dataset[dict[str, Tensor]]):
+    """Draws from every global generator for each example; `act` may misbehave at an index."""
+
+    def __init__(self, act: Callable[[int], Any] = lambda index: None) -> None:
+        self.act = act
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        self.act(index)
+        draws = [torch.rand(()).item(), np.random.rand(), random.random()]
+        return {"index": torch.tensor(index), "draws": torch.tensor(draws, dtype=torch.float64)}
+
+
+def masking_collate(examples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Draws once for the whole window, as a collator that masks words does."""
+    stacked = {name: torch.stack([example[name] for example in examples]) for name in examples[0]}
+    return {**stacked, "mask": torch.rand(len(examples), 2)}
+
+
+def loader(dataset: Any = None, *, workers: int = 0, seed: int = 3, collate: Collate | None = None) -> Loader:
+    dataset = Noisy() if dataset is None else dataset
+    return Loader(dataset, Order(len(dataset), WINDOW, seed), collate, num_workers=workers)
+
+
+def values(batches: list[Batch]) -> list[dict[str, Any]]:
+    return [{**{k: v.tolist() for k, v in batch.data.items()}, "ids": batch.ids} for batch in batches]
+
+
+@pytest.fixture
+def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch looks every 5 seconds whether a worker is alive: too long for a test."""
+    look = dataloader._MultiProcessingDataLoaderIter._try_get_data
+    monkeypatch.setattr(look, "__defaults__", (0.2,))
+
+
+@pytest.mark.parametrize("examples", [1, 4, 11, 12])
+def test_each_epoch_is_a_permutation_cut_into_windows_of_which_the_last_may_be_partial(examples: int) -> None:
+    order = Order(examples, WINDOW, seed=5)
+    count = order.windows_per_epoch
+    epochs = []
+    for epoch in range(3):
+        windows = [order.window(epoch * count + place) for place in range(count)]
+        assert [len(window) for window in windows[:-1]] == [WINDOW] * (count - 1)
+        assert len(windows[-1]) == examples - WINDOW * (count - 1)
+        assert {epoch_of for window in windows for epoch_of, _ in window} == {epoch}
+        epochs.append([index for window in windows for _, index in window])
+        assert sorted(epochs[-1]) == list(range(examples))
+    if examples > WINDOW:
+        assert epochs[0] != epochs[1] != epochs[2] != sorted(epochs[2])
+
+
+def test_the_order_is_a_function_of_seed_and_epoch_alone() -> None:
+    def order(seed: int) -> list[list[tuple[int, int]]]:
+        made = Order(EXAMPLES, WINDOW, seed)
+        return [made.window(number) for number in range(2 * PER_EPOCH)]
+
+    torch.manual_seed(1)
+    first = order(seed=5)
+    torch.manual_seed(2)
+    assert order(seed=5) == first
+    assert order(seed=6) != first
+
+
+def test_a_window_is_the_same_wherever_one_starts_and_in_whatever_order_one_asks() -> None:
+    forwards, backwards = Order(EXAMPLES, WINDOW, 5), Order(EXAMPLES, WINDOW, 5)
+    numbers = range(4 * PER_EPOCH)
+    assert {n: forwards.window(n) for n in numbers} == {n: backwards.window(n) for n in reversed(numbers)}
+
+
+@pytest.mark.parametrize("start", [1, 3, 4])
+def test_starting_anywhere_gives_the_windows_of_the_whole_run(start: int) -> None:
+    whole = values(list(loader(collate=masking_collate).windows(0, 7)))
+    assert values(list(loader(collate=masking_collate).windows(start, 7))) == whole[start:]
+
+
+def test_workers_change_neither_the_windows_nor_what_their_examples_and_collate_draw() -> None:
+    alone = values(list(loader(collate=masking_collate).windows(1, 7)))
+    assert values(list(loader(workers=2, collate=masking_collate).windows(1, 7))) == alone
+
+
+def test_draws_depend_on_seed_epoch_and_index() -> None:
+    def draws(seed: int) -> dict[tuple[int, int], list[float]]:
+        found = {}
+        for number, batch in enumerate(loader(seed=seed).windows(0, 2 * PER_EPOCH)):
+            for index, row in zip(batch.ids, batch.data["draws"].tolist(), strict=True):
+                found[number // PER_EPOCH, index] = row
+        return found
+
+    first = draws(seed=3)
+    # each of the three generators gives another number for each example of each epoch, and for another seed
+    for numbers in zip(*first.values(), *draws(seed=4).values(), strict=True):
+        assert len(set(numbers)) == 4 * EXAMPLES
+
+
+def test_collate_draws_other_numbers_for_each_window() -> None:
+    windows = values(list(loader(collate=masking_collate).windows(0, 2 * PER_EPOCH)))
+    assert len({window["mask"][0][0] for window in windows}) == 2 * PER_EPOCH
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_global_random_state_is_untouched(workers: int) -> None:
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    for _ in loader(workers=workers, collate=masking_collate).windows(0, 4):
+        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+        assert torch.equal(before[0], after[0])
+        assert before[1:] == after[1:]
+
+
+def test_a_tensor_dataset_gives_the_same_rows_as_its_examples_one_by_one() -> None:
+    tensors = TensorDataset(torch.randn(EXAMPLES, 2), torch.arange(EXAMPLES))
+    rows = [tensors[index] for index in range(EXAMPLES)]
+    for fast, slow in zip(loader(tensors).windows(0, 4), loader(rows).windows(0, 4), strict=True):
+        assert fast.ids == slow.ids == tuple(fast.data[1].tolist())
+        assert all(torch.equal(one, other) for one, other in zip(fast.data, slow.data, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_example_is_named_with_what_it_said_and_where(workers: int) -> None:
+    def act(index: int) -> None:
+        if index == 7:
+            raise LookupError("no such image")
+
+    with pytest.raises(DataError) as raised:
+        list(loader(Noisy(act), workers=workers).windows(0, PER_EPOCH))
+    message = str(raised.value)
+    assert message.startswith("data: example 7 cannot be loaded: LookupError: no such image (")
+    assert "test_loader.py:" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_our_own_error_of_an_example_comes_through_as_it_is(workers: int) -> None:
+    def act(index: int) -> None:
+        raise DataError("data: row 3 has no text.")
+
+    with pytest.raises(DataError, match=r"^data: row 3 has no text\.$"):
+        list(loader(Noisy(act), workers=workers).windows(0, 1))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_examples_that_do_not_fit_into_one_batch_are_named(workers: int) -> None:
+    ragged = [torch.zeros(1 + index % 2) for index in range(EXAMPLES)]
+    with pytest.raises(
+        DataError, match=r"^data: examples \[\d+, .*\] cannot be put into one batch: "
+    ) as raised:
+        list(loader(ragged, workers=workers).windows(0, PER_EPOCH))
+    assert "\n" not in str(raised.value)
+
+
+def test_no_examples_are_refused() -> None:
+    with pytest.raises(DataError, match="no examples"):
+        Order(0, WINDOW)
+
+
+LATE = Order(EXAMPLES, WINDOW, seed=3).window(PER_EPOCH - 1)[0][1]
+
+
+def killed_worker(index: int) -> None:
+    if index == LATE and multiprocessing.parent_process() is not None:
+        time.sleep(0.3)  # until the windows before have left the worker
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("quick_to_notice")
+def test_a_killed_worker_is_one_clear_error() -> None:
+    with pytest.raises(WorkerDied, match=r"^data: a worker process failed: .* plan\.num_workers") as raised:
+        list(loader(Noisy(killed_worker), workers=2).windows(0, PER_EPOCH))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("quick_to_notice")
+def test_a_killed_worker_raises_nowhere_but_in_the_loader() -> None:
+    windows = loader(Noisy(killed_worker), workers=2).windows(0, PER_EPOCH)
+    handler = signal.getsignal(signal.SIGCHLD)
+    first = next(windows)
+    assert signal.getsignal(signal.SIGCHLD) == handler
+    assert first.rows == WINDOW
+    with pytest.raises(WorkerDied):
+        list(windows)
+
+
+@pytest.mark.usefixtures("quick_to_notice")
+def test_windows_of_dead_workers_can_be_loaded_in_the_main_process() -> None:
+    asked = []
+    rescued = loader(Noisy(killed_worker), workers=2).windows(0, 7, rescue=lambda: not asked.append(True))
+    assert values(list(rescued)) == values(list(loader().windows(0, 7)))
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("broken", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_a_transfer_that_breaks_off_is_the_same_error(
+    broken: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset(iterator: Any) -> Any:
+        raise broken
+
+    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "__next__", reset)
+    with pytest.raises(WorkerDied, match=type(broken).__name__) as raised:
+        next(loader(workers=1).windows(0, 2))
+    assert isinstance(raised.value, SnugfitError)
