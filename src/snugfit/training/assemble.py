@@ -1,0 +1,135 @@
+"""A run put together from a job, a plan, a model and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Subset
+
+from snugfit.core.composition import check
+from snugfit.core.job import Job, Plan
+from snugfit.core.losses import Loss
+from snugfit.core.random import derive_seed
+from snugfit.core.technique import Technique
+from snugfit.data.loader import Collate, Loader, Order
+from snugfit.errors import DataError, SettingError
+from snugfit.training.evaluate import RowMetric, check_metrics
+from snugfit.training.folder import RunFolder
+from snugfit.training.loop import Emit, Training
+from snugfit.training.step import Forward, Step
+from snugfit.training.watch import monitored
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is trained on what: a module and map-style data sets, however they came about."""
+
+    model: nn.Module
+    train: Any
+    validation: Any | None
+    loss: str | Loss
+    collate: Collate | None = None
+    forward: Forward | None = None
+
+
+def assemble(
+    job: Job,
+    plan: Plan,
+    material: Material,
+    optimizer: torch.optim.Optimizer | Technique | None,
+    techniques: Sequence[Technique],
+    metrics: Mapping[str, str | RowMetric],
+    *,
+    folder: RunFolder,
+    emit: Emit,
+    save_best: Callable[[Path, Mapping[str, Any]], None],
+    identity: Mapping[str, Any] | None = None,
+) -> Training:
+    """Put a run together.
+
+    Raises:
+        PlanConflict: techniques exclude each other.
+        SettingError: a setting is impossible.
+    """
+    examples = len(material.train)
+    pin = plan.device.startswith("cuda")
+
+    def loader(dataset: Any, batch: int, shuffle: bool) -> Loader:
+        order = Order(len(dataset), batch, job.seed, shuffle)
+        return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin)
+
+    step = Step(
+        material.model.to(plan.device),
+        optimizer,
+        material.loss,
+        techniques,
+        micro_batch=plan.micro_batch,
+        total_updates=job.total_windows(examples),
+        seed=job.seed,
+        forward=material.forward,
+        nominal=float(job.global_batch),
+    )
+    validation = material.validation
+    evaluate_batch = job.evaluate_batch or job.global_batch
+    return Training(
+        job=job,
+        step=step,
+        loader=loader(material.train, job.global_batch, job.shuffle),
+        validation=loader(validation, evaluate_batch, False) if validation is not None and len(validation) else None,
+        metrics=metrics,
+        folder=folder,
+        emit=emit,
+        save_best=save_best,
+        identity=identity or {},
+    )
+
+
+def check_settings(job: Job, plan: Plan, techniques: Sequence[Technique], metrics: Mapping[str, str | RowMetric]) -> None:
+    """Refuse what cannot work before a model is loaded or a folder is made.
+
+    Raises:
+        PlanConflict: techniques exclude each other.
+        SettingError: an unknown metric, device or numerics.
+    """
+    check(techniques)
+    check_metrics(metric for metric in metrics.values() if isinstance(metric, str))
+    monitored(job.best, metrics)
+    try:
+        torch.empty(0, device=plan.device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise SettingError(f"plan.device: '{plan.device}' cannot be used here: {reason}. Use auto or cpu.") from error
+
+
+def find_device(setting: str) -> str:
+    """The device that 'auto' stands for here: an accelerator where there is one."""
+    if setting != "auto":
+        return setting
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if accelerator is None else accelerator.type
+
+
+def hold_out(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
+    """Split a map-style dataset into training and validation parts, by the seed.
+
+    Raises:
+        DataError: one of the parts would be empty.
+    """
+    count = len(dataset)
+    held_out = round(count * fraction)
+    if not 0 < held_out < count:
+        raise DataError(f"data.validation: {fraction:g} of {count} examples leaves one part empty.")
+    generator = torch.Generator().manual_seed(derive_seed(seed, "hold out"))
+    order = torch.randperm(count, generator=generator).tolist()
+    return Subset(dataset, sorted(order[held_out:])), Subset(dataset, sorted(order[:held_out]))
+
+
+def describe_model(model: nn.Module) -> dict[str, int]:
+    """Numbers of parameters: all, and those that train."""
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return {"total": sum(count for count, _ in counts), "trainable": sum(count for count, train in counts if train)}

@@ -1,0 +1,194 @@
+"""Evaluation: example-weighted loss and metrics, under the weights that will be saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch, labels_of, split
+from snugfit.core.losses import IGNORE_INDEX, logits_of
+from snugfit.core.random import preserved_randomness
+from snugfit.core.read import read
+from snugfit.core.technique import BatchLoss
+from snugfit.errors import MissingExtra, SettingError, nearest
+from snugfit.training.step import Step
+
+RowMetric = Callable[[Any, Any], Tensor]
+"""A user's metric: `(outputs, data) -> one value a row`; its mean over the rows is reported."""
+
+
+class Metric(Protocol):
+    def update(self, outputs: Any, data: Any) -> None: ...
+
+    def compute(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A model to evaluate: how a batch is run through it and scored, and the contexts around that."""
+
+    model: nn.Module
+    device: torch.device
+    run: Callable[[Batch], Any]
+    loss: BatchLoss
+    forward: Callable[[], AbstractContextManager[Any]] = nullcontext
+    weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
+    micro_batch: int | None = None
+
+    @classmethod
+    def of(cls, step: Step) -> Scored:
+        """The model of a step, with the user's own loss: what techniques add to it is not part of the score."""
+        seams = step.seams
+        return cls(
+            step.model, step.device, step.forward, step.user_loss, seams.forward, seams.weights, step.micro_batch
+        )
+
+
+def evaluate(
+    scored: Scored, batches: Iterable[Batch], metrics: Mapping[str, str | RowMetric]
+) -> dict[str, float]:
+    """Loss and metrics over all rows of `batches`, each row (or token) counted once.
+
+    The model is in eval mode and has the weights that the techniques say are to be evaluated; mode, weights and
+    global random state are as before on return.
+
+    Raises:
+        SettingError: an unknown metric, or one that does not fit the outputs.
+    """
+    made = {name: _make(metric) for name, metric in metrics.items() if metric != "perplexity"}
+    sums: list[Tensor] = []
+    weights: list[Tensor] = []
+    model, device = scored.model, scored.device
+    with torch.no_grad(), preserved_randomness(device), eval_mode(model), scored.weights(model):
+        for batch in batches:
+            for rows in split(batch.rows, scored.micro_batch):
+                part = batch.select(rows).to(device)
+                with scored.forward():
+                    outputs = scored.run(part)
+                    terms = scored.loss(outputs, part)
+                # in float64: the sum of many batches must not depend on how they were cut
+                sums.append(terms.weighted_sum().double())
+                weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=device))
+                for metric in made.values():
+                    metric.update(outputs, part.data)
+    if not sums:
+        raise SettingError("evaluate: the data holds no rows.")
+    total, weight = read(torch.stack([torch.stack(sums).sum(), torch.stack(weights).sum()]), assume=[0.0, 1.0])
+    found = {"loss": total / weight if weight > 0 else math.nan}
+    for name, metric in metrics.items():
+        found[name] = perplexity(found["loss"]) if metric == "perplexity" else made[name].compute()
+    return found
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite where that overflows.
+
+    >>> perplexity(0.0), perplexity(1e4)
+    (1.0, inf)
+    """
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Within, the model is in eval mode; on exit each module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@dataclass
+class _RowMean:
+    """The mean of a user's row metric."""
+
+    function: RowMetric
+    total: float = 0.0
+    rows: int = 0
+
+    def update(self, outputs: Any, data: Any) -> None:
+        values = self.function(outputs, data)
+        self.total += read(values.double().sum(), assume=0.0)
+        self.rows += values.shape[0]
+
+    def compute(self) -> float:
+        return self.total / self.rows
+
+
+class _Classification:
+    """A torchmetrics classification metric over all labels that are not ignored."""
+
+    def __init__(self, class_name: str, **settings: Any) -> None:
+        self._class_name, self._settings = class_name, settings
+        self._metric: Any = None
+
+    def update(self, outputs: Any, data: Any) -> None:
+        logits, labels = logits_of(outputs), labels_of(data)
+        if labels.dtype.is_floating_point:
+            raise SettingError("evaluate.metrics: accuracy and macro_f1 need integer labels. Use mse or mae.")
+        if self._metric is None:
+            metric = getattr(_torchmetrics("classification"), self._class_name)
+            self._metric = metric(num_classes=logits.shape[-1], ignore_index=IGNORE_INDEX, **self._settings)
+            self._metric.to(logits.device)
+        self._metric.update(logits.argmax(dim=-1).flatten(), labels.flatten())
+
+    def compute(self) -> float:
+        return float(self._metric.compute())
+
+
+class _Regression:
+    def __init__(self, class_name: str) -> None:
+        self._metric = getattr(_torchmetrics("regression"), class_name)()
+
+    def update(self, outputs: Any, data: Any) -> None:
+        labels = labels_of(data)
+        prediction = logits_of(outputs).reshape(labels.shape).float()
+        self._metric.to(labels.device).update(prediction, labels.float())
+
+    def compute(self) -> float:
+        return float(self._metric.compute())
+
+
+METRICS: Mapping[str, Callable[[], Metric]] = {
+    "accuracy": lambda: _Classification("MulticlassAccuracy", average="micro"),
+    "macro_f1": lambda: _Classification("MulticlassF1Score", average="macro"),
+    "mse": lambda: _Regression("MeanSquaredError"),
+    "mae": lambda: _Regression("MeanAbsoluteError"),
+}
+
+
+def check_metrics(names: Iterable[str]) -> None:
+    """Refuse unknown metrics before anything is trained.
+
+    Raises:
+        SettingError: the nearest known name is given.
+    """
+    known = ["perplexity", *METRICS]
+    for name in names:
+        if name not in known:
+            raise SettingError(f"evaluate.metrics: no metric '{name}'. {nearest(name, known)}")
+
+
+def _make(metric: str | RowMetric) -> Metric:
+    if callable(metric):
+        return _RowMean(metric)
+    check_metrics([metric])
+    return METRICS[metric]()
+
+
+def _torchmetrics(module: str) -> Any:
+    try:
+        import importlib
+
+        return importlib.import_module(f"torchmetrics.{module}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("torchmetrics", "metrics") from error

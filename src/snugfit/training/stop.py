@@ -1,0 +1,52 @@
+"""Requests to stop at the next step boundary: signals and a time limit."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+from snugfit.units import format_seconds
+
+
+class StopRequest:
+    """Within, SIGTERM and SIGINT ask for a stop instead of ending the process; a second SIGINT ends it.
+
+    Args:
+        after_seconds: ask for a stop once this much time has passed since `started`.
+        started: a `time.monotonic()`; now, if not given.
+    """
+
+    def __init__(self, after_seconds: float | None = None, started: float | None = None) -> None:
+        self._after = after_seconds
+        self._started = time.monotonic() if started is None else started
+        self._signal: str | None = None
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run should stop now, or None."""
+        if self._signal is not None:
+            return f"received {self._signal}"
+        if self._after is not None and time.monotonic() - self._started >= self._after:
+            return f"stopped after {format_seconds(self._after)} as asked"
+        return None
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signal = signal.Signals(number).name
