@@ -1,0 +1,196 @@
+"""Predict and evaluate with a bundle: what a run saved as best, or what the registry holds."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.losses import cross_entropy, logits_of, over_batches
+from snugfit.core.read import read
+from snugfit.core.technique import Context
+from snugfit.data.loader import Loader, Order
+from snugfit.data.text import TextRows, load_text_rows
+from snugfit.data.tokens import encode, padding_for
+from snugfit.data.validation import text_of
+from snugfit.errors import DataError, ModelError
+from snugfit.models.bundle import load_bundle
+from snugfit.techniques import find
+from snugfit.training.assemble import find_device
+from snugfit.training.evaluate import Scored, eval_mode, evaluate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CLASSIFICATION = "text-classification"
+BATCH_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A text classifier ready for rows."""
+
+    model: nn.Module
+    meta: Mapping[str, Any]
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+
+    @property
+    def labels(self) -> Sequence[str]:
+        labels: Sequence[str] = self.meta["labels"]
+        return labels
+
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """A prediction (the label's name) and its probability for each row, in order."""
+        texts = [text_of(row, self.meta["text_columns"]) for row in rows]
+        return self.classify(encode(texts, self.tokenizer, self.meta["max_length"]).examples)
+
+    def classify(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """As `predict`, for examples that are tokens already."""
+        found: list[dict[str, Any]] = [{}] * len(examples)
+        collate = padding_for(self.tokenizer)
+        # rows of about one length go together, so that little is padded
+        order = sorted(range(len(examples)), key=lambda row: len(examples[row]["input_ids"]))
+        with torch.no_grad(), eval_mode(self.model):
+            for start in range(0, len(order), BATCH_ROWS):
+                chosen = order[start : start + BATCH_ROWS]
+                logits = self._logits(Batch.of(collate([examples[row] for row in chosen])))
+                best = logits.float().softmax(dim=-1).max(dim=-1)
+                numbers, values = read(best.indices, assume=[]), read(best.values, assume=[])
+                for row, number, value in zip(chosen, numbers, values, strict=True):
+                    found[row] = {"prediction": self.labels[number], "probability": value}
+        return found
+
+    def scored(self) -> Scored:
+        """The model with the loss of its task, to be evaluated under the numerics it was trained in."""
+        loss = over_batches(cross_entropy)
+        return Scored(self.model, self.device, self._run, loss, **self._numerics())
+
+    def _logits(self, batch: Batch) -> Tensor:
+        context = self._numerics().get("forward")
+        batch = batch.to(self.device)
+        if context is None:
+            return logits_of(self._run(batch))
+        with context():
+            return logits_of(self._run(batch))
+
+    def _run(self, batch: Batch) -> Any:
+        args, kwargs = inputs_of(batch.data)
+        return self.model(*args, **kwargs)
+
+    def _numerics(self) -> dict[str, Any]:
+        name = self.meta.get("numerics", "fp32")
+        if name == "fp32":
+            return {}
+        return {"forward": find(name, "numerics")().seams(Context(self.model, self.device)).forward}
+
+
+def load_predictor(folder: str | os.PathLike[str], device: str = "auto") -> Predictor:
+    """Load a bundle for prediction.
+
+    Raises:
+        ModelError: the bundle is damaged, or is not a text classifier.
+    """
+    model, meta, tokenizer = load_bundle(Path(folder))
+    if meta.get("task") != CLASSIFICATION or tokenizer is None:
+        raise ModelError(
+            f"{folder}: holds a model for the task '{meta.get('task')}'. Rows can be predicted by {CLASSIFICATION} models; "
+            "load this one in Python with snugfit.models.bundle.load_bundle."
+        )
+    chosen = torch.device(find_device(device))
+    return Predictor(model.to(chosen), meta, tokenizer, chosen)
+
+
+def predict_file(
+    folder: Path, data: str, output: Path, *, bad_rows: str = "fail", device: str = "auto"
+) -> dict[str, Any]:
+    """Write the rows of `data` with the columns `prediction` and `probability` as CSV.
+
+    Returns:
+        Counts: rows, rows left out by reason, and predictions by label.
+    Raises:
+        DataError: the data cannot be used, or has a column of one of those names.
+    """
+    predictor = load_predictor(folder, device)
+    rows = _rows(predictor, data, label=None, bad_rows=bad_rows)
+    taken = {"prediction", "probability"} & set(rows.columns)
+    if taken:
+        raise DataError(
+            f"{data}: has a column '{min(taken)}' already. Rename it: predictions go under that name."
+        )
+    predictions = predictor.classify(rows.examples)
+    _write_csv(output, rows, predictions)
+    counts = dict.fromkeys(predictor.labels, 0)
+    for prediction in predictions:
+        counts[prediction["prediction"]] += 1
+    return {
+        "output": str(output),
+        "rows": len(predictions),
+        "skipped": dict(rows.report.skipped),
+        "predictions": counts,
+        "weights": predictor.meta.get("weights"),
+        "update": predictor.meta.get("update"),
+    }
+
+
+def evaluate_file(
+    folder: Path, data: str, metrics: Sequence[str], *, bad_rows: str = "fail", device: str = "auto"
+) -> dict[str, Any]:
+    """Loss and metrics of a bundle on labelled rows.
+
+    Raises:
+        DataError: the data cannot be used; a label not seen in training is a fault of its row.
+    """
+    predictor = load_predictor(folder, device)
+    rows = _rows(predictor, data, label=predictor.meta["label_column"], bad_rows=bad_rows)
+    loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
+    found = evaluate(
+        predictor.scored(),
+        loader.windows(0, loader.order.windows_per_epoch),
+        {name: name for name in metrics},
+    )
+    return {
+        "metrics": found,
+        "rows": len(rows.examples),
+        "skipped": dict(rows.report.skipped),
+        "weights": predictor.meta.get("weights"),
+        "update": predictor.meta.get("update"),
+    }
+
+
+def _rows(predictor: Predictor, data: str, label: str | None, bad_rows: str) -> TextRows:
+    return load_text_rows(
+        data,
+        predictor.tokenizer,
+        text=predictor.meta["text_columns"],
+        label=label,
+        labels=predictor.labels if label is not None else (),
+        max_length=predictor.meta["max_length"],
+        bad_rows=bad_rows,
+        folder=Path.cwd(),
+    )
+
+
+def _write_csv(output: Path, rows: TextRows, predictions: Sequence[Mapping[str, Any]]) -> None:
+    """Write whole or not at all."""
+    temporary = output.with_name(f".{output.name}.part")
+    try:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*rows.columns, "prediction", "probability"], extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(_merged(rows, predictions))
+        os.replace(temporary, output)
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {error.strerror}. Choose another output.") from error
+
+
+def _merged(rows: TextRows, predictions: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row, prediction in zip(rows.rows, predictions, strict=True):
+        yield {**row, **prediction, "probability": f"{prediction['probability']:.6f}"}

@@ -1,0 +1,30 @@
+"""The code of a registered model: MLflow copies this file beside the bundle and runs it where the model is loaded.
+
+It is given to MLflow as a file ("models from code"), so no object is pickled; nothing in Snugfit imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlflow.models
+import mlflow.pyfunc
+import pandas
+
+
+class BundleModel(mlflow.pyfunc.PythonModel):
+    """Rows in, one row of predictions for each out, as `snugfit predict` gives them."""
+
+    def load_context(self, context: Any) -> None:
+        from snugfit.deliver.predict import load_predictor
+
+        self.predictor = load_predictor(context.artifacts["bundle"])
+
+    def predict(
+        self, context: Any, model_input: pandas.DataFrame, params: dict[str, Any] | None = None
+    ) -> pandas.DataFrame:
+        """Predict for the rows of a data frame."""
+        return pandas.DataFrame(self.predictor.predict(model_input.to_dict("records")))
+
+
+mlflow.models.set_model(BundleModel())

@@ -1,0 +1,133 @@
+"""tracking.json: how far each tracker has got with a run's spool, and under which id it knows the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from snugfit.errors import RunFolderError, TrackingError
+from snugfit.tracking.pending import Thinning
+from snugfit.tracking.uri import database_path, database_uri, redact
+
+CURSOR_NAME = "tracking.json"
+LOCK_NAME = "tracking.lock"
+FORMAT = 1
+
+
+@dataclass
+class Cursor:
+    """Acknowledged progress with one tracker: everything before the byte `offset` is stored there."""
+
+    run_id: str | None = None
+    offset: int = 0
+    described: bool = False  # parameters are stored: they are sent once
+    experiment: str = "snugfit"
+    thinning: Thinning = field(default_factory=Thinning)
+
+
+class Cursors:
+    """All trackers that a run has been sent to, by address without password; `current` is the one a resume goes on with.
+
+    The address of a database inside the runs' folder is kept relative to the run, so that the folder can be moved.
+
+    Raises:
+        RunFolderError: the file is there and cannot be read as what it should be.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        self.run_dir = Path(run_dir)
+        self.current: str | None = None
+        self._cursors: dict[str, Cursor] = {}
+        path = self.run_dir / CURSOR_NAME
+        if not path.exists():
+            return
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']} is not {FORMAT}")
+            for key, values in content["trackers"].items():
+                thinning = Thinning(**values.pop("thinning"))
+                self._cursors[key] = Cursor(**values, thinning=thinning)
+            self.current = content["current"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunFolderError(
+                f"{path} cannot be read ({error}). Remove it to send the whole run again as a new tracker run."
+            ) from error
+
+    def get(self, uri: str) -> Cursor | None:
+        """The progress with this tracker, or None if it has not seen the run."""
+        return self._cursors.get(self._key(uri))
+
+    def put(self, uri: str, cursor: Cursor, *, current: bool) -> None:
+        """Store the progress, atomically: a reader sees the old file or the new one."""
+        key = self._key(uri)
+        self._cursors[key] = cursor
+        if current:
+            self.current = key
+        content = {
+            "format": FORMAT,
+            "current": self.current,
+            "trackers": {key: asdict(cursor) for key, cursor in self._cursors.items()},
+        }
+        path = self.run_dir / CURSOR_NAME
+        temporary = path.with_name(f"{path.name}.tmp")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+    @property
+    def current_uri(self) -> str | None:
+        """Address of the current tracker, without password; a relative database resolved from the run's folder."""
+        if self.current is None:
+            return None
+        path = database_path(self.current)
+        if path is not None and not path.is_absolute():
+            return database_uri(self.run_dir / path)
+        return self.current
+
+    def _key(self, uri: str) -> str:
+        path = database_path(uri)
+        if path is None:
+            return redact(uri)
+        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.run_dir))
+        beside_the_runs = relative.replace(os.sep, "/").startswith("../") and relative.count("..") <= 2
+        return f"sqlite:///{relative}" if beside_the_runs else database_uri(path)
+
+
+def stored_uri(run_dir: str | os.PathLike[str]) -> str | None:
+    """Address of the tracker that a run was started with, or None if it has not been tracked yet."""
+    return Cursors(run_dir).current_uri
+
+
+@contextlib.contextmanager
+def sending(run_dir: Path) -> Iterator[None]:
+    """Make sure that only one process or thread sends a run's events.
+
+    Raises:
+        TrackingError: another one is at it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: no such lock; two senders at a time are the user's to avoid
+        yield
+        return
+    descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise TrackingError(
+                f"{run_dir}: its events are being sent by another process. Wait until that is done."
+            ) from error
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: forked workers hold the descriptor too
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,208 @@
+"""The tracker as a follower of the spool: a background thread that sends what is written there, in batches.
+
+Training never waits for the tracker. It only appends to the spool; the thread here reads the file, so a dead or slow
+server costs nothing but the tracker's own lag. What has been acknowledged is remembered as a byte offset, after each
+batch, so nothing is lost: a later `resume` or `snugfit track replay` goes on from there.
+
+An event can be stored twice in two cases, and both are harmless. A process that is killed between a batch and the
+writing of its offset sends the batch again: MLflow recognises equal (name, value, time, step). And a run that is resumed
+behind events that were already sent logs those steps again, with the same values, at later times.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from snugfit.tracking.backend import Backend
+from snugfit.tracking.cursor import Cursors, sending
+from snugfit.tracking.mlflow import missing_mlflow
+from snugfit.tracking.pending import Pending
+from snugfit.tracking.sender import MakeBackend, Sender, mlflow_backend, reason
+from snugfit.tracking.spool import SPOOL_NAME
+from snugfit.tracking.uri import database_path, redact
+
+FIRST_BACKOFF_SECONDS = 1.0
+MAX_BACKOFF_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class TrackingResult:
+    """What the tracker has got: events sent by this process, events that wait in the spool, and why."""
+
+    uri: str
+    run_id: str | None
+    sent: int
+    unsent: int
+    problem: str | None
+
+    def message(self, run_dir: str | os.PathLike[str]) -> str | None:
+        """What to tell the user, if anything."""
+        if not self.unsent:
+            return None
+        return (
+            f"{self.unsent} events have not reached {redact(self.uri)} ({self.problem or 'no time left'}); "
+            f"they are kept. Send them with: snugfit track replay {run_dir}"
+        )
+
+
+class Tracker:
+    """Follow a run's spool and keep MLflow up to date, from a daemon thread that never raises into training.
+
+    The thread connects when the first measurement is in the spool, so that it does not slow the start down. After a
+    failure it waits 1, 2, 4 … 60 seconds. Nothing is sent from the caller's thread.
+
+    Args:
+        uri: as `resolve_uri` gives it. A run that this tracker knows already is continued under its id; another
+            address gets the whole run.
+        backend: makes the tracker's client, in the thread; MLflow's by default.
+        interval_seconds: how often the spool is looked at.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str],
+        *,
+        uri: str,
+        experiment: str = "snugfit",
+        backend: MakeBackend | None = None,
+        interval_seconds: float = 2.0,
+    ) -> None:
+        self.run_dir = Path(run_dir)
+        self.uri = uri
+        self.experiment = experiment
+        self.problem: str | None = None
+        self._make_backend = backend or mlflow_backend
+        self._interval = interval_seconds
+        self._sender: Sender | None = None
+        self._run_id = known.run_id if (known := Cursors(self.run_dir).get(uri)) else None
+        self._changed = threading.Condition()  # guards the four below
+        self._asked = 0  # how often a flush was asked for, and up to which one it was done
+        self._answered = 0
+        self._closing = False
+        self._given_up = False
+        self._thread = threading.Thread(target=self._follow, name="snugfit-tracker", daemon=True)
+
+    @property
+    def run_id(self) -> str | None:
+        """The tracker's id of this run, once it is known."""
+        return self._sender.cursor.run_id if self._sender else self._run_id
+
+    def start(self) -> Self:
+        """Begin to follow. Without MLflow this only notes the problem: the spool is kept all the same."""
+        if self._make_backend is mlflow_backend:
+            self.problem = missing_mlflow()
+        if self.problem is None:
+            self._thread.start()
+        return self
+
+    def flush(self, timeout: float | None = None) -> TrackingResult:
+        """Send what is in the spool now and go on following; waits like `close`."""
+        timeout = self._timeout(timeout)
+        with self._changed:
+            self._asked += 1
+            asked = self._asked
+            self._changed.notify_all()
+            if self._thread.is_alive():
+                self._changed.wait_for(lambda: self._answered >= asked, timeout)
+        return self._result(timeout)
+
+    def close(self, timeout: float | None = None) -> TrackingResult:
+        """Send the rest and stop; the result says what was not sent.
+
+        Gives up at once when the tracker fails, so a dead server is not waited for, and otherwise after `timeout`
+        seconds: by default 15 for a server, and 120 for a local database, which may be creating its tables.
+        """
+        timeout = self._timeout(timeout)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._given_up = True  # a batch under way may still be acknowledged; the next is left to a replay
+        return self._result(timeout)
+
+    def _timeout(self, timeout: float | None) -> float:
+        if timeout is not None:
+            return timeout
+        return 15.0 if database_path(self.uri) is None else 120.0
+
+    def _result(self, timeout: float) -> TrackingResult:
+        if self._sender is not None:
+            sent, unsent = self._sender.sent, self._sender.unsent()
+        else:
+            known = Cursors(self.run_dir).get(self.uri)
+            offset = known.offset if known else 0
+            sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset)
+        problem = self.problem
+        if problem is None and unsent:
+            problem = f"no answer within {timeout:g} s"
+        return TrackingResult(self.uri, self.run_id, sent, unsent, problem)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _follow(self) -> None:
+        backend: Backend | None = None
+        try:
+            with sending(self.run_dir):
+                self._wait_for_measurement()
+                backend = self._make_backend(self.uri, self.experiment)
+                self._sender = Sender(self.run_dir, self.uri, self.experiment, backend, current=True)
+                self._send_until_closed(self._sender)
+        except Exception as error:  # noqa: BLE001 - a tracker must not harm training; flush and close report the problem
+            self.problem = reason(error)
+        finally:
+            if backend is not None:
+                backend.close()
+            with self._changed:
+                self._answered = sys.maxsize  # nobody need wait for this thread any more
+                self._changed.notify_all()
+
+    def _wait_for_measurement(self) -> None:
+        path = self.run_dir / SPOOL_NAME
+        offset = 0
+        while not self._closing and not self._asked:
+            if path.exists():
+                with open(path, "rb") as file:
+                    file.seek(offset)
+                    new = file.read()
+                if b'{"event":"update"' in new or b'{"event":"evaluation"' in new:
+                    return
+                offset += new.rfind(b"\n") + 1
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._asked, min(self._interval, 0.2))
+
+    def _send_until_closed(self, sender: Sender) -> None:
+        backoff = FIRST_BACKOFF_SECONDS
+        while True:
+            with (
+                self._changed
+            ):  # read before sending: what was written before the request is then surely sent
+                asked, closing = self._asked, self._closing
+            pause = self._interval
+            try:
+                more = True
+                while more and not self._given_up:
+                    more = sender.send_next()
+                    self.problem, backoff = None, FIRST_BACKOFF_SECONDS
+            except Exception as error:  # noqa: BLE001 - any failure of a tracker is answered by trying again later
+                self.problem = reason(error)
+                pause, backoff = backoff, min(2 * backoff, MAX_BACKOFF_SECONDS)
+            if closing:
+                return
+            self._answer(asked, pause)
+
+    def _answer(self, asked: int, pause: float) -> None:
+        """Tell who waits for a flush that it was tried, and sleep until there is another request."""
+        with self._changed:
+            self._answered = asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closing or self._asked != asked, pause)

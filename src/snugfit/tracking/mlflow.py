@@ -1,0 +1,173 @@
+"""MLflow as a tracker: imported late, quiet, with short timeouts, and without its telemetry."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from snugfit.errors import MissingExtra, TrackingError
+from snugfit.tracking.backend import Batch, RunGone
+from snugfit.tracking.uri import database_path
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+ARTIFACTS = "mlflow-artifacts"
+STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "running": "RUNNING"}
+
+FOLLOWER_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout belongs to the program
+}
+REGISTRY_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+_IMPORT_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+
+
+class MlflowBackend:
+    """An MLflow store behind the follower. Batches are idempotent: MLflow recognises equal (name, value, time, step).
+
+    Raises:
+        MissingExtra: MLflow is not installed.
+    """
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        import_mlflow()
+        self.uri = uri
+        self.experiment = experiment
+        self._environment = contextlib.ExitStack()
+        self._environment.enter_context(environment(FOLLOWER_ENVIRONMENT))
+        self._client: MlflowClient | None = None
+
+    def open(self, run_id: str | None, name: str, start_ms: int) -> str:
+        """Create a run in the experiment, or set the given one to running again."""
+        client = self._connect()
+        if run_id is None:
+            experiment = experiment_id(client, self.experiment, self.uri)
+            tags = {"mlflow.source.name": "snugfit"}
+            run = client.create_run(experiment, start_time=start_ms, tags=tags, run_name=name)
+            return str(run.info.run_id)
+        from mlflow.exceptions import MlflowException
+
+        try:
+            lifecycle = client.get_run(run_id).info.lifecycle_stage
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                raise RunGone(run_id) from error
+            raise
+        if lifecycle == "deleted":
+            raise RunGone(run_id)
+        client.update_run(run_id, status="RUNNING")
+        return run_id
+
+    def send(self, run_id: str, batch: Batch) -> None:
+        """Store a batch, then the status; MLflow's client splits it where it is too large for a request."""
+        from mlflow.entities import Metric as MlflowMetric
+        from mlflow.entities import Param, RunTag
+
+        client = self._connect()
+        client.log_batch(
+            run_id,
+            [
+                MlflowMetric(metric.name, metric.value, metric.time_ms, metric.step)
+                for metric in batch.metrics
+            ],
+            [Param(key, value) for key, value in batch.params.items()],
+            [RunTag(key, value) for key, value in batch.tags.items()],
+        )
+        if batch.status == "running":
+            client.update_run(run_id, status="RUNNING")
+        elif batch.status is not None:
+            client.set_terminated(run_id, STATUS.get(batch.status, "FAILED"), batch.status_time_ms)
+
+    def close(self) -> None:
+        """Give the environment variables back."""
+        self._environment.close()
+
+    def _connect(self) -> MlflowClient:
+        if self._client is None:
+            from mlflow.tracking import MlflowClient
+
+            self._client = MlflowClient(tracking_uri=self.uri)
+        return self._client
+
+
+def missing_mlflow() -> str | None:
+    """What to say when MLflow is not installed; None when it is. Does not import it."""
+    if "mlflow" in sys.modules or importlib.util.find_spec("mlflow") is not None:
+        return None
+    return str(MissingExtra("mlflow", "mlflow"))
+
+
+def import_mlflow() -> None:
+    """Import MLflow (a second or three) without telemetry and without its messages about database tables.
+
+    Telemetry is decided by MLflow when it is imported: a program that has imported it before has decided for itself.
+
+    Raises:
+        MissingExtra
+    """
+    missing = missing_mlflow()
+    if missing is not None:
+        raise MissingExtra("mlflow", "mlflow")
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    with environment(_IMPORT_ENVIRONMENT):
+        import mlflow  # noqa: F401
+        from mlflow.tracking import MlflowClient  # noqa: F401
+
+
+def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+    """The experiment's id; it is created if need be, with its artifacts beside the database if it is a local one."""
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        path = database_path(uri)
+        location = None if path is None else (path.absolute().parent / ARTIFACTS).as_uri()
+        try:
+            return str(client.create_experiment(name, artifact_location=location))
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)  # another run has created it in between
+            if experiment is None:
+                raise
+    if experiment.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"track.experiment: {name!r} has been deleted in the tracker. Restore it there, or choose another name."
+        )
+    return str(experiment.experiment_id)
+
+
+_environment_lock = threading.RLock()
+_environment_users: dict[str, int] = {}
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a while. What the user has set stays; nested and parallel uses are counted."""
+    taken = []
+    with _environment_lock:
+        for key, value in values.items():
+            if key not in os.environ or _environment_users.get(key):
+                os.environ.setdefault(key, value)
+                _environment_users[key] = _environment_users.get(key, 0) + 1
+                taken.append(key)
+    try:
+        yield
+    finally:
+        with _environment_lock:
+            for key in taken:
+                _environment_users[key] -= 1
+                if not _environment_users[key]:
+                    del _environment_users[key]
+                    os.environ.pop(key, None)

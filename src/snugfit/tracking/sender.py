@@ -1,0 +1,164 @@
+"""Sending a run's pending events to one tracker, and remembering what was acknowledged; `replay` does it in one go."""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.tracking.backend import Backend, RunGone
+from snugfit.tracking.cursor import Cursor, Cursors, sending
+from snugfit.tracking.mlflow import MlflowBackend
+from snugfit.tracking.pending import Pending
+from snugfit.tracking.spool import SPOOL_NAME
+from snugfit.tracking.translate import to_batch
+from snugfit.tracking.uri import check_uri, redact, resolve_uri
+
+MakeBackend = Callable[[str, str], Backend]  # (uri, experiment)
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What `replay` has sent, in events."""
+
+    sent: int
+    remaining: int
+    run_id: str | None
+    uri: str
+
+
+class Sender:
+    """Sends a run's pending events to one backend, batch by batch, and remembers what was acknowledged."""
+
+    def __init__(self, run_dir: Path, uri: str, experiment: str, backend: Backend, *, current: bool) -> None:
+        self.uri = uri
+        self.sent = 0
+        self._current = current
+        self._backend = backend
+        self._cursors = Cursors(run_dir)
+        self.cursor = self._cursors.get(uri) or Cursor(experiment=experiment)
+        self._name = f"{run_dir.parent.name}/{run_dir.name}"
+        self._spool = run_dir / SPOOL_NAME
+        self._pending = Pending(self._spool, self.cursor.offset)
+        self._open = False
+
+    def send_next(self) -> bool:
+        """Send one batch, if there is something to send; whether there may be more already.
+
+        A run that is writing all the time has always something more, but not at once a batch of it: that comes later.
+
+        Raises:
+            Exception: whatever the backend raises; the batch is then still pending.
+        """
+        if not self._pending.has_more(self.cursor.offset):
+            return False
+        thinning = copy.copy(self.cursor.thinning)
+        chunk = self._pending.read(self.cursor.offset, thinning)
+        if chunk.offset == self.cursor.offset:
+            return False
+        batch, _ = to_batch(chunk.events, with_params=not self.cursor.described)
+        if batch:
+            if not self._open and self._connect(batch.start_ms):
+                return True
+            assert self.cursor.run_id is not None
+            self._backend.send(self.cursor.run_id, batch)
+        self.cursor.offset = chunk.offset
+        self.cursor.thinning = thinning
+        self.cursor.described = self.cursor.described or bool(batch.params)
+        self._cursors.put(self.uri, self.cursor, current=self._current)
+        self.sent += chunk.lines
+        return chunk.full
+
+    def unsent(self) -> int:
+        """How many events wait in the spool."""
+        return self._pending.count(self.cursor.offset)
+
+    def _connect(self, start_ms: int) -> bool:
+        """Open the tracker's run; True if it had to be begun anew, so that what is pending has changed."""
+        cursor = self.cursor
+        restarted = False
+        try:
+            run_id = self._backend.open(cursor.run_id, self._name, start_ms)
+        except RunGone:
+            self.cursor = cursor = Cursor(experiment=cursor.experiment)
+            self._pending = Pending(self._spool, 0)
+            run_id = self._backend.open(None, self._name, start_ms)
+            restarted = True
+        self._open = True
+        if run_id != cursor.run_id:  # at once: a batch that is sent must find its run again
+            cursor.run_id = run_id
+            self._cursors.put(self.uri, cursor, current=self._current)
+        return restarted
+
+
+def replay(
+    run_dir: str | os.PathLike[str],
+    uri: str | None = None,
+    *,
+    experiment: str | None = None,
+    backend: MakeBackend | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """Send what a run's tracker has not got yet, or all of the run to another tracker.
+
+    Args:
+        uri: default: where the run was tracked, else MLFLOW_TRACKING_URI, else the database beside the runs. The run
+            itself stays with its first tracker when it is resumed.
+        progress: is told after each batch how many events have been sent.
+    Raises:
+        TrackingError: the tracker cannot be used; what was sent until then is remembered, so it can be called again.
+        RunFolderError: there is no run.
+        MissingExtra: MLflow is not installed.
+    """
+    run_dir = Path(run_dir)
+    if not (run_dir / SPOOL_NAME).is_file():
+        raise RunFolderError(f"{run_dir} is not a run's folder: it has no {SPOOL_NAME}.")
+    cursors = Cursors(run_dir)
+    uri = resolve_uri(uri, run_dir.parent.parent, stored=cursors.current_uri)
+    check_uri(uri)
+    known = cursors.get(uri)
+    experiment = experiment or (known.experiment if known else _experiment(cursors))
+    with sending(run_dir):
+        client = (backend or mlflow_backend)(uri, experiment)
+        try:
+            sender = Sender(run_dir, uri, experiment, client, current=cursors.current is None)
+            more = True
+            while more:
+                more = sender.send_next()
+                if progress is not None:
+                    progress(sender.sent)
+        except SnugfitError:
+            raise
+        except Exception as error:
+            raise TrackingError(
+                f"{redact(uri)} did not take the events of {run_dir}: {reason(error)} "
+                f"Sent: {sender.sent}, still to send: {sender.unsent()}. Call it again when the tracker answers."
+            ) from error
+        finally:
+            client.close()
+        return ReplayResult(sender.sent, sender.unsent(), sender.cursor.run_id, uri)
+
+
+def _experiment(cursors: Cursors) -> str:
+    current = cursors.get(cursors.current_uri) if cursors.current_uri else None
+    return current.experiment if current else "snugfit"
+
+
+def mlflow_backend(uri: str, experiment: str) -> Backend:
+    """The default backend; MLflow is imported here, so it is to be called in the thread that sends."""
+    return MlflowBackend(uri, experiment)
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one short line without passwords; of a failed connection only what failed."""
+    root = error
+    while inner := root.__cause__ or root.__context__:
+        root = inner
+    if isinstance(root, (ConnectionError, TimeoutError, socket.gaierror)):
+        error = root
+    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return redact(text if len(text) <= 300 else f"{text[:299]}…")

@@ -1,0 +1,206 @@
+"""The spool: a run's events as JSON lines, append-only; the one truth that trackers and reports read.
+
+One event is one line and one `write`, so a killed process loses at most the line it was writing. JSON here is strict:
+non-finite numbers are the strings "NaN", "Infinity" and "-Infinity".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from snugfit.errors import RunFolderError
+
+Event = dict[str, Any]
+
+SPOOL_NAME = "events.jsonl"
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+REPEATED_AFTER_RESUME = ("update", "evaluation", "checkpoint", "skipped")
+
+
+class Events(list[Event]):
+    """A list of events that also knows how many lines could not be read: `ignored`, torn ones included."""
+
+    def __init__(self, events: list[Event] | None = None, ignored: int = 0) -> None:
+        super().__init__(events or [])
+        self.ignored = ignored
+
+
+class Spool:
+    """Append events to a file; safe to call from several threads.
+
+    A file that ends in a torn line (the process was killed in the middle of a write) is continued on a fresh line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "events.jsonl"
+    >>> with Spool(path) as spool:
+    ...     spool.append("update", update=1, metrics={"loss": float("inf")})
+    >>> [(event["event"], event["metrics"]) for event in read_events(path)]
+    [('update', {'loss': inf})]
+
+    Raises:
+        RunFolderError: the file cannot be opened or written (no permission, disk full).
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: events cannot be written here: {error.strerror}.") from error
+        size = os.fstat(self._descriptor).st_size
+        self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+
+    def append(self, kind: str, /, **fields: Any) -> None:
+        """Write one event. Scalars and arrays of numpy and torch become numbers and lists, paths become strings."""
+        event = {"event": kind, "time": time.time(), **fields}
+        try:
+            text = _encoder.encode(event)
+        except ValueError:  # a non-finite number: rare, so the search for it is not on the usual way
+            text = _encoder.encode(_strict(event))
+        line = f"{text}\n".encode("ascii")
+        if self._torn:
+            line = b"\n" + line
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):  # a nearly full disk; the rest says whether it is a full one
+                self._torn = True
+                written += os.write(self._descriptor, line[written:])
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: an event cannot be written: {error.strerror}.") from error
+        self._torn = written < len(line)
+
+    def close(self) -> None:
+        """Flush to the device and close; a second call does nothing."""
+        if self._descriptor >= 0:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise RunFolderError(f"{self.path}: events cannot be flushed: {error.strerror}.") from error
+            finally:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
+    """All events of a spool, in order, without those that a later resume repeats.
+
+    A resume goes back to a checkpoint: updates, evaluations, checkpoints and skipped windows that were written before
+    the `resume` event and lie beyond its window (or its update, for events without a window) are dropped. Lines that
+    are not JSON objects with an "event", a torn last one among them, are ignored and counted in `.ignored`. The
+    strings for non-finite numbers become numbers again wherever they stand in "metrics".
+
+    Args:
+        raw: keep what a resume repeats.
+    Raises:
+        RunFolderError: there is no such file, or it cannot be read.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunFolderError(f"{path}: the run's events cannot be read: {error.strerror}.") from error
+    events = Events()
+    for line in content.split(b"\n"):
+        if not line:
+            continue
+        event = parse_line(line)
+        if event is None:
+            events.ignored += 1
+            continue
+        if event["event"] == "resume" and not raw:
+            events[:] = [earlier for earlier in events if not is_repeated(earlier, event)]
+        events.append(event)
+    return events
+
+
+def complete_lines(
+    path: str | os.PathLike[str], offset: int, limit_bytes: int = 1 << 20
+) -> Iterator[tuple[int, bytes]]:
+    """Lines that are finished by a newline from a byte offset on, each with the offset behind it.
+
+    At most about `limit_bytes` are read, but always at least one whole line if there is one.
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        end = offset + limit_bytes
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            yield offset, line[:-1]
+            if offset >= end:
+                return
+
+
+def parse_line(line: bytes) -> Event | None:
+    """The event of one line, or None if the line is not one."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    revived: Event = _revive(event)
+    return revived
+
+
+def is_repeated(event: Event, resume: Event) -> bool:
+    """Whether the windows that follow this resume write the (earlier) event again."""
+    if event["event"] not in REPEATED_AFTER_RESUME:
+        return False
+    for unit in ("window", "update"):
+        if unit in event and unit in resume:
+            return bool(event[unit] > resume[unit])
+    return False
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):  # numpy and torch: a scalar gives a number, an array gives lists
+        return value.tolist()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(
+        f"An event cannot hold a {type(value).__module__}.{type(value).__qualname__}: {value!r:.100}"
+    )
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return _strict(_plain(value))
+
+
+def _revive(value: Any, inside_metrics: bool = False) -> Any:
+    if isinstance(value, dict):
+        return {key: _revive(item, inside_metrics or key == "metrics") for key, item in value.items()}
+    if inside_metrics and isinstance(value, str):
+        return NON_FINITE.get(value, value)
+    if isinstance(value, list):
+        return [_revive(item, inside_metrics) for item in value]
+    return value
+
+
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)

@@ -1,0 +1,197 @@
+"""Events of the spool in a tracker's terms: metrics by step, parameters once, tags."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from snugfit.tracking.backend import Batch, Metric
+from snugfit.tracking.spool import Event
+from snugfit.tracking.uri import redact
+
+MAX_NAME = 250
+MAX_VALUE = (
+    5000  # MLflow takes 6,000 characters in a parameter and 8,000 in a tag; older servers 5,000 in a tag
+)
+
+_ODD = re.compile(r"[^\w\-. /]", re.ASCII)
+_WORDS = {"@": "_at_", "%": "_percent_"}
+
+
+def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batch, int]:
+    """Translate events, in order; returns the batch and how many events had a shape that cannot be translated.
+
+    - `update` gives `train/<metric>`, `evaluation` gives `evaluation/<metric>`, both at the step `update`; nested metrics
+      are joined with "/"; `end` gives `best/<metric>` at the best update and `run/<figure>`.
+    - `run` gives parameters (the recipe with dotted names, its plan as it was resolved, counts) and tags (versions,
+      machine). Parameters cannot be changed in MLflow, so they are sent once (`with_params`) and a resume skips them.
+    - A non-finite metric is not sent, because MLflow would store an infinity as 1.8e308. It leaves the tag
+      `non_finite.<metric>` = "NaN at update 12" (the latest one).
+    """
+    batch = Batch()
+    malformed = 0
+    for event in events:
+        translate = _TRANSLATORS.get(event["event"])
+        if translate is None:
+            continue
+        part = Batch()
+        try:
+            translate(event, part)
+            batch.start_ms = batch.start_ms or _time_ms(event)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            malformed += 1
+            continue
+        batch.metrics += part.metrics
+        batch.tags.update(part.tags)
+        if with_params and part.params:
+            batch.params, with_params = part.params, False
+        if part.status:
+            batch.status, batch.status_time_ms = part.status, part.status_time_ms
+    return batch, malformed
+
+
+def tracker_name(name: str) -> str:
+    """The name in the tracker's alphabet (letters, digits and ``_-. /``); different names stay different.
+
+    >>> tracker_name("recall@5"), tracker_name("train//loss"), tracker_name("f1(ä)")
+    ('recall_at_5', 'train/loss', 'f1_u28__ue4__u29_')
+    """
+    plain = _ODD.sub(lambda odd: _WORDS.get(odd[0], f"_u{ord(odd[0]):x}_"), name)
+    parts = [part if part.strip(".") else "_" * max(len(part), 1) for part in plain.split("/") if part] or [
+        "_"
+    ]
+    plain = "/".join(parts)
+    if len(plain) > MAX_NAME:
+        plain = f"{plain[: MAX_NAME - 9]}.{zlib.crc32(name.encode()):08x}"
+    return plain
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings with dotted names; lists are leaves, empty mappings have none.
+
+    >>> dict(flatten({"train": {"epochs": 3}, "data": {"text": ["a", "b"]}}))
+    {'train.epochs': 3, 'data.text': ['a', 'b']}
+    """
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping):
+            yield from flatten(item, f"{name}.")
+        else:
+            yield name, item
+
+
+def _run(event: Event, batch: Batch) -> None:
+    params = dict(flatten(event.get("recipe") or {}))
+    params.update(
+        flatten({"plan": event.get("plan") or {}})
+    )  # as it was resolved, over what the recipe asked for
+    params.update(flatten({"parameters": event.get("parameters") or {}}))
+    data = dict(event.get("data") or {})
+    labels = data.pop("labels", None)
+    params.update(flatten({"rows": data}))
+    params.update({key: event[key] for key in ("total_updates", "updates_per_epoch") if key in event})
+    batch.params = {tracker_name(key): _text(value) for key, value in params.items()}
+    _tag(batch, "snugfit.run", f"{event.get('name')}/{event.get('id')}")
+    for group in ("versions", "machine"):
+        for key, value in flatten({group: event.get(group) or {}}):
+            _tag(batch, key, value)
+    if labels:
+        _tag(batch, "labels", labels)
+    _status(batch, "running", event)
+
+
+def _update(event: Event, batch: Batch) -> None:
+    _metrics(batch, "train", event["metrics"], event)
+    if "epoch" in event:
+        _metrics(batch, "train", {"epoch": event["epoch"]}, event)
+
+
+def _evaluation(event: Event, batch: Batch) -> None:
+    _metrics(batch, "evaluation", event["metrics"], event)
+    if "weights" in event:
+        _tag(batch, "evaluated_weights", event["weights"])
+
+
+def _resume(event: Event, batch: Batch) -> None:
+    _tag(batch, "resumed_at_update", event.get("update"))
+    _status(batch, "running", event)
+
+
+def _skipped(event: Event, batch: Batch) -> None:
+    _tag(batch, "last_skipped_window", f"{event.get('window')}: {event.get('reason')}")
+
+
+def _warning(event: Event, batch: Batch) -> None:
+    _tag(batch, "last_warning", event["message"])
+
+
+def _end(event: Event, batch: Batch) -> None:
+    best = event.get("best") or {}
+    if best:
+        _metrics(batch, "best", best["metrics"], {**event, "update": best["update"]})
+    figures = {
+        "updates": event.get("updates"),
+        "epochs": event.get("epochs"),
+        "seconds": event.get("seconds"),
+        "examples_per_second": event.get("examples_per_second"),
+        "peak_memory_bytes": event.get("peak_memory_bytes"),
+    }
+    _metrics(batch, "run", figures, {**event, "update": event.get("updates") or 0})
+    for key in ("stop_reason", "resumable"):
+        if event.get(key) is not None:
+            _tag(batch, key, event[key])
+    _tag(batch, "snugfit.status", event["status"])
+    _status(batch, event["status"], event)
+
+
+def _register(event: Event, batch: Batch) -> None:
+    for key in ("name", "version", "alias"):
+        if event.get(key) is not None:
+            _tag(batch, f"registered.{key}", event[key])
+
+
+_TRANSLATORS = {
+    "run": _run,
+    "update": _update,
+    "evaluation": _evaluation,
+    "resume": _resume,
+    "skipped": _skipped,
+    "warning": _warning,
+    "end": _end,
+    "register": _register,
+}
+
+
+def _metrics(batch: Batch, prefix: str, metrics: Mapping[str, Any], event: Event) -> None:
+    step = int(event["update"])
+    time_ms = _time_ms(event)
+    for key, value in metrics.items():
+        name = f"{prefix}/{key}"
+        if isinstance(value, Mapping):
+            _metrics(batch, name, value, event)
+        elif isinstance(value, (int, float)):
+            if math.isfinite(value):
+                batch.metrics.append(Metric(tracker_name(name), float(value), time_ms, step))
+            else:
+                _tag(batch, f"non_finite.{name}", f"{value} at update {step}")
+
+
+def _tag(batch: Batch, key: str, value: Any) -> None:
+    batch.tags[tracker_name(key)] = _text(value)
+
+
+def _status(batch: Batch, status: str, event: Event) -> None:
+    batch.status, batch.status_time_ms = status, _time_ms(event)
+
+
+def _time_ms(event: Event) -> int:
+    return int(float(event["time"]) * 1000)
+
+
+def _text(value: Any) -> str:
+    text = redact(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

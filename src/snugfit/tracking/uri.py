@@ -1,0 +1,198 @@
+"""Where a run is tracked: the address, resolved once when the run starts, and checked without network."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from snugfit.errors import TrackingError, nearest
+
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+DATABRICKS = ("databricks", "databricks-uc")
+DEFAULT_DATABASE = "mlflow.db"
+
+_SECRET = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
+
+
+def resolve_uri(
+    setting: str | None,
+    output: str | os.PathLike[str],
+    *,
+    stored: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """The tracker's address: the setting, else the one of the run that is resumed, else MLFLOW_TRACKING_URI, else a
+    SQLite database beside the runs.
+
+    Args:
+        setting: `track.uri`.
+        output: folder of the runs.
+        stored: what `stored_uri(run_dir)` says, when a run is resumed.
+    """
+    if setting:
+        return _absolute(setting)
+    environment_uri = _absolute(environment.get("MLFLOW_TRACKING_URI", ""))
+    if stored:  # an address is stored without its password; the environment may have the whole
+        return environment_uri if environment_uri and redact(environment_uri) == stored else stored
+    return environment_uri or database_uri(Path(output) / DEFAULT_DATABASE)
+
+
+def _absolute(uri: str) -> str:
+    path = database_path(uri)
+    return uri if path is None or path.is_absolute() else uri.replace(str(path), os.path.abspath(path), 1)
+
+
+def database_uri(path: str | os.PathLike[str]) -> str:
+    """The address of a SQLite file.
+
+    >>> database_uri("/runs/mlflow.db")
+    'sqlite:////runs/mlflow.db'
+    """
+    return f"sqlite:///{os.path.abspath(path)}"
+
+
+def database_path(uri: str) -> Path | None:
+    """The file of a SQLite address; None for any other address and for a database in memory."""
+    match = re.match(r"sqlite(?:\+\w+)?:///([^?]*)", uri)
+    return Path(match[1]) if match and match[1] not in ("", ":memory:") else None
+
+
+def redact(uri: str) -> str:
+    """The address without its password, for files and messages.
+
+    >>> redact("https://me:secret@host/mlflow")
+    'https://me:***@host/mlflow'
+    """
+    return _SECRET.sub(r"\1:***@", uri)
+
+
+def check_uri(uri: str, *, experiment: str | None = None, model: str | None = None) -> None:
+    """Refuse, without network, an address that cannot work, and names that this kind of tracker does not take.
+
+    Args:
+        uri: `track.uri` or what it resolves to.
+        experiment: `track.experiment`.
+        model: `track.register`.
+    Raises:
+        TrackingError
+    """
+    said = f"track.uri: {redact(uri)!r}"
+    scheme = "databricks" if uri in DATABRICKS else uri.partition(":")[0].lower() if ":" in uri else ""
+    base = scheme.partition("+")[0]
+    if uri != uri.strip() or any(character.isspace() and character != " " for character in uri):
+        raise TrackingError(f"{said} has spaces around it or a line break in it.")
+    if scheme in ("", "file") or (len(scheme) == 1 and scheme.isalpha()):
+        path = uri.removeprefix("file:").removeprefix("//") or "runs"
+        raise TrackingError(
+            f"{said} is a folder, which MLflow no longer writes to. "
+            f"Use a database: {'sqlite:///' + path.rstrip('/') + '/' + DEFAULT_DATABASE}"
+        )
+    if base in ("http", "https"):
+        _check_server(uri, said)
+    elif base == "sqlite":
+        _check_sqlite(uri, said)
+    elif base in DATABASES:
+        _check_server(uri, said)
+    elif base in DATABRICKS:
+        pass
+    elif not _has_plugin(scheme):
+        known = ["http", "https", *DATABASES, "databricks"]
+        raise TrackingError(
+            f"{said} begins with {scheme!r}, which no MLflow store is for. {nearest(scheme, known)}"
+        )
+    if experiment is not None:
+        _check_experiment(experiment, uri)
+    if model is not None:
+        check_model_name(model, uri)
+
+
+def check_model_name(name: str, uri: str) -> None:
+    """Refuse a name that the registry at this address does not take.
+
+    Raises:
+        TrackingError
+    """
+    said = f"track.register: {name!r}"
+    if not name.strip() or name in (".", "..") or re.search(r"[/:@]", name):
+        raise TrackingError(f"{said} cannot be a model's name: it must not be empty or contain / : or @.")
+    if is_databricks(uri):
+        levels = name.split(".")
+        if len(levels) != 3 or not all(levels):
+            raise TrackingError(
+                f"{said}: Databricks (Unity Catalog) needs three levels, catalog.schema.model; this has {len(levels)}."
+            )
+
+
+def is_databricks(uri: str) -> bool:
+    """Whether the address is a Databricks workspace."""
+    return uri in DATABRICKS or uri.partition(":")[0] in DATABRICKS
+
+
+def registry_uri(uri: str) -> str:
+    """The model registry that goes with a tracker.
+
+    >>> registry_uri("databricks://team"), registry_uri("http://host")
+    ('databricks-uc://team', 'http://host')
+    """
+    if is_databricks(uri):
+        profile = uri.partition("://")[2]
+        return f"databricks-uc://{profile}" if profile else "databricks-uc"
+    return uri
+
+
+def _check_server(uri: str, said: str) -> None:
+    try:
+        parts = urlsplit(uri)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise TrackingError(f"{said} cannot be parsed: {error}.") from error
+    if not host or "://" not in uri:
+        raise TrackingError(f"{said} names no host. Write it like {parts.scheme}://host:5000")
+    if " " in parts.netloc or port == 0:
+        raise TrackingError(
+            f"{said} has a host or port that cannot be. Write it like {parts.scheme}://host:5000"
+        )
+
+
+def _check_sqlite(uri: str, said: str) -> None:
+    path = database_path(uri)
+    if path is None:
+        raise TrackingError(f"{said} names no file. Write it like sqlite:///runs/mlflow.db")
+    try:
+        if path.is_dir():
+            raise TrackingError(
+                f"{said} names a folder. Add the file's name: {uri.rstrip('/')}/{DEFAULT_DATABASE}"
+            )
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(16)
+            if head and head != b"SQLite format 3\0":
+                raise TrackingError(f"{said} is a file, but not a SQLite database. Choose another file.")
+            if not os.access(path, os.W_OK):
+                raise TrackingError(f"{said} cannot be written (permission).")
+        else:
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            if not folder.is_dir() or not os.access(folder, os.W_OK):
+                raise TrackingError(
+                    f"{said} cannot be created: {folder} is not a folder that can be written."
+                )
+    except OSError as error:
+        raise TrackingError(f"{said} cannot be opened: {error.strerror}.") from error
+
+
+def _check_experiment(experiment: str, uri: str) -> None:
+    if not experiment.strip():
+        raise TrackingError("track.experiment is empty. Give the experiment a name.")
+    if is_databricks(uri) and not experiment.startswith("/"):
+        raise TrackingError(
+            f"track.experiment: {experiment!r}: on Databricks it is a path in the workspace, like /Users/me@firm.com/name"
+        )
+
+
+def _has_plugin(scheme: str) -> bool:
+    from importlib.metadata import entry_points
+
+    return scheme in entry_points(group="mlflow.tracking_store").names

@@ -1,0 +1,225 @@
+"""The tracker against the real MLflow: its SQLite store, and servers that are dead or never answer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snugfit.errors import TrackingError
+from snugfit.tracking.follower import Tracker
+from snugfit.tracking.mlflow import FOLLOWER_ENVIRONMENT, MlflowBackend, environment
+from snugfit.tracking.sender import replay
+from snugfit.tracking.spool import Spool
+from snugfit.tracking.translate import to_batch
+from tests.unit.tracking.tracking_fakes import finish, new_run, train
+
+pytest.importorskip("mlflow")
+
+
+def stored(uri: str, run_id: str) -> dict[str, Any]:
+    """All that MLflow has of a run, read through its own client."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    run = client.get_run(run_id)
+    history = {
+        name: [
+            (metric.step, metric.value, metric.timestamp)
+            for metric in client.get_metric_history(run_id, name)
+        ]
+        for name in run.data.metrics
+    }
+    return {"params": run.data.params, "tags": run.data.tags, "metrics": history, "status": run.info.status}
+
+
+def runs_of(uri: str) -> list[str]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("snugfit")
+    return (
+        []
+        if experiment is None
+        else [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
+    )
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_the_first_use_is_quiet_and_without_telemetry(created_store: tuple[Path, str]) -> None:
+    path, printed = created_store
+    assert path.stat().st_size > 100_000
+    assert printed == "telemetry: None\n"
+
+
+def test_a_run_arrives_whole_and_its_resume_continues_it(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    uri = new_store("runs/mlflow.db")
+    run_dir, spool = new_run(tmp_path)
+    with Tracker(run_dir, uri=uri, interval_seconds=0.01) as tracker:
+        train(spool, range(1, 51))
+        finish(spool, 50, status="stopped")
+        first = tracker.close()
+    assert (first.unsent, first.problem) == (0, None)
+    assert first.run_id is not None
+    before = stored(uri, first.run_id)
+    assert before["status"] == "KILLED"
+    assert [step for step, _, _ in before["metrics"]["train/loss"]] == list(range(1, 51))
+    assert [value for _, value, _ in before["metrics"]["train/loss"]] == [
+        1 / update for update in range(1, 51)
+    ]
+    assert before["metrics"]["evaluation/accuracy"][0][:2] == (50, 0.75)
+    assert before["params"]["train.epochs"] == "3"
+    assert before["tags"]["versions.torch"] == "2.13.0"
+    assert before["tags"]["mlflow.runName"] == "demo/1"
+
+    spool.close()
+    again = Spool(run_dir / "events.jsonl")
+    again.append("run", name="demo", id="1", recipe={"train": {"epochs": 5}}, plan={"micro_batch": 8})
+    again.append("resume", update=50, window=50)
+    with Tracker(run_dir, uri=uri, interval_seconds=0.01) as tracker:
+        train(again, range(51, 61))
+        finish(again, 60)
+        second = tracker.close()
+    assert second.run_id == first.run_id
+    assert runs_of(uri) == [first.run_id]
+    after = stored(uri, first.run_id)
+    assert [step for step, _, _ in after["metrics"]["train/loss"]] == list(range(1, 61))
+    assert after["params"] == before["params"], (
+        "MLflow refuses changed parameters; they are those of the beginning"
+    )
+    assert after["status"] == "FINISHED"
+
+    other = new_store("other/mlflow.db")
+    result = replay(run_dir, other)
+    assert (result.remaining, result.uri) == (0, other)
+    assert result.run_id not in (None, first.run_id)
+    assert stored(other, str(result.run_id)) == after
+    assert replay(run_dir, other).sent == 0
+    assert len(runs_of(other)) == 1
+
+
+def test_odd_names_and_non_finite_values_are_taken(tmp_path: Path, new_store: Callable[[str], str]) -> None:
+    uri = new_store("mlflow.db")
+    run_dir, spool = new_run(tmp_path, techniques=[{"clip": {"note": "x" * 9000}}])
+    metrics = {"loss": math.nan, "recall@5": 0.5, "f1(ä)": 0.25, "a//b": 1, "norm": math.inf, "x" * 400: 2.0}
+    spool.append("update", update=1, window=1, epoch=0.1, applied=False, metrics=metrics)
+    spool.append("update", update=1, window=2, epoch=0.2, applied=True, metrics={"loss": 0.5})
+    content = stored(uri, str(replay(run_dir, uri).run_id))
+    assert [value for _, value, _ in content["metrics"]["train/loss"]] == [0.5]
+    assert content["metrics"]["train/recall_at_5"][0][1] == 0.5
+    assert content["tags"]["non_finite.train/loss"] == "nan at update 1"
+    assert content["tags"]["non_finite.train/norm"] == "inf at update 1"
+    assert not [
+        value for points in content["metrics"].values() for _, value, _ in points if abs(value) > 1e300
+    ]
+
+
+def test_more_than_a_batch_can_hold_is_sent_in_parts_and_a_repetition_is_not_stored_twice(
+    new_store: Callable[[str], str],
+) -> None:
+    uri = new_store("mlflow.db")
+    metrics = {f"m{number}": float(number) for number in range(1500)}
+    recipe = {f"setting{number}": number for number in range(150)}
+    versions = {f"package{number}": "1" for number in range(150)}
+    events = [
+        {"event": "run", "time": 1.0, "recipe": recipe, "versions": versions},
+        {"event": "update", "time": 2.0, "update": 1, "metrics": metrics},
+    ]
+    batch, malformed = to_batch(events)
+    assert malformed == 0
+    backend = MlflowBackend(uri, "snugfit")
+    try:
+        run_id = backend.open(None, "big", 1000)
+        for _ in range(2):
+            backend.send(run_id, batch)
+            with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+                for table, where, count in [
+                    ("metrics", "1", 1500),
+                    ("params", "1", 150),
+                    ("tags", "key like 'versions.%'", 150),
+                ]:
+                    query = f"select count(*) from {table} where run_uuid = ? and {where}"
+                    assert database.execute(query, [run_id]).fetchone() == (count,), table
+    finally:
+        backend.close()
+
+
+def test_a_run_deleted_in_mlflow_is_begun_anew(tmp_path: Path, new_store: Callable[[str], str]) -> None:
+    from mlflow.tracking import MlflowClient
+
+    uri = new_store("mlflow.db")
+    run_dir, spool = new_run(tmp_path)
+    train(spool, range(1, 6))
+    first = replay(run_dir, uri).run_id
+    MlflowClient(uri).delete_run(first)
+    train(spool, range(6, 11))
+    second = replay(run_dir, uri).run_id
+    assert second != first
+    assert [step for step, _, _ in stored(uri, str(second))["metrics"]["train/loss"]] == list(range(1, 11))
+
+
+def test_a_deleted_experiment_is_said_by_name(tmp_path: Path, new_store: Callable[[str], str]) -> None:
+    from mlflow.tracking import MlflowClient
+
+    uri = new_store("mlflow.db")
+    client = MlflowClient(uri)
+    client.delete_experiment(client.create_experiment("snugfit"))
+    run_dir, spool = new_run(tmp_path)
+    train(spool, range(1, 6))
+    with pytest.raises(TrackingError, match=r"track\.experiment: 'snugfit' has been deleted"):
+        replay(run_dir, uri)
+
+
+def test_nothing_listens_at_the_address(tmp_path: Path) -> None:
+    run_dir, spool = new_run(tmp_path)
+    tracker = Tracker(run_dir, uri="http://127.0.0.1:9", interval_seconds=0.01).start()
+    train(spool, range(1, 11))
+    result = tracker.close(timeout=60)
+    assert not tracker._thread.is_alive(), "it gives up when the server refuses, not when the time is over"
+    assert (result.sent, result.unsent, result.run_id) == (0, 11, None)
+    assert "refused" in (result.problem or "")
+    with pytest.raises(TrackingError, match="still to send: 11"):
+        replay(run_dir, "http://127.0.0.1:9")
+
+
+def test_a_server_that_never_answers_is_waited_for_as_long_as_is_said(
+    tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    run_dir, spool = new_run(tmp_path)
+    tracker = Tracker(run_dir, uri=silent_server, interval_seconds=0.01).start()
+    train(spool, range(1, 11))
+    result = tracker.close(timeout=0.2)
+    assert tracker._thread.is_alive(), "the server still has the thread, but not the caller"
+    assert (result.unsent, result.problem) == (11, "no answer within 0.2 s")
+    tracker._thread.join(60)
+    assert not tracker._thread.is_alive(), "a request ends by itself"
+
+
+def test_what_the_user_has_set_stays_and_what_was_set_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    with environment(FOLLOWER_ENVIRONMENT):
+        inner = environment(FOLLOWER_ENVIRONMENT)
+        inner.__enter__()
+        assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0", "another follower still needs it"
+    inner.__exit__(None, None, None)
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
