@@ -1,0 +1,80 @@
+"""One self-contained page about a run, made from the run's folder alone: no scripts, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from snugfit.errors import RunFolderError
+from snugfit.report import sections
+from snugfit.report.charts import charts, frame
+from snugfit.report.story import Story, mapping, read_story
+from snugfit.report.style import STYLE
+from snugfit.report.svg import escape
+
+REPORT_NAME = "report.html"
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` into the run's folder, replacing an older one at once, and return its path.
+
+    Works on a run that is finished, stopped, failed or still going.
+
+    Raises:
+        RunFolderError: the folder has no events, or the page cannot be written there.
+    """
+    run_dir = Path(run_dir)
+    text = render(read_story(run_dir), run_dir)
+    path = run_dir / REPORT_NAME
+    draft = path.with_name(f"{REPORT_NAME}.{os.getpid()}.partial")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise RunFolderError(f"{path}: the report cannot be written: {error.strerror}.") from error
+    return path
+
+
+def render(story: Story, run_dir: Path) -> str:
+    """The page as text."""
+    drawn = charts(story)
+    body = [
+        sections.headline(story, run_dir),
+        sections.curves(drawn, frame(story, drawn)),
+        sections.evaluations(story),
+        sections.incidents(story),
+        sections.data(story),
+        sections.setup(story, _plan(story, run_dir)),
+        sections.recipe(_recipe(story, run_dir)),
+        sections.checkpoints(story, run_dir),
+        sections.registered(story),
+        sections.footer(story),
+    ]
+    content = "\n".join(part for part in body if part)
+    return (
+        "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        f"<title>{escape(story.name)} · {escape(story.status)} · Snugfit</title>\n"
+        f"<style>{STYLE}</style></head>\n"
+        f"<body><main>{content}</main></body></html>\n"
+    )
+
+
+def _plan(story: Story, run_dir: Path) -> dict[str, Any]:
+    """The plan file; without a readable one, the plan in the run's first event."""
+    try:
+        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        plan = story.run.get("plan")
+    return mapping(plan)
+
+
+def _recipe(story: Story, run_dir: Path) -> str:
+    """The recipe file; without a readable one, the recipe in the run's first event."""
+    try:
+        return (run_dir / "recipe.yaml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return json.dumps(story.recipe, indent=2) if story.recipe else ""

@@ -1,0 +1,262 @@
+"""The page's sections, each a function from a run's story to HTML, empty where there is nothing to tell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from snugfit.report.parts import aligned, clock, counted, details, facts, flat, shortened, table, written
+from snugfit.report.series import as_number, format_number
+from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
+from snugfit.report.svg import Chart, Frame, escape, figure
+from snugfit.units import format_bytes, format_seconds
+
+MOST_LABELS = 24
+MOST_ROWS = 200
+MOST_INCIDENTS = 40
+MOST_METRICS = 12
+MOST_READINGS = 3  # beside the best update
+OPEN_ROWS = 6  # a longer table starts folded
+
+LEGEND = {"skipped": "skipped window", "warning": "warning", "resume": "resumed"}
+
+
+def headline(story: Story, run_dir: Path) -> str:
+    about = " · ".join(escape(story.recipe[key]) for key in ("task", "model") if story.recipe.get(key))
+    status = escape(story.status)
+    return (
+        f"<header><p class=about>{about}</p><h1>{escape(story.name)}</h1>"
+        f'<p class=identity><span class="status {status.replace(" ", "-")}">{status.capitalize()}</span>'
+        f"<code>{escape(story.id)}</code><span>started {clock(story.started)}</span></p>"
+        f"{_outcome(story, run_dir)}{_key_figures(story)}</header>"
+    )
+
+
+def _outcome(story: Story, run_dir: Path) -> str:
+    end = story.end or {}
+    total = as_number(story.run.get("total_updates"))
+    parts = []
+    if end.get("stop_reason"):
+        reason = escape(str(end["stop_reason"]).strip())
+        parts.append(f'<p class="reason {escape(story.status)}">{reason}</p>')
+    if story.status == IN_PROGRESS:
+        last = f"Last event {clock(story.last_event)}."
+        parts.append(f"<p>No end has been written: the run is going on, or was killed. {last}</p>")
+    if total and story.status != "finished":
+        share = min(1.0, story.last_update / total)
+        parts.append(f"<p>{story.last_update:,} of {total:,.0f} updates, {share:.0%}.</p>")
+        parts.append(f'<div class=progress><span style="width:{share:.1%}"></span></div>')
+    if end.get("resumable"):
+        command = f"snugfit resume {shlex.quote(str(run_dir))}"
+        parts.append(f"<p>Go on with <code>{escape(command)}</code></p>")
+    return "".join(parts)
+
+
+def _key_figures(story: Story) -> str:
+    end = story.end or {}
+    total = as_number(story.run.get("total_updates"))
+    figures = [
+        _best_figure(story),
+        ("Updates", f"{story.last_update:,}", f"of {total:,.0f} planned" if total else ""),
+    ]
+    epochs = as_number(end.get("epochs"))
+    if epochs is None and story.updates:
+        epochs = as_number(story.updates[-1].get("epoch"))
+    if epochs is not None:
+        figures.append(("Epochs", format_number(round(epochs, 2)), ""))
+    figures.append(("Duration", format_seconds(as_number(end.get("seconds")) or story.seconds), ""))
+    speeds = sorted(story.measured("examples_per_second"))
+    speed = as_number(end.get("examples_per_second")) or (speeds[len(speeds) // 2] if speeds else None)
+    if speed is not None:
+        figures.append(("Throughput", format_number(speed), "examples/s"))
+    memory = as_number(end.get("peak_memory_bytes")) or max(story.measured("memory_bytes"), default=None)
+    if memory is not None:
+        figures.append(("Peak memory", format_bytes(memory), ""))
+    parameters = mapping(story.run.get("parameters"))
+    size, trainable = as_number(parameters.get("total")), as_number(parameters.get("trainable"))
+    if size is not None:
+        told = (
+            ""
+            if trainable is None
+            else "all trainable"
+            if trainable == size
+            else f"{trainable:,.0f} trainable"
+        )
+        figures.append(("Parameters", shortened(size), told))
+    body = "".join(
+        f"<div><dt>{escape(term)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+        for term, value, more in figures
+    )
+    return f"<dl class=figures>{body}</dl>"
+
+
+def _best_figure(story: Story) -> tuple[str, str, str]:
+    if story.best is not None:
+        update, metrics = story.best
+        monitored = story.monitored
+        value = None if monitored is None else as_number(metrics.get(monitored))
+        if monitored is not None and value is not None:
+            return f"Best {monitored.replace('_', ' ')}", format_number(value), f"at update {update:,}"
+        readings = [f"{name.replace('_', ' ')} {written(metrics[name], name)}" for name in metrics]
+        return "Best update", f"{update:,}", ", ".join(readings[:MOST_READINGS])
+    losses = story.measured("loss")
+    if losses:
+        return "Last training loss", format_number(losses[-1]), "" if story.evaluations else "not evaluated"
+    return "Best", "none", "nothing was measured"
+
+
+def curves(drawn: Sequence[Chart], frame: Frame) -> str:
+    if not drawn:
+        return "<section><h2>Curves</h2><p>No update has been recorded yet.</p></section>"
+    kinds = [kind for kind in LEGEND if any(mark.kind == kind for mark in frame.marks)]
+    keys = "".join(f'<li><i class="key mark {kind}"></i>{LEGEND[kind]}</li>' for kind in kinds)
+    legend = f"<ul class=legend>{keys}</ul>" if keys else ""
+    body = "".join(figure(chart, frame, first=chart is drawn[0]) for chart in drawn)
+    return f"<section><h2>Curves</h2>{legend}<div class=charts>{body}</div></section>"
+
+
+def evaluations(story: Story) -> str:
+    names = list(dict.fromkeys(name for event in story.evaluations for name in mapping(event.get("metrics"))))
+    names = names[:MOST_METRICS]
+    shown = story.evaluations[-MOST_ROWS:]
+    if not shown:
+        return ""
+    columns = [
+        [written(event.get("update")) for event in shown],
+        aligned([event.get("epoch") for event in shown], decimals=2),
+        *(
+            aligned([mapping(event.get("metrics")).get(name) for event in shown], decimals=4)
+            for name in names
+        ),
+        [str(event.get("weights", "")) for event in shown],
+        ["best so far" if event.get("best") else "" for event in shown],
+    ]
+    head = ["update", "epoch", *names, "weights", ""]
+    body = table(head, list(zip(*columns, strict=True)), numbers=2 + len(names))
+    return f"<section class=close>{details(f'All evaluations ({len(story.evaluations):,})', body)}</section>"
+
+
+def incidents(story: Story) -> str:
+    groups: dict[tuple[str, str], list[Incident]] = {}
+    for incident in story.incidents:
+        alike = re.sub(
+            r"\d[\d.]*", "#", incident.text
+        )  # a window's number or file does not make it another kind
+        groups.setdefault((incident.kind, alike), []).append(incident)
+    if not groups:
+        return ""
+    items = "".join(
+        f'<li><i class="key mark {kind}"></i><div>{escape(_told(group))}'
+        f"<small>{escape(_occasions(group))}</small></div></li>"
+        for (kind, _), group in list(groups.items())[:MOST_INCIDENTS]
+    )
+    rest = len(groups) - MOST_INCIDENTS
+    more = f"<p class=note>{counted(rest, 'more kind')} in events.jsonl.</p>" if rest > 0 else ""
+    return f"<section><h2>What happened on the way</h2><ul class=incidents>{items}</ul>{more}</section>"
+
+
+def _told(group: Sequence[Incident]) -> str:
+    text = group[0].text
+    first = "" if all(incident.text == text for incident in group) else ", the first"
+    if group[0].kind == "skipped":
+        return f"{counted(len(group), 'window')} skipped{first}: {text}"
+    return f"Warning{first}: {text}" if group[0].kind == "warning" else text
+
+
+def _occasions(group: Sequence[Incident]) -> str:
+    first, last = group[0], group[-1]
+    if len(group) == 1:
+        window = "" if first.window is None or first.kind != "skipped" else f"window {first.window:,}, "
+        elapsed = format_seconds(max(0.0, first.seconds))
+        return f"{window}after update {first.update:,.0f}, {elapsed} from the start"
+    times = "" if first.kind == "skipped" else f"{len(group):,} times, "
+    return f"{times}from update {first.update:,.0f} to update {last.update:,.0f}"
+
+
+def data(story: Story) -> str:
+    counts = mapping(story.run.get("data"))
+    if not counts:
+        return ""
+    skipped = {
+        str(reason): as_number(number) or 0 for reason, number in mapping(counts.get("skipped")).items()
+    }
+    names = {"train": "training examples", "validation": "validation examples"}
+    rows = [(name, counts[key]) for key, name in names.items() if counts.get(key) is not None]
+    rows.append(("skipped rows", int(sum(skipped.values()))))
+    rows += [(f"– {reason}", number) for reason, number in skipped.items()]
+    rest = {key: value for key, value in counts.items() if key not in (*names, "skipped", "labels")}
+    body = facts([*rows, *flat(rest)])
+    labels = {str(name): as_number(number) or 0 for name, number in mapping(counts.get("labels")).items()}
+    return f"<section><h2>Data</h2><div class=columns><div>{body}</div>{_label_bars(labels)}</div></section>"
+
+
+def _label_bars(labels: dict[str, float]) -> str:
+    if not labels:
+        return ""
+    total, largest = sum(labels.values()) or 1, max(labels.values()) or 1
+    ordered = sorted(labels.items(), key=lambda label: -label[1])
+    rows = "".join(
+        f"<tr><th scope=row>{escape(name)}</th>"
+        f'<td class=bar><span style="width:{count / largest:.1%}"></span></td>'
+        f"<td class=number>{count:,.0f}</td><td class=number>{count / total:.1%}</td></tr>"
+        for name, count in ordered[:MOST_LABELS]
+    )
+    rest = ordered[MOST_LABELS:]
+    more = ""
+    if rest:
+        more = f"<p class=note>{counted(len(rest), 'rarer label')}, down to {rest[-1][1]:,.0f} examples.</p>"
+    title = "<caption>Examples for each label</caption>"
+    return f"<div><table class=bars>{title}<tbody>{rows}</tbody></table>{more}</div>"
+
+
+def setup(story: Story, plan: dict[str, Any]) -> str:
+    machine, versions = mapping(story.run.get("machine")), mapping(story.run.get("versions"))
+    body = "".join(
+        f"<div><h3>{title}</h3>{facts(flat(values))}</div>"
+        for title, values in (("Plan", plan), ("Machine", machine), ("Versions", versions))
+        if values
+    )
+    return f"<section><h2>How it was run</h2><div class=columns>{body}</div></section>" if body else ""
+
+
+def recipe(text: str) -> str:
+    if not text.strip():
+        return ""
+    lines = re.sub(r"(?m)^([ \-]*)([\w./]+)(:)(?=\s|$)", r"\1<b>\2</b>\3", escape(text.strip()))
+    body = details("The recipe, with every setting", f"<pre tabindex=0>{lines}</pre>")
+    return f"<section><h2>Recipe</h2>{body}</section>"
+
+
+def checkpoints(story: Story, run_dir: Path) -> str:
+    rows = [
+        [
+            written(event.get("update")),
+            str(event.get("path", "")),
+            written(event.get("seconds"), "seconds"),
+            "kept" if event.get("path") and (run_dir / str(event["path"])).exists() else "removed since",
+        ]
+        for event in story.checkpoints[-MOST_ROWS:]
+    ]
+    if not rows:
+        return ""
+    body = table(["update", "folder", "time to save", ""], rows, numbers=1)
+    if len(rows) > OPEN_ROWS:
+        body = details(f"All {len(story.checkpoints):,}", body)
+    return f"<section><h2>Checkpoints</h2>{body}</section>"
+
+
+def registered(story: Story) -> str:
+    models = "".join(
+        facts(flat({key: value for key, value in event.items() if key not in ("event", "time")}))
+        for event in story.registered
+    )
+    return f"<section><h2>Registered model</h2>{models}</section>" if models else ""
+
+
+def footer(story: Story) -> str:
+    torn = f" {counted(story.ignored, 'unreadable line')} left out." if story.ignored else ""
+    last = f"the last one of {clock(story.last_event)}"
+    return f"<footer>Made by Snugfit from this run’s events, {last}.{torn}</footer>"

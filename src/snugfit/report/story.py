@@ -1,0 +1,170 @@
+"""What a spool tells about a run, put in order once, so that the page only has to write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snugfit.errors import RunFolderError
+from snugfit.report.series import as_number
+from snugfit.report.svg import Mark
+from snugfit.tracking.spool import SPOOL_NAME, Event, read_events
+
+IN_PROGRESS = "in progress"
+MARK_PLACES = 100  # marks nearer to each other than this part of the axis become one
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A skipped window, a warning or a resume, at the update that had been reached."""
+
+    kind: str
+    update: float
+    seconds: float
+    text: str
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run as its events tell it.
+
+    `end` is None as long as no end has been written, so also when the process was killed.
+    """
+
+    name: str
+    id: str
+    run: Event
+    updates: Sequence[Event]
+    evaluations: Sequence[Event]
+    checkpoints: Sequence[Event]
+    registered: Sequence[Event]
+    incidents: Sequence[Incident]
+    end: Event | None
+    started: float
+    last_event: float
+    seconds: float
+    ignored: int = 0
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> str:
+        return str(self.end.get("status", "finished")) if self.end else IN_PROGRESS
+
+    @property
+    def last_update(self) -> int:
+        """Applied updates so far; an evaluation may stand alone, as in a run that only evaluates."""
+        reached = [event.get("update") for event in (*self.updates[-1:], *self.evaluations[-1:])]
+        return int(max((as_number(update) or 0 for update in reached), default=0))
+
+    @property
+    def monitored(self) -> str | None:
+        """The metric that decides which update is the best; None if the recipe leaves it open."""
+        named = mapping(self.recipe.get("evaluate")).get("best")
+        if named is None and self.best is not None and set(self.best[1]) == {"loss"}:
+            return "loss"
+        return None if named is None else str(named)
+
+    @property
+    def best(self) -> tuple[int, dict[str, Any]] | None:
+        """The best update and its metrics: what the end says, else the last evaluation that was the best."""
+        told = mapping((self.end or {}).get("best"))
+        if not told:
+            told = next((event for event in reversed(self.evaluations) if event.get("best")), {})
+        update = as_number(told.get("update"))
+        return None if update is None else (int(update), mapping(told.get("metrics")))
+
+    def measured(self, name: str) -> list[float]:
+        """The finite values of an update metric, in order."""
+        values = (as_number(mapping(event.get("metrics")).get(name)) for event in self.updates)
+        return [value for value in values if value is not None]
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """The value if it is a dictionary, else an empty one: events may come from another version."""
+    return value if isinstance(value, dict) else {}
+
+
+def read_story(run_dir: Path) -> Story:
+    """Read and order the events of a run's folder.
+
+    Raises:
+        RunFolderError: the folder has no spool that can be read, or nothing is in it.
+    """
+    events = read_events(run_dir / SPOOL_NAME)
+    if not events:
+        raise RunFolderError(
+            f"{run_dir / SPOOL_NAME}: no event has been written yet, so there is nothing to report."
+        )
+    kinds: dict[str, list[Event]] = {}
+    for event in events:
+        kinds.setdefault(event["event"], []).append(event)
+    run = kinds.get("run", [{}])[-1]
+    resolved = run_dir.resolve()
+    # an end that was followed by a resume is not the end
+    closing = [event for event in events if event["event"] in ("run", "resume", "end")]
+    return Story(
+        name=str(run.get("name") or resolved.parent.name),
+        id=str(run.get("id") or resolved.name),
+        run=run,
+        updates=kinds.get("update", []),
+        evaluations=kinds.get("evaluation", []),
+        checkpoints=kinds.get("checkpoint", []),
+        registered=kinds.get("register", []),
+        incidents=_incidents(events),
+        end=closing[-1] if closing and closing[-1]["event"] == "end" else None,
+        started=_time(events[0]),
+        last_event=_time(events[-1]),
+        seconds=_worked_seconds(events),
+        ignored=events.ignored,
+        recipe=mapping(run.get("recipe")),
+    )
+
+
+def _incidents(events: Sequence[Event]) -> list[Incident]:
+    incidents, update, start = [], 0.0, _time(events[0])
+    for event in events:
+        kind = event["event"]
+        if kind == "resume" or (kind == "update" and event.get("applied", True)):
+            update = as_number(event.get("update")) or update
+        if kind not in ("skipped", "warning", "resume"):
+            continue
+        window = as_number(event.get("window"))
+        text = {
+            "skipped": str(event.get("reason") or "no reason given"),
+            "warning": str(event.get("message") or "no message"),
+            "resume": f"Resumed from update {update:,.0f}.",
+        }[kind]
+        place = None if window is None else int(window)
+        incidents.append(Incident(kind, update, _time(event) - start, text, place))
+    return incidents
+
+
+def marks(incidents: Sequence[Incident], end: float) -> list[Mark]:
+    """Incidents as marks for the charts; those of one kind that would cover each other are one mark."""
+    crowds: dict[tuple[str, int], list[Incident]] = {}
+    for incident in incidents:
+        crowds.setdefault((incident.kind, int(incident.update / end * MARK_PLACES)), []).append(incident)
+    drawn = []
+    for (kind, _), crowd in crowds.items():
+        title = f"{kind.capitalize()} after update {crowd[0].update:,.0f}: {crowd[0].text}"
+        more = f" (and {len(crowd) - 1:,} more here)" if len(crowd) > 1 else ""
+        drawn.append(Mark(crowd[0].update, kind, title + more))
+    return drawn
+
+
+def _worked_seconds(events: Sequence[Event]) -> float:
+    """Seconds between the first and last event of each process; the pauses before a resume do not count."""
+    total, first, last = 0.0, None, 0.0
+    for event in events:
+        if first is None or event["event"] in ("run", "resume"):
+            total += last - first if first is not None else 0.0
+            first = _time(event)
+        last = _time(event)
+    return total + (last - first if first is not None else 0.0)
+
+
+def _time(event: Event) -> float:
+    return as_number(event.get("time")) or 0.0

@@ -1,0 +1,264 @@
+"""Line charts as inline SVG that keeps its type size at any width.
+
+Everything is placed in percent of the plot; only the curves live in a nested `<svg>` that stretches, with
+strokes that do not. So one drawing serves a phone and a desktop, without scripts.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from snugfit.report.series import (
+    Point,
+    decimate,
+    format_number,
+    is_plottable,
+    nice_ticks,
+    padded,
+    robust_range,
+    smooth,
+    tick_labels,
+)
+
+GRID = 1000  # the nested drawing's own units in each direction
+MOST_DOTS = 60
+FEWEST_TO_SMOOTH = 20
+
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+
+
+def escape(text: object) -> str:
+    """Text for HTML, without the user and password of an address: a page is passed on."""
+    return html.escape(_CREDENTIALS.sub("://…@", str(text)))
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point that shows its reading when the pointer rests on it; `best` gets a ring."""
+
+    x: float
+    y: float
+    title: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average."""
+
+    name: str
+    points: Sequence[Point]
+    tone: int = 1
+    dots: Sequence[Dot] = ()
+    noisy: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at an update: kind is "skipped", "warning" or "resume"."""
+
+    x: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A titled plot of one or more series over updates."""
+
+    title: str
+    unit: str
+    series: Sequence[Series]
+    from_zero: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the charts of a page share: the axis of updates from 0 to `end`, the marks, how finely to draw."""
+
+    end: float
+    marks: Sequence[Mark] = ()
+    x_name: str = "update"
+    columns: int = 480
+
+    def x(self, value: float) -> float:
+        return value / self.end
+
+
+@dataclass(frozen=True)
+class Axis:
+    low: float
+    high: float
+
+    def height(self, value: float) -> float:
+        """0 at the top of the plot, 1 at the bottom."""
+        return (self.high - value) / (self.high - self.low)
+
+
+def figure(chart: Chart, frame: Frame, *, first: bool = True) -> str:
+    """The chart with its heading, legend and notes as a `<figure>`.
+
+    Args:
+        first: spell out the marks; the other charts of a page refer to those.
+    """
+    axis = _axis(chart)
+    marks = _marks(frame) if first else '<use href="#marks"/>'
+    body = "".join(_layers(series, axis, frame) for series in chart.series)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in _notes(chart, axis))
+    title = f'aria-label="{escape(_summary(chart))}"><title>{escape(chart.title)}</title>'
+    return (
+        f"<figure{' class=wide' if chart.wide else ''}><figcaption><h3>{escape(chart.title)}</h3>"
+        f"<span class=unit>{escape(chart.unit)}</span>{_legend(chart)}</figcaption>"
+        f"<svg class=plot role=img {title}{_horizontal(axis, 5 if chart.wide else 4)}{_vertical(frame)}"
+        f"{marks}{body}</svg><div class=note>{notes}</div></figure>"
+    )
+
+
+def _axis(chart: Chart) -> Axis:
+    ranges = [
+        robust_range([y for _, y in series.points] + [dot.y for dot in series.dots])
+        for series in chart.series
+    ]
+    found = [ends for ends in ranges if ends is not None] or [(0.0, 1.0)]
+    low, high = min(low for low, _ in found), max(high for _, high in found)
+    return Axis(*padded(low, high, from_zero=chart.from_zero))
+
+
+def _horizontal(axis: Axis, count: int) -> str:
+    ticks = nice_ticks(axis.low, axis.high, count)
+    return "".join(
+        f'<line class=rule x1="0" x2="100%" y1="{axis.height(tick):.2%}" y2="{axis.height(tick):.2%}"/>'
+        f'<text class=y x="-8" y="{axis.height(tick):.2%}" dy="4">{label}</text>'
+        for tick, label in zip(ticks, tick_labels(ticks), strict=True)
+    )
+
+
+def _vertical(frame: Frame) -> str:
+    count = 5 if frame.end < 1e4 else 4 if frame.end < 1e5 else 3  # the longer the labels, the fewer
+    ticks = nice_ticks(0.0, frame.end, count, whole=True)
+    labels = ""
+    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
+        # a label at the very end is set flush with it, or a phone would scroll sideways for it
+        style = "x end" if frame.x(tick) > 0.99 else "x"
+        labels += f'<text class="{style}" x="{frame.x(tick):.2%}" y="100%" dy="18">{label}</text>'
+    return (
+        f'<line class=base x1="0" x2="100%" y1="100%" y2="100%"/>{labels}'
+        f'<text class="x end" x="100%" y="100%" dy="34">{escape(frame.x_name)}</text>'
+    )
+
+
+def _marks(frame: Frame) -> str:
+    ends = {"resume": ("0", "100%"), "skipped": ("95%", "100%"), "warning": ("0", "5%")}
+    drawn = []
+    for mark in frame.marks:
+        top, bottom = ends[mark.kind]
+        place = f"{frame.x(mark.x):.2%}"
+        drawn.append(
+            f'<line class="mark {mark.kind}" x1="{place}" x2="{place}" y1="{top}" y2="{bottom}">'
+            f"<title>{escape(mark.title)}</title></line>"
+        )
+    return f"<g id=marks>{''.join(drawn)}</g>"
+
+
+def _layers(series: Series, axis: Axis, frame: Frame) -> str:
+    curves = [("faint" if is_smoothed(series) else "curve", series.points)]
+    if is_smoothed(series):
+        # what lies beyond the axis would lift the average for long after
+        inside = [(x, y if axis.low <= y <= axis.high else math.nan) for x, y in series.points]
+        curves.append(("curve", smooth(inside, smoothing_reach(len(inside)))))
+    paths = "".join(
+        f'<path class="{style} tone{series.tone}" d="{path(decimate(points, frame.columns), axis, frame)}"/>'
+        for style, points in curves
+    )
+    stretched = f'viewBox="0 0 {GRID} {GRID}" preserveAspectRatio="none" width="100%" height="100%"'
+    return f"<svg {stretched}>{paths}</svg>" + "".join(
+        _dot(dot, series.tone, axis, frame) for dot in _dots(series)
+    )
+
+
+def _dot(dot: Dot, tone: int, axis: Axis, frame: Frame) -> str:
+    if not is_plottable(dot.y):
+        return ""
+    place = f'cx="{frame.x(dot.x):.2%}" cy="{axis.height(dot.y):.2%}"'
+    ring = f'<circle class="ring tone{tone}" {place} r="7"/>' if dot.best else ""
+    return f'{ring}<circle class="dot tone{tone}" {place} r="3.5"><title>{escape(dot.title)}</title></circle>'
+
+
+def _dots(series: Series) -> Iterable[Dot]:
+    if not series.dots:
+        lonely = [point for point in series.points if is_plottable(point[1])]
+        return [Dot(x, y, f"{series.name} {format_number(y)}") for x, y in lonely] if len(lonely) == 1 else []
+    return series.dots if len(series.dots) <= MOST_DOTS else [dot for dot in series.dots if dot.best]
+
+
+def path(points: Iterable[Point], axis: Axis, frame: Frame) -> str:
+    """The curve's commands on the GRID; a value that has no place breaks it, a lonely one becomes a dot."""
+    runs: list[list[str]] = [[]]
+    for x, y in points:
+        if not is_plottable(y):
+            runs.append([])
+            continue
+        height = min(max(axis.height(y), -1.0), 2.0)  # far outside, only the direction matters
+        place = f"{frame.x(x) * GRID:.0f} {height * GRID:.0f}"
+        if not runs[-1] or runs[-1][-1] != place:
+            runs[-1].append(place)
+    return "".join(f"M{'L'.join(run)}" + ("h0" if len(run) == 1 else "") for run in runs if run)
+
+
+def is_smoothed(series: Series) -> bool:
+    """Whether the series gets an average drawn over it: it is noisy and long enough."""
+    return series.noisy and len(series.points) >= FEWEST_TO_SMOOTH
+
+
+def smoothing_reach(count: int) -> float:
+    """Points over which the average forgets: a hundredth of the run, at least two points."""
+    return max(2.0, count / 100)
+
+
+def _legend(chart: Chart) -> str:
+    several = len(chart.series) > 1
+    smoothed = [series for series in chart.series if is_smoothed(series)]
+    keys = [(f"faint tone{series.tone}", "each update") for series in smoothed[:1]]
+    for series in chart.series:
+        words = [series.name] * several + ["smoothed"] * is_smoothed(series)
+        if words:
+            keys.append((f"tone{series.tone}", ", ".join(words)))
+    entries = "".join(f'<li><i class="key {style}"></i>{escape(text)}</li>' for style, text in keys)
+    return f"<ul class=legend>{entries}</ul>" if entries else ""
+
+
+def _summary(chart: Chart) -> str:
+    readings = []
+    for series in chart.series:
+        values = [y for _, y in series.points if is_plottable(y)]
+        if values:
+            readings.append(
+                f"{series.name}: first {format_number(values[0])}, last {format_number(values[-1])}, "
+                f"lowest {format_number(min(values))}, highest {format_number(max(values))}"
+            )
+    return f"{chart.title} by update. " + ("; ".join(readings) or "no values") + "."
+
+
+def _notes(chart: Chart, axis: Axis) -> list[str]:
+    notes = []
+    for series in chart.series:
+        values = [(y, x) for x, y in series.points if is_plottable(y)]
+        name = series.name.capitalize()
+        gaps = len(series.points) - len(values)
+        if gaps:
+            notes.append(f"{name}: {gaps:,} value{'s' * (gaps > 1)} not finite, left out.")
+        for beyond, extreme, word in (
+            ([pair for pair in values if pair[0] > axis.high], max, "above"),
+            ([pair for pair in values if pair[0] < axis.low], min, "below"),
+        ):
+            if beyond:
+                value, update = extreme(beyond)
+                count = f"{len(beyond):,} values" if len(beyond) > 1 else "1 value"
+                furthest = f"{format_number(value)} at update {update:,.0f}"
+                notes.append(f"{name}: {count} {word} the axis, the furthest {furthest}.")
+    return notes
