@@ -1,0 +1,95 @@
+"""Snugfit trains and fine-tunes PyTorch models inside the memory and the time you have.
+
+    import snugfit as sf
+
+    sf.train(model, data, optimizer=sf.AdamW(learning_rate=1e-3), techniques=[sf.EMA()])
+    step = sf.Step(model, sf.SGD(learning_rate=0.1), loss="cross_entropy")  # in a loop of your own
+
+Names are loaded when they are first used, so `import snugfit` costs next to nothing. Besides those of `__all__`,
+every technique's class is here under its own name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from snugfit import techniques as techniques
+    from snugfit.api import train as train
+    from snugfit.core.losses import LossTerms as LossTerms
+    from snugfit.core.technique import Card as Card
+    from snugfit.core.technique import Seams as Seams
+    from snugfit.core.technique import Technique as Technique
+    from snugfit.errors import SnugfitError as SnugfitError
+    from snugfit.errors import TrainingFailed as TrainingFailed
+    from snugfit.errors import UserError as UserError
+    from snugfit.recipe import Recipe as Recipe
+    from snugfit.recipe import load_recipe as load_recipe
+    from snugfit.techniques.learning.adamw import AdamW as AdamW
+    from snugfit.techniques.learning.clip_norm import ClipNorm as ClipNorm
+    from snugfit.techniques.learning.constant import Constant as Constant
+    from snugfit.techniques.learning.cosine import Cosine as Cosine
+    from snugfit.techniques.learning.ema import EMA as EMA
+    from snugfit.techniques.learning.flat_cosine import FlatCosine as FlatCosine
+    from snugfit.techniques.learning.gradient_cache import GradientCache as GradientCache
+    from snugfit.techniques.learning.hard_examples import HardExamples as HardExamples
+    from snugfit.techniques.learning.label_smoothing import LabelSmoothing as LabelSmoothing
+    from snugfit.techniques.learning.linear import Linear as Linear
+    from snugfit.techniques.learning.sam import SAM as SAM
+    from snugfit.techniques.learning.sgd import SGD as SGD
+    from snugfit.techniques.numerics.bf16 import BF16 as BF16
+    from snugfit.training.loop import RunResult as RunResult
+    from snugfit.training.step import Step as Step
+    from snugfit.training.step import StepResult as StepResult
+
+_HOMES = {
+    "Card": "snugfit.core.technique",
+    "LossTerms": "snugfit.core.losses",
+    "Recipe": "snugfit.recipe",
+    "RunResult": "snugfit.training.loop",
+    "Seams": "snugfit.core.technique",
+    "SnugfitError": "snugfit.errors",
+    "Step": "snugfit.training.step",
+    "StepResult": "snugfit.training.step",
+    "Technique": "snugfit.core.technique",
+    "TrainingFailed": "snugfit.errors",
+    "UserError": "snugfit.errors",
+    "load_recipe": "snugfit.recipe",
+    "train": "snugfit.api",
+}
+
+__all__ = sorted([*_HOMES, "techniques"])
+
+if not TYPE_CHECKING:  # type checkers know the names from the imports above, and so see a misspelt one
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            found = getattr(import_module(_HOMES[name]), name)
+        elif name == "techniques":
+            found = import_module("snugfit.techniques")
+        else:
+            found = _technique(name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *(found.__name__ for found in _discover())})
+
+
+def _technique(name: str) -> Any:
+    """The technique whose class has this name."""
+    # a class's name begins with a capital; other names are asked for by tools that look for protocols
+    found = (
+        [technique for technique in _discover() if technique.__name__ == name] if name[:1].isupper() else []
+    )
+    if not found:
+        raise AttributeError(f"module 'snugfit' has no attribute '{name}'")
+    return found[0]
+
+
+def _discover() -> list[type]:
+    from snugfit.techniques import discover
+
+    return list(discover().values())

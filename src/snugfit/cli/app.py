@@ -1,0 +1,275 @@
+"""The commands. Heavy libraries are loaded by the command that needs them.
+
+Results go to stdout, with `--json` as one object on the last line; everything else goes to stderr. Exit codes:
+0 finished, 1 the run failed, 2 the input is wrong, 75 stopped and resumable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snugfit.cli.output import refuse, show, usage, write
+from snugfit.cli.training import Options, finish, split, train_inferred, train_recipe
+from snugfit.errors import SettingError, SnugfitError
+
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    epilog="Begin with: snugfit train --data my.csv --text title,text --label label --model NAME_OR_FOLDER",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+track_app = typer.Typer(rich_markup_mode=None)
+app.add_typer(track_app, name="track", help="Send runs to a tracker.")
+
+_Recipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
+_Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings over the recipe's: train.epochs=1."),
+]
+_Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
+_Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="A run's folder, or a stored model: models:/agnews@champion.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
+_StopAfter = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h) with exit code 75."),
+]
+_FastDevRun = Annotated[
+    bool, typer.Option("--fast-dev-run", help="Two updates, evaluate, save and load back.")
+]
+_OverfitBatches = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Train on N batches only: can it learn them by heart?")
+]
+_BadRows = Annotated[str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(version("snugfit"))
+        except PackageNotFoundError:
+            print("unknown: this copy is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train and fine-tune PyTorch models inside the memory and the time you have."""
+
+
+@app.command(epilog="Example: snugfit train agnews.yaml train.epochs=1 --stop-after 2h")
+def train(
+    recipe: _Recipe = None,
+    overrides: _Overrides = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Without a recipe: the training rows.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="COLUMNS", help="The columns of text: title,text.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of labels.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="A Hugging Face name or folder.")] = None,
+    stop_after: _StopAfter = None,
+    fast_dev_run: _FastDevRun = False,
+    overfit_batches: _OverfitBatches = None,
+    as_json: _Json = False,
+    quiet: _Quiet = False,
+) -> int:
+    """Train from a recipe, or from a data file.
+
+    Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
+    """
+    options = Options(stop_after, fast_dev_run, overfit_batches)
+    path, changes = split(recipe, overrides)
+    columns = {"--data": data, "--text": text, "--label": label, "--model": model}
+    if path is None:
+        return train_inferred(columns, changes, options, as_json, quiet)
+    given = [option for option, value in columns.items() if value is not None]
+    if given:
+        raise SettingError(
+            f"{given[0]}: with a recipe, write the setting as key=value, such as data.train=FILE."
+        )
+    from snugfit.recipe import load_recipe
+
+    return train_recipe(load_recipe(path, changes), options, as_json, quiet)
+
+
+@app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
+def resume(run: _Run, stop_after: _StopAfter = None, as_json: _Json = False, quiet: _Quiet = False) -> int:
+    """Go on with a stopped or killed run.
+
+    It goes on from its newest valid checkpoint, bit for bit as if it had never stopped.
+    """
+    options = Options(stop_after)
+    from snugfit import api
+    from snugfit.display import TerminalDisplay
+
+    with TerminalDisplay(quiet=quiet) as display:
+        result = api.resume_run(run, options.make(), display)
+    return finish(result, as_json)
+
+
+@app.command(epilog="Example: snugfit evaluate runs/agnews/20261121-0930-1a2b test.csv")
+def evaluate(
+    source: _Source,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Labelled rows, with the columns of the training.")
+    ],
+    metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
+    bad_rows: _BadRows = "fail",
+    as_json: _Json = False,
+) -> None:
+    """Score the best model of a run on labelled rows."""
+    from snugfit import api
+
+    asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
+    show(api.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows), as_json)
+
+
+@app.command(epilog="Example: snugfit predict models:/agnews@champion new.csv -o predictions.csv")
+def predict(
+    source: _Source,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Rows with the columns of text of the training.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write.")],
+    bad_rows: _BadRows = "fail",
+    as_json: _Json = False,
+) -> None:
+    """Write rows with their predictions.
+
+    The file has the columns of DATA, and 'prediction' and 'probability'.
+    """
+    from snugfit import api
+
+    show(api.predict_rows(source, data, output, bad_rows=bad_rows), as_json)
+
+
+@app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")
+def report(run: _Run, as_json: _Json = False) -> None:
+    """Write a run's report.html anew."""
+    from snugfit.report.page import write_report
+
+    show({"report": str(write_report(run))}, as_json)
+
+
+@app.command(epilog="Example: snugfit plan agnews.yaml plan.micro_batch=8")
+def plan(recipe: _Recipe = None, overrides: _Overrides = None, as_json: _Json = False) -> None:
+    """Show how a recipe would run here; trains nothing."""
+    path, changes = split(recipe, overrides)
+    if path is None:
+        raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
+    from snugfit import api
+    from snugfit.recipe import load_recipe
+
+    checked = load_recipe(path, changes)
+    about = {"name": checked.name, "task": checked.task, "model": checked.model}
+    show({**about, **api.plan_recipe(checked)}, as_json)
+
+
+@app.command(epilog="Example: snugfit techniques ema")
+def techniques(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One technique, in full.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """List what recipes can use, or describe one of them."""
+    from snugfit.recipe import catalogue
+
+    cards = catalogue.cards(name)
+    if as_json:
+        show({"techniques": cards}, as_json)
+    else:
+        print(catalogue.listing(cards) if name is None else catalogue.page(cards[0]))
+
+
+@app.command(epilog="Example: snugfit schema -o snugfit.schema.json")
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Print the JSON schema of recipes, for editors.
+
+    An editor finds it by a recipe's first line: # yaml-language-server: $schema=snugfit.schema.json
+    """
+    from snugfit.recipe import json_schema
+
+    found = json_schema()
+    if output is not None:
+        write(output, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        show({"schema": str(output)}, as_json)
+    elif as_json:
+        show(found, as_json)
+    else:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+@track_app.callback()
+def _track() -> None:
+    """Send runs to a tracker."""
+
+
+@track_app.command(
+    epilog="Example: snugfit track replay runs/agnews/20261121-0930-1a2b --uri http://host:5000"
+)
+def replay(
+    run: _Run,
+    uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="Another tracker than the run's own.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Send what a run's tracker has not got yet.
+
+    With another tracker's address, the whole run is sent there.
+    """
+    from snugfit.tracking.sender import replay as send
+    from snugfit.tracking.uri import redact
+
+    found = send(run, uri)
+    show({**dataclasses.asdict(found), "uri": redact(found.uri)}, as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in arguments
+    try:
+        code = app(arguments or ["--help"], prog_name="snugfit", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except SnugfitError as error:
+        return refuse(type(error).__name__, str(error), error.exit_code, as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
+    except BrokenPipeError:
+        # the reader of stdout has seen enough; the interpreter must not try to flush the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if hasattr(
+            error, "format_message"
+        ):  # typer's, whose classes change their home from version to version
+            return refuse("UsageError", usage(error), 2, as_json)
+        if as_json:
+            print(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}), flush=True)
+        raise

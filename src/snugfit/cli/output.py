@@ -1,0 +1,78 @@
+"""Results on stdout, errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from snugfit.errors import RunFolderError
+from snugfit.units import format_bytes
+
+
+def show(found: Mapping[str, Any], as_json: bool) -> None:
+    """A result on stdout, as one JSON object or as lines."""
+    if as_json:
+        print(json.dumps(_strict(found)))
+        return
+    for key, value in found.items():
+        text = _plain(key, value)
+        if text:
+            print(f"{key.removesuffix('_bytes'):<20}{text}")
+
+
+def _plain(key: str, value: Any) -> str:
+    if value is None or value in ({}, []):
+        return ""
+    if isinstance(value, Mapping):
+        parts = [(name, _plain(name, entry), isinstance(entry, Mapping)) for name, entry in value.items()]
+        return ", ".join(
+            f"{name} ({text})" if nested else f"{name} {text}" for name, text, nested in parts if text
+        )
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_plain(key, entry) for entry in value)
+    if key.endswith("_bytes"):
+        return format_bytes(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _strict(value: Any) -> Any:
+    """The same with non-finite numbers as strings, which strict JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {key: _strict(entry) for key, entry in value.items()}
+    return [_strict(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that the user named.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"--output: {path} cannot be written: {error.strerror}.") from error
+
+
+def usage(error: Any) -> str:
+    """The message of one of typer's errors, with where to find help."""
+    context = getattr(error, "ctx", None)
+    command = "snugfit" if context is None else context.command_path
+    message = error.format_message().replace("?.", "?")
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} For help: {command} --help"
+
+
+def refuse(kind: str, message: str, code: int, as_json: bool) -> int:
+    """Say what is wrong, on stderr and for programs also as an object on stdout; returns the exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": {"kind": kind, "message": message}}), flush=True)
+    return code

@@ -1,0 +1,7 @@
+"""What a run shows on the terminal."""
+
+from __future__ import annotations
+
+from snugfit.display.terminal import TerminalDisplay
+
+__all__ = ["TerminalDisplay"]

@@ -1,0 +1,130 @@
+"""Where the text goes: a terminal with a bar that is drawn again and again, or a file with plain lines."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from snugfit.display.standing import Standing
+from snugfit.display.words import progress_parts
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_BAR_LEAST = 10
+_GAP = "  "
+
+
+class Screen(Protocol):
+    """Takes lines that stay, and progress that may be drawn over."""
+
+    interval: float
+
+    def say(self, text: str, style: str = "") -> None: ...
+
+    def wait(self, text: str) -> None: ...
+
+    def progress(self, standing: Standing) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make_screen(stream: TextIO | None) -> Screen:
+    """The screen that fits the stream, stderr by default."""
+    if (stream or sys.stderr).isatty():
+        screen = LiveScreen(stream)
+        if screen.can_redraw:
+            return screen
+    return PlainScreen(stream or sys.stderr)
+
+
+class PlainScreen:
+    """Lines only, for logs."""
+
+    interval = 10.0
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def say(self, text: str, style: str = "") -> None:
+        print(text, file=self._stream, flush=True)
+
+    def wait(self, text: str) -> None:
+        """Nothing: a log needs no sign of life before the first line."""
+
+    def progress(self, standing: Standing) -> None:
+        self.say(_GAP.join(text.strip() for _, text in progress_parts(standing)))
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+class LiveScreen:
+    """One line at the bottom, drawn only when asked: no thread runs beside the training."""
+
+    interval = 0.1
+
+    def __init__(self, stream: TextIO | None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._waiting = ""
+        self._standing: Standing | None = None
+        self._console = Console(
+            file=stream, stderr=stream is None, highlight=False, markup=False, emoji=False
+        )
+        self.can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+            get_renderable=self._line,
+        )
+
+    def say(self, text: str, style: str = "") -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text, style), soft_wrap=True)
+
+    def wait(self, text: str) -> None:
+        self._waiting = text
+        self._draw()
+
+    def progress(self, standing: Standing) -> None:
+        self._standing = standing
+        self._draw()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _draw(self) -> None:
+        if not self._live.is_started:
+            self._live.start()
+        self._live.refresh()
+
+    def _line(self) -> Text:
+        from rich.text import Text
+
+        if self._standing is None:
+            return Text(self._waiting, "dim", no_wrap=True, overflow="crop")
+        # room for the ^C that a terminal writes behind the bar
+        return bar_line(self._standing, self._console.width - 3, self._console.encoding.startswith("utf"))
+
+
+def bar_line(standing: Standing, width: int, unicode: bool = True) -> Text:
+    """Bar and figures on one line of at most `width` columns; what does not fit is left out by its rank."""
+    from rich.text import Text
+
+    parts = progress_parts(standing)
+    least = _BAR_LEAST if standing.total else 0
+    while len(parts) > 1 and sum(len(text) + len(_GAP) for _, text in parts) + least > width:
+        parts.remove(max(parts))
+    line = Text(no_wrap=True, overflow="crop")
+    if standing.total:
+        room = min(40, width - sum(len(text) + len(_GAP) for _, text in parts))
+        done = max(0, min(room, round(room * standing.window / standing.total)))
+        full, empty = ("━", "─") if unicode else ("#", "-")
+        line.append(full * done, "green").append(empty * (room - done), "dim").append(_GAP)
+    line.append(_GAP.join(text for _, text in parts))
+    return line

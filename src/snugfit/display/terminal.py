@@ -1,0 +1,152 @@
+"""A run's events on the terminal.
+
+A display sees every event and changes nothing. It writes to stderr, so that stdout stays free for results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from snugfit.display.screens import Screen, make_screen
+from snugfit.display.standing import Standing
+from snugfit.display.words import (
+    end_lines,
+    evaluation_line,
+    evaluation_names,
+    header_lines,
+    next_lines,
+    table_row,
+)
+
+_MOST_TIME = 0.02
+"""The part of a run's time that drawing may take."""
+_SHOWN_SKIPS = 5
+_BEFORE_HEADER = ("warning", "resume")
+_STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
+
+Event = Mapping[str, Any]
+
+
+class TerminalDisplay:
+    """Shows events: `display(event)`. A context; on leaving it the bar goes away and what to do next is said.
+
+    Args:
+        quiet: show nothing at all.
+        stream: stderr by default. If it is not a terminal it gets plain lines, about every ten seconds and at each
+            evaluation.
+    """
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._screen: Screen | None = None if quiet else make_screen(stream)
+        self._standing = Standing()
+        self._next_draw = 0.0
+        self._early: list[Event] = []
+        self._columns: list[str] = []
+        self._skipped = 0
+        self._end: Event | None = None
+        self._registered = ""
+
+    def __enter__(self) -> Self:
+        if self._screen is not None:
+            self._screen.wait("reading the data and the model …")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __call__(self, event: Event) -> None:
+        screen = self._screen
+        if screen is None:
+            return
+        try:
+            if event["event"] == "update":
+                now = time.monotonic()
+                self._standing.take(event, now)
+                if now >= self._next_draw:
+                    self._draw(screen, now)
+            elif not self._standing.run and event["event"] in _BEFORE_HEADER:
+                self._early.append(event)  # said under the run's header, which is still to come
+            elif event["event"] in _SAYERS:
+                _SAYERS[event["event"]](self, screen, event)
+        except OSError:
+            self._screen = None  # the terminal went away; the run goes on
+
+    def note(self, text: str) -> None:
+        """Say something that is no event of the run."""
+        if self._screen is not None:
+            self._screen.say(text)
+
+    def close(self) -> None:
+        """Take the bar away and say where the run is and what to do next; a second call does nothing."""
+        screen, self._screen = self._screen, None
+        if screen is None:
+            return
+        screen.close()
+        for event in self._early:
+            _SAYERS[event["event"]](self, screen, event)
+        if self._skipped > _SHOWN_SKIPS:
+            screen.say(f"{self._skipped - _SHOWN_SKIPS:,} more windows were skipped", "yellow")
+        if self._end is not None:
+            for line in next_lines(self._standing.run, self._end, self._registered):
+                screen.say(line)
+
+    def _draw(self, screen: Screen, now: float) -> None:
+        screen.progress(self._standing)
+        after = time.monotonic()
+        # a slow terminal is drawn on less often
+        self._next_draw = after + max(screen.interval, (after - now) / _MOST_TIME)
+
+    def _run(self, screen: Screen, event: Event) -> None:
+        self._standing = Standing(run=event)
+        for place, line in enumerate(header_lines(event)):
+            screen.say(line, "" if place else "bold")
+        early, self._early = self._early, []
+        for waiting in early:
+            self(waiting)
+
+    def _resume(self, screen: Screen, event: Event) -> None:
+        screen.say(f"resumed at update {event['update']:,}", "green")
+
+    def _evaluation(self, screen: Screen, event: Event) -> None:
+        names = evaluation_names(event["metrics"])
+        if names != self._columns:
+            self._columns = names
+            screen.say(table_row(names, names), "dim")
+        screen.say(evaluation_line(event, self._standing.loss), "green" if event["best"] else "")
+
+    def _warning(self, screen: Screen, event: Event) -> None:
+        screen.say(f"warning: {event['message']}", "yellow")
+
+    def _skip(self, screen: Screen, event: Event) -> None:
+        self._skipped += 1
+        if self._skipped <= _SHOWN_SKIPS:
+            screen.say(f"skipped window {event['window']:,}: {event['reason']}", "yellow")
+
+    def _ended(self, screen: Screen, event: Event) -> None:
+        self._end = event
+        screen.close()
+        for place, line in enumerate(end_lines(self._standing.run, event)):
+            screen.say(line, "" if place else _STYLES.get(event["status"], ""))
+
+    def _register(self, screen: Screen, event: Event) -> None:
+        alias = event.get("alias")
+        self._registered = f"models:/{event['name']}@{alias}" if alias else ""
+        screen.say(
+            f"{'stored':<10}{event['name']} version {event['version']}{f' as {alias}' if alias else ''}"
+        )
+
+
+_SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
+    "run": TerminalDisplay._run,
+    "resume": TerminalDisplay._resume,
+    "evaluation": TerminalDisplay._evaluation,
+    "warning": TerminalDisplay._warning,
+    "skipped": TerminalDisplay._skip,
+    "end": TerminalDisplay._ended,
+    "register": TerminalDisplay._register,
+}

@@ -1,0 +1,205 @@
+"""A run's events in words: header, progress, evaluations, the end, and what to do next."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from snugfit.display.standing import Standing
+from snugfit.units import format_bytes, format_seconds
+
+_MOST_LABELS = 6
+_DAY = 86400.0
+
+
+def number(value: Any) -> str:
+    """A metric with four decimals, or four digits where that would say nothing.
+
+    >>> number(0.5), number(12345.678), number(0.00002), number(float("nan"))
+    ('0.5000', '1.235e+04', '2e-05', 'nan')
+    """
+    if not isinstance(value, (int, float)):
+        return "-" if value is None else str(value)
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.4g}"
+
+
+def short_path(path: str) -> str:
+    """A path as one would type it: relative, if it is below the current folder."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def run_dir(run: Mapping[str, Any]) -> str:
+    """The folder of the run that an event describes, as one would type it."""
+    recipe = run.get("recipe") or {}
+    found = run.get("run_dir") or Path(recipe.get("output") or "runs") / str(run.get("name")) / str(
+        run.get("id")
+    )
+    return short_path(str(found))
+
+
+def header_lines(run: Mapping[str, Any]) -> list[str]:
+    """What is trained on what, and how it fits."""
+    recipe, plan, data = run.get("recipe") or {}, run.get("plan") or {}, run.get("data") or {}
+    parameters = run.get("parameters") or {}
+    lines = [f"{run.get('name', 'run')}  {run_dir(run)}"]
+    model = (
+        [short_path(recipe["model"]) if os.path.isabs(recipe["model"]) else recipe["model"]]
+        if "model" in recipe
+        else []
+    )
+    if parameters:
+        total, trainable = parameters.get("total", 0), parameters.get("trainable", 0)
+        model.append(
+            f"{_count(total)} parameters{'' if total == trainable else f', {_count(trainable)} of them trained'}"
+        )
+    lines.append(f"  model   {', '.join(model)}")
+    lines.append(f"  data    {_data(data)}")
+    labels = list(data.get("labels") or {})
+    if labels:
+        more = f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+        lines.append(f"  labels  {', '.join(labels[:_MOST_LABELS])}{more}")
+    lines.append(f"  plan    {_plan(run, recipe, plan)}")
+    learned = [recipe.get("optimizer"), recipe.get("schedule"), *(recipe.get("techniques") or [])]
+    said = [_technique(entry) for entry in learned if entry]
+    if said:
+        lines.append(f"  learn   {', '.join(said)}")
+    return lines
+
+
+def progress_parts(standing: Standing) -> list[tuple[int, str]]:
+    """What a progress line says, each part with its rank; where room is short, the highest ranks go first."""
+    total, left = standing.total, standing.seconds_left()
+    parts = [
+        (1, f"{100 * standing.window / total:3.0f}%" if total else ""),
+        (5, f"{standing.update:,}/{total:,}" if total else f"update {standing.update:,}"),
+        (2, f"loss {number(standing.loss)}"),
+        (6, f"lr {standing.learning_rate:.2g}"),
+        (4, f"{_rate(standing.seconds_per_example)} examples/s"),
+        (7, "" if left is None else f"{format_seconds(standing.seconds_spent())} spent"),
+        (3, "" if left is None else f"{format_seconds(left)} left"),
+        (8, "" if left is None else f"ends {_clock(left)}"),
+    ]
+    return [(rank, text) for rank, text in parts if text]
+
+
+def evaluation_names(metrics: Mapping[str, Any]) -> list[str]:
+    """The heads of the columns of evaluations."""
+    return ["epoch", "update", "train loss", "loss", *(name for name in metrics if name != "loss")]
+
+
+def table_row(values: Sequence[str], names: Sequence[str]) -> str:
+    """Values right under the heads of their columns."""
+    return "  ".join(f"{value:>{max(8, len(name))}}" for value, name in zip(values, names, strict=True))
+
+
+def evaluation_line(event: Mapping[str, Any], train_loss: float) -> str:
+    """One evaluation, in the columns of `evaluation_names`."""
+    metrics = event["metrics"]
+    values = [
+        f"{event['epoch']:.2f}",
+        f"{event['update']:,}",
+        number(train_loss),
+        number(metrics.get("loss")),
+    ]
+    values += [number(value) for name, value in metrics.items() if name != "loss"]
+    weights = "" if event.get("weights", "raw") == "raw" else f"  {event['weights']}"
+    return f"{table_row(values, evaluation_names(metrics))}{'  best' if event['best'] else '      '}{weights}".rstrip()
+
+
+def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
+    """How the run ended, and its best evaluation."""
+    status, reason = end["status"], end.get("stop_reason")
+    said = [_many(end.get("updates", 0), "update"), _many(end.get("epochs", 0), "epoch")]
+    if end.get("seconds") is not None:
+        said += [format_seconds(end["seconds"]), f"{end.get('examples_per_second', 0):,.0f} examples/s"]
+    if end.get("peak_memory_bytes"):
+        said.append(f"peak memory {format_bytes(end['peak_memory_bytes'])}")
+    lines = [f"{status:<10}{', '.join(said)}"]
+    if reason and status != "failed":  # a failure is also an error, which says it
+        lines.append(f"{'why':<10}{reason}")
+    best = end.get("best") or {}
+    if best.get("metrics"):
+        lines.append(f"{'best':<10}{_best(run, best)}")
+    return lines
+
+
+def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) -> list[str]:
+    """Where the run lives and what to type next."""
+    folder = run_dir(run)
+    lines = [f"{'run':<10}{folder}"]
+    if os.path.exists(os.path.join(folder, "report.html")):
+        lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")
+    if end.get("resumable"):
+        return [*lines, f"{'next':<10}snugfit resume {folder}"]
+    if end["status"] == "finished" and (run.get("recipe") or {}).get("task") == "text-classification":
+        lines.append(f"{'next':<10}snugfit predict {registered or folder} NEW.csv -o predictions.csv")
+    return lines
+
+
+def _best(run: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    metrics = dict(best["metrics"])
+    name = str(((run.get("recipe") or {}).get("evaluate") or {}).get("best") or "").rpartition(":")[2]
+    name = name if name in metrics else next(iter(metrics))
+    first = f"{name} {number(metrics.pop(name))} at update {best['update']:,}"
+    others = ", ".join(f"{other} {number(value)}" for other, value in metrics.items())
+    return f"{first} ({others})" if others else first
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    unit = data.get("unit", "rows")
+    said = [f"{data.get('train', 0):,} {unit} to train on", f"{data.get('validation', 0):,} to validate on"]
+    if data.get("skipped"):
+        said.append(f"{sum(data['skipped'].values()):,} left out ({', '.join(data['skipped'])})")
+    return ", ".join(said)
+
+
+def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    window = (recipe.get("train") or {}).get("global_batch")
+    micro_batch = plan.get("micro_batch")
+    said = []
+    if window and micro_batch and window % micro_batch == 0:
+        said.append(f"{window // micro_batch} × {micro_batch} examples an update")
+    elif window:
+        parts = f" in micro-batches of {micro_batch}" if micro_batch else ""
+        said.append(f"{window} examples an update{parts}")
+    said += [str(plan[key]) for key in ("numerics", "device") if plan.get(key)]
+    if run.get("total_updates"):
+        said.append(f"{run['total_updates']:,} updates ({run.get('updates_per_epoch', 0):,} an epoch)")
+    return ", ".join(said)
+
+
+def _technique(entry: Any) -> str:
+    """A technique by its name, with the one setting that is looked at first."""
+    if isinstance(entry, str):
+        return entry
+    ((name, settings),) = entry.items()
+    first = next(iter((settings or {}).values()), None)
+    return f"{name} {first:.3g}" if isinstance(first, (int, float)) and not isinstance(first, bool) else name
+
+
+def _many(count: float, thing: str) -> str:
+    text = f"{count:,}" if isinstance(count, int) else f"{count:.3g}"
+    return f"{text} {thing}{'' if count == 1 else 's'}"
+
+
+def _count(value: float) -> str:
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:,}"
+
+
+def _rate(seconds_per_example: float) -> str:
+    rate = 1 / seconds_per_example if seconds_per_example > 0 else math.nan
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def _clock(seconds: float) -> str:
+    """The time of day when that many seconds have passed."""
+    form = "%H:%M" if seconds < _DAY else "%a %H:%M"
+    return time.strftime(form, time.localtime(time.time() + seconds))

@@ -1,0 +1,119 @@
+"""A recipe for a data file, when there is none yet."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from snugfit.core.imports import is_python_path
+from snugfit.data.sources import read_table
+from snugfit.errors import DataError, SettingError, nearest
+from snugfit.recipe.model import Recipe
+from snugfit.recipe.parse import build
+from snugfit.recipe.source import Places
+
+_ROWS = 20
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def infer_recipe(
+    data: str,
+    text: str | Sequence[str] | None = None,
+    label: str | None = None,
+    model: str | None = None,
+    overrides: Iterable[str] = (),
+) -> Recipe:
+    """A recipe from a data file and the names of its columns; a .txt file is for a language model.
+
+    Args:
+        text: the columns of text, also joined by commas; a column called `text` by default.
+        label: the column of labels; a column called `label` by default.
+        model: a Hugging Face name or folder.
+    Raises:
+        SettingError: a column is not there, or has to be named; no model is given.
+        DataError: the file cannot be read.
+    """
+    path = Path(data)
+    name = re.sub(r"[^\w.-]+", "-", path.stem).strip("-.") or "run"
+    if model is None:
+        raise SettingError("--model: give a Hugging Face name or a folder to start from.")
+    places = Places()
+    for keys, option in (
+        (("data", "train"), "--data"),
+        (("data", "text"), "--text"),
+        (("data", "label"), "--label"),
+    ):
+        places.put(keys, option)
+    places.put(("model",), "--model")
+    if path.suffix.lower() == ".txt":
+        if label is not None or text is not None:
+            raise DataError(f"--data: {data} is plain text, so it has no columns for --text and --label.")
+        read_table(data, setting="--data")
+        tree: dict[str, Any] = {"task": "causal-lm", "model": model, "data": {"train": data}}
+        return build(tree, overrides, places, folder=Path.cwd(), name=name)
+    columns = None if is_python_path(data) else _columns(data)
+    rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
+    tree = {"task": "text-classification", "model": model, "data": rows}
+    return build(tree, overrides, places, folder=Path.cwd(), name=name)
+
+
+def _columns(data: str) -> tuple[str, ...]:
+    """The columns of a file, from its first rows."""
+    path = Path(data)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() in _DELIMITERS:
+                columns = tuple(
+                    next(csv.reader(file, delimiter=_DELIMITERS[path.suffix.lower()], strict=True))
+                )
+            else:
+                rows = [json.loads(line) for line in itertools.islice(file, _ROWS) if line.strip()]
+                columns = tuple(dict.fromkeys(key for row in rows for key in row))
+    except (OSError, ValueError, TypeError, StopIteration, csv.Error):
+        columns = ()
+    # reading the whole file says what is wrong with it, or finds that only some rows are
+    return columns or read_table(data, setting="--data").columns
+
+
+def _text(text: str | Sequence[str] | None, columns: tuple[str, ...] | None, data: str) -> tuple[str, ...]:
+    if text is None:
+        return (_default("--text", "text", "the columns that hold the text", columns, data),)
+    if not isinstance(text, str):
+        asked = tuple(text)
+    elif columns is not None and text in columns:
+        asked = (text,)
+    else:
+        asked = tuple(part.strip() for part in text.split(","))
+    for column in asked:
+        _check("--text", column, columns, data)
+    return asked
+
+
+def _label(label: str | None, columns: tuple[str, ...] | None, data: str) -> str:
+    if label is None:
+        return _default("--label", "label", "the column that holds the labels", columns, data)
+    _check("--label", label, columns, data)
+    return label
+
+
+def _default(option: str, usual: str, what: str, columns: tuple[str, ...] | None, data: str) -> str:
+    if columns is None or usual in columns:
+        return usual
+    raise SettingError(f"{option}: name {what}: {data} has no column '{usual}'. {_listed(columns)}")
+
+
+def _check(option: str, column: str, columns: tuple[str, ...] | None, data: str) -> None:
+    if columns is None or column in columns:
+        return
+    guess = nearest(column, columns)
+    hint = f"{guess} " if guess.startswith("Did you mean") else ""
+    raise DataError(f"{option}: {data} has no column '{column}'. {hint}{_listed(columns)}")
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return f"Its columns are {', '.join(columns[:20])}{' and more' if len(columns) > 20 else ''}."

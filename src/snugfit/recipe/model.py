@@ -1,0 +1,220 @@
+"""The settings of a recipe: names, types, defaults and what they mean."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from snugfit.recipe.wording import Wanted
+
+if TYPE_CHECKING:
+    from snugfit.core.technique import Technique
+
+    Techniques = tuple[Technique, ...]
+else:
+    # pydantic looks at annotations when the class is made, and techniques need torch
+    Technique = Techniques = Any
+
+Task = Literal["text-classification", "causal-lm", "python"]
+TASKS: tuple[Task, ...] = ("text-classification", "causal-lm", "python")
+
+_Count = Annotated[int, Field(gt=0)]
+_Words = Annotated[tuple[str, ...], Wanted("a name or a list of names")]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(_Section):
+    """Where the examples come from and how they are read."""
+
+    train: str = Field(
+        description="training rows: a CSV, TSV, JSONL or text file, or package.module:function"
+    )
+    validation: Annotated[_Fraction | str | None, Wanted("a fraction between 0 and 1, a file or null")] = (
+        Field(default=0.1, description="a fraction of the training rows, a file, or null for none")
+    )
+    text: _Words = Field(
+        default=("text",), description="the columns of text, joined by a line break", min_length=1
+    )
+    label: str = Field(default="label", description="the column of labels")
+    max_length: _Count = Field(default=128, description="tokens of one example, special tokens counted")
+    bad_rows: Literal["fail", "skip"] = Field(
+        default="fail", description="what to do with rows that cannot be used"
+    )
+    collate: str | None = Field(
+        default=None, description="package.module:function from a list of examples to a batch"
+    )
+
+
+class Train(_Section):
+    """How long, and in which steps."""
+
+    epochs: Annotated[float, Field(gt=0)] | None = Field(
+        default=3.0, description="passes over the training data"
+    )
+    updates: _Count | None = Field(default=None, description="windows of the run, instead of epochs")
+    global_batch: _Count = Field(
+        default=32, description="examples of one update, over all micro-batches and devices"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="of the split, the order, new weights and dropout"
+    )
+
+
+class Evaluate(_Section):
+    """When and how the weights are scored."""
+
+    every: Annotated[Literal["epoch"] | _Count, Wanted("epoch or a positive number of updates")] = Field(
+        default="epoch", description="epoch, or a number of updates"
+    )
+    metrics: _Words = Field(
+        default=(), description="what to measure besides the loss; the default depends on the task"
+    )
+    best: str = Field(
+        default="", description="the metric that decides which weights are kept; the first one by default"
+    )
+    batch: _Count | None = Field(
+        default=None, description="examples of one evaluation batch; train.global_batch by default"
+    )
+
+
+class EarlyStopping(_Section):
+    """When to stop before the end."""
+
+    patience: _Count = Field(description="evaluations without improvement of evaluate.best")
+
+
+class NonFinite(_Section):
+    """What to do with a window whose loss or gradient is not finite."""
+
+    policy: Literal["stop", "skip", "roll_back"] = Field(
+        default="skip", description="stop, skip the window, or roll back"
+    )
+    limit: _Count = Field(default=10, description="windows in a row without an update that end the run")
+
+
+class PlanSettings(_Section):
+    """How the run fits on the machine; changes memory and time, not what is learned."""
+
+    micro_batch: _Count | None = Field(
+        default=None, description="examples of one forward and backward; null: the whole window"
+    )
+    numerics: Literal["fp32", "bf16"] = Field(default="fp32", description="precision of forward and backward")
+    device: Annotated[str, Wanted("auto, cpu, mps, cuda or cuda:1")] = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
+        description="auto, cpu, mps, cuda or cuda:1",
+    )
+    num_workers: Annotated[int, Field(ge=0)] = Field(default=0, description="processes that prepare batches")
+
+
+class CheckpointSettings(_Section):
+    """When and how much is saved to resume from."""
+
+    every: _Count | None = Field(default=None, description="a number of updates; null: at each evaluation")
+    keep: Annotated[int, Field(ge=2)] = Field(default=2, description="checkpoints kept, at least 2")
+
+
+with warnings.catch_warnings():
+    # `register` is also a method of pydantic's metaclass, which a section never calls
+    warnings.filterwarnings("ignore", message='Field name "register"')
+
+    class Track(_Section):
+        """Where the run is tracked besides its own folder."""
+
+        mlflow: bool = Field(default=True, description="whether events go to MLflow")
+        uri: str | None = Field(
+            default=None, description="null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs"
+        )
+        experiment: str = Field(default="snugfit", description="MLflow's experiment")
+        register: str | None = Field(
+            default=None, description="name under which the best model is registered"
+        )
+
+
+class Recipe(_Section):
+    """What is learned from what, checked; made by `load_recipe` or `infer_recipe`.
+
+    Every default is filled in and every path is absolute, so a copy of it means the same anywhere on the machine.
+    """
+
+    name: str = Field(description="of the run; the file's name by default")
+    task: Task = Field(description="what the model is to do")
+    model: str = Field(description="a Hugging Face name or folder; package.module:function for task python")
+    from_scratch: bool = Field(default=False, description="the model's architecture with new weights")
+    data: Data
+    loss: str = Field(
+        default="", description="a built-in loss or package.module:function; the default depends on the task"
+    )
+    train: Train = Train()
+    optimizer: Technique = Field(description="one optimizer with its settings")
+    schedule: Technique | None = Field(description="how the learning rate goes over the run; null: constant")
+    techniques: Techniques = Field(description="what else to do, in this order")
+    evaluate: Evaluate = Evaluate()
+    early_stopping: EarlyStopping | None = Field(default=None, description="null: train to the end")
+    non_finite: NonFinite = NonFinite()
+    plan: PlanSettings = PlanSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    track: Track = Track()
+    output: str = Field(
+        default="runs", description="folder of the runs, relative to where the command is given"
+    )
+    folder: Annotated[Path, Wanted("a folder")] = Field(
+        strict=False,
+        description="where files and Python modules are looked for; the recipe's own folder by default",
+    )
+
+    def all_techniques(self) -> tuple[Technique, ...]:
+        """Everything that fills seams: optimizer, schedule, numerics, techniques."""
+        from snugfit.techniques import find
+
+        numerics = () if self.plan.numerics == "fp32" else (find(self.plan.numerics, "plan.numerics")(),)
+        schedule = () if self.schedule is None else (self.schedule,)
+        return (self.optimizer, *schedule, *numerics, *self.techniques)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings that this task uses, as plain values; a password in `track.uri` is left out."""
+        from snugfit.recipe.write import as_dict
+
+        return as_dict(self)
+
+    def to_yaml(self, defaults: bool = True) -> str:
+        """The recipe as a file; loading that gives an equal recipe. Without `defaults`, only what differs from them."""
+        from snugfit.recipe.write import to_yaml
+
+        return to_yaml(self, defaults)
+
+    def hash(self) -> str:
+        """sha256 of what decides the updates: two runs of one hash differ by rounding only, given the same files."""
+        from snugfit.recipe.write import recipe_hash
+
+        return recipe_hash(self)
+
+
+DEFAULT_LOSS: Mapping[Task, str] = {
+    "text-classification": "cross_entropy",
+    "causal-lm": "causal_lm",
+    "python": "cross_entropy",
+}
+DEFAULT_METRICS: Mapping[Task, tuple[str, ...]] = {
+    "text-classification": ("accuracy", "macro_f1"),
+    "causal-lm": ("perplexity",),
+    "python": (),
+}
+UNUSED: Mapping[Task, tuple[tuple[str, str], ...]] = {
+    "text-classification": (("data", "collate"),),
+    "causal-lm": (("data", "label"), ("data", "collate")),
+    "python": (("data", "text"), ("data", "label"), ("data", "max_length"), ("data", "bad_rows")),
+}
+"""Settings that a task has no use for; giving one is an error."""
+
+DEFAULT_OPTIMIZER: Mapping[str, Mapping[str, Any]] = {"adamw": {"learning_rate": 5e-5, "weight_decay": 0.01}}
+DEFAULT_SCHEDULE: Mapping[str, Mapping[str, Any]] = {"linear": {"warmup": 0.1}}
+DEFAULT_TECHNIQUES: tuple[Mapping[str, Mapping[str, Any]], ...] = ({"clip_norm": {"max_norm": 1.0}},)

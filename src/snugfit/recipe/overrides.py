@@ -1,0 +1,83 @@
+"""Overrides of a recipe, written on a command line as `train.epochs=3`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from snugfit.errors import SettingError, nearest
+from snugfit.recipe.source import Keys, Places, read_value
+
+_FORM = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?==)")
+_ALTERNATIVES: Mapping[Keys, Keys] = {
+    ("train", "epochs"): ("train", "updates"),
+    ("train", "updates"): ("train", "epochs"),
+}
+
+
+def is_override(text: str) -> bool:
+    """Whether a command line's argument is an override, not a file.
+
+    >>> is_override("train.epochs=3"), is_override("runs/a=b/recipe.yaml")
+    (True, False)
+    """
+    return _FORM.match(text) is not None
+
+
+def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: Places) -> dict[str, Any]:
+    """The settings with each override in its place; a later one wins.
+
+    A whole section may be replaced (`techniques=[ema]`), and a technique in a list is found by its name
+    (`techniques.ema.decay=0.99`).
+
+    Raises:
+        SettingError: not of the form key=value, or the key goes through something that has no settings.
+    """
+    result = dict(tree)
+    for text in overrides:
+        found = _FORM.match(text)
+        if found is None:
+            raise SettingError(
+                f"'{text}' is not an override. Write it as key=value, for example train.epochs=3."
+            )
+        place = f"override '{text}'"
+        keys = tuple(found[0].split("."))
+        value = read_value(text[found.end() + 1 :], place)
+        result = _with(result, keys, value, place, done=())
+        for count in range(1, len(keys)):
+            places.put_new(keys[:count], place)
+        places.replace(keys, place)
+        if keys in _ALTERNATIVES and value is not None:
+            # one of the two says how long a run is; the later word counts
+            result = _with(result, _ALTERNATIVES[keys], None, place, done=())
+    return result
+
+
+def _with(node: Any, keys: Keys, value: Any, place: str, done: Keys) -> Any:
+    """`node` with `value` at `keys`; `done` are the keys that led to `node`."""
+    if not keys:
+        return value
+    first, rest = keys[0], keys[1:]
+    if isinstance(node, tuple):
+        return _in_list(node, keys, value, place, done)
+    if isinstance(node, str) and node == first:
+        node = {node: {}}  # a technique without settings, as in `optimizer: sgd`
+    if node is not None and not isinstance(node, Mapping):
+        raise SettingError(f"{place}: '{'.'.join(done)}' is {node!r} in this recipe, so it has no '{first}'.")
+    node = node or {}
+    return {**node, first: _with(node.get(first), rest, value, place, (*done, first))}
+
+
+def _in_list(entries: tuple[Any, ...], keys: Keys, value: Any, place: str, done: Keys) -> tuple[Any, ...]:
+    names = [next(iter(entry), "") if isinstance(entry, Mapping) else str(entry) for entry in entries]
+    setting = ".".join(done)
+    if keys[0] not in names:
+        hint = f" {nearest(keys[0], names)}" if names else ""
+        raise SettingError(
+            f"{place}: '{setting}' of this recipe has no '{keys[0]}'.{hint} To add it, write the whole list: "
+            f"{setting}=[{', '.join([*names, keys[0]])}]."
+        )
+    position = names.index(keys[0])
+    changed = _with(entries[position], keys, value, place, done)
+    return (*entries[:position], changed, *entries[position + 1 :])

@@ -1,0 +1,288 @@
+"""From settings as they were written to a checked recipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from snugfit.core.imports import is_python_path
+from snugfit.errors import PlanConflict, SettingError, nearest
+from snugfit.recipe import model as m
+from snugfit.recipe.entries import parse_list, parse_slot, technique_settings
+from snugfit.recipe.overrides import apply_overrides
+from snugfit.recipe.source import Keys, Places, read_yaml
+from snugfit.recipe.wording import shown, wanted
+
+_LIMIT_BYTES = 2**20
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> m.Recipe:
+    """Read a recipe's file, with overrides such as `train.epochs=3` on top.
+
+    Raises:
+        SettingError: the file cannot be read, or a setting is unknown or impossible; names the line.
+        PlanConflict: its techniques exclude each other.
+    """
+    path = Path(path)
+    places = Places(str(path))
+    tree = read_yaml(_read(path), str(path), places)
+    if not isinstance(tree, Mapping):
+        found = "nothing" if tree is None else shown(tree)
+        raise SettingError(
+            f"{path}: a recipe is a list of settings such as 'task: text-classification', found {found}."
+        )
+    return build(tree, overrides, places, folder=path.absolute().parent, name=path.stem)
+
+
+def build(
+    tree: Mapping[str, Any], overrides: Iterable[str], places: Places, *, folder: Path, name: str
+) -> m.Recipe:
+    """Fill in the defaults and check everything.
+
+    Args:
+        folder: where the paths in `tree` are looked for; those of overrides are looked for in the current one.
+        name: of the run, if the settings give none.
+    """
+    given = _absolute(tree, folder)
+    given = apply_overrides({"techniques": m.DEFAULT_TECHNIQUES, **given}, overrides, places)
+    given = _absolute(given, Path.cwd())
+    filled = _with_defaults({"name": name, "folder": str(folder), **given})
+    try:
+        recipe = m.Recipe.model_validate(filled)
+    except ValidationError as error:
+        raise SettingError("\n".join(dict.fromkeys(_problems(error, places)))) from error
+    schedule = recipe.schedule
+    if schedule is not None:
+        schedule = parse_slot(schedule, "schedule", m.DEFAULT_SCHEDULE, places)
+    techniques = {
+        "optimizer": parse_slot(recipe.optimizer, "optimizer", m.DEFAULT_OPTIMIZER, places),
+        "schedule": schedule,
+        "techniques": parse_list(recipe.techniques, places),
+    }
+    recipe = recipe.model_copy(update=techniques)
+    _check(recipe, given, places)
+    return recipe
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise SettingError(
+            f"{path} is a folder, not a recipe. Name the YAML file; a run goes on with: snugfit resume {path}"
+        )
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LIMIT_BYTES + 1)
+    except FileNotFoundError as error:
+        names = [entry.name for entry in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        hint = f" {nearest(path.name, names)}" if names else ""
+        raise SettingError(f"there is no recipe {path}.{hint}") from error
+    except OSError as error:
+        raise SettingError(f"{path}: the recipe cannot be read: {error.strerror or error}.") from error
+    if len(content) > _LIMIT_BYTES:
+        raise SettingError(
+            f"{path}: is larger than {_LIMIT_BYTES // 2**20} MiB, so it is no recipe. For data, use --data."
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SettingError(f"{path}:{line}: is not UTF-8 text, so it is no recipe.") from error
+
+
+def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The settings with relative paths made absolute; `output` is relative to where the command is given."""
+    result = dict(tree)
+    python = tree.get("task") == "python"
+    if isinstance(data := tree.get("data"), Mapping):
+        files = {
+            key: _path(data[key], folder) for key in ("train", "validation") if isinstance(data.get(key), str)
+        }
+        result["data"] = {**data, **({} if python else files)}
+    if isinstance(model := tree.get("model"), str) and not python:
+        prefix = "config:" if model.startswith("config:") else ""
+        place = model.removeprefix(prefix)
+        if place and (place.startswith((".", "~")) or (folder / place).is_dir()):
+            result["model"] = f"{prefix}{_path(place, folder)}"
+    if isinstance(tree.get("folder"), str):
+        result["folder"] = _path(tree["folder"], folder)
+    if isinstance(tree.get("output", "runs"), str):
+        result["output"] = _path(tree.get("output", "runs"), Path.cwd())
+    return result
+
+
+def _path(text: str, folder: Path) -> str:
+    if not text or is_python_path(text) or "://" in text:
+        return text
+    return os.path.abspath(folder / Path(text).expanduser())
+
+
+def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults that depend on other settings; impossible values are left for validation to find."""
+    filled: dict[str, Any] = {"optimizer": m.DEFAULT_OPTIMIZER, "schedule": m.DEFAULT_SCHEDULE, **given}
+    task = next((known for known in m.TASKS if known == filled.get("task")), None)
+    if task is not None:
+        filled.setdefault("loss", m.DEFAULT_LOSS[task])
+    train = filled.get("train", {})
+    if isinstance(train, Mapping) and train.get("updates") is not None and "epochs" not in train:
+        filled["train"] = train = {**train, "epochs": None}
+    evaluate = filled.get("evaluate", {})
+    if isinstance(evaluate, Mapping):
+        evaluate = {"metrics": () if task is None else m.DEFAULT_METRICS[task], **evaluate}
+        metrics = evaluate["metrics"]
+        if isinstance(metrics, str):
+            evaluate["metrics"] = metrics = (metrics,)
+        first = metrics[0] if isinstance(metrics, tuple) and metrics else "loss"
+        evaluate.setdefault("best", first)
+        if evaluate.get("batch") is None and isinstance(train, Mapping):
+            evaluate["batch"] = train.get("global_batch", m.Train().global_batch)
+        filled["evaluate"] = evaluate
+    data = filled.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("text"), str):
+        filled["data"] = {**data, "text": (data["text"],)}
+    return filled
+
+
+def _problems(error: ValidationError, places: Places) -> Iterator[str]:
+    """One message for each setting that is wrong."""
+    for entry in error.errors(include_url=False):
+        keys, section, field = _locate(entry["loc"])
+        if entry["type"] == "extra_forbidden":
+            yield str(places.error(keys, f"there is no such setting. {_elsewhere(keys, section)}"))
+        elif field is None:
+            yield str(
+                places.error(
+                    keys,
+                    f"must be settings ({', '.join(section.model_fields)}), found {shown(entry['input'])}.",
+                )
+            )
+        elif entry["type"] == "missing":
+            about = f" ({field.description})" if field.description else ""
+            yield str(
+                places.error(
+                    keys, f"is missing. Give it {wanted(field.annotation, tuple(field.metadata))}{about}."
+                )
+            )
+        else:
+            found = (
+                f"must be {wanted(field.annotation, tuple(field.metadata))}, found {shown(entry['input'])}."
+            )
+            yield str(places.error(keys, f"{found}{_default(field)}"))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required() or field.default in ("", None) or isinstance(field.default, BaseModel):
+        return ""
+    return f" The default is {shown(field.default)}."
+
+
+def _locate(location: tuple[int | str, ...]) -> tuple[Keys, type[BaseModel], FieldInfo | None]:
+    """The setting of a pydantic error: its keys, the section it is in, and its field, if it has one."""
+    section: type[BaseModel] = m.Recipe
+    keys: Keys = ()
+    for part in location:
+        keys = (*keys, str(part))
+        field = section.model_fields.get(str(part))
+        inner = _section_of(field.annotation) if field is not None else None
+        if inner is None or keys == location:
+            return keys, section, field
+        section = inner
+    return keys, section, None
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    options = getattr(annotation, "__args__", (annotation,))
+    return next(
+        (entry for entry in options if isinstance(entry, type) and issubclass(entry, BaseModel)), None
+    )
+
+
+def _elsewhere(keys: Keys, section: type[BaseModel]) -> str:
+    """Where a setting that is not known in its section may belong."""
+    name = keys[-1]
+    near = nearest(name, section.model_fields)
+    if near.startswith("Did you mean"):
+        return near
+    sections = {key: _section_of(field.annotation) for key, field in m.Recipe.model_fields.items()}
+    homes = [
+        f"{key}.{name}" for key, inner in sections.items() if inner is not None and name in inner.model_fields
+    ]
+    if name in m.Recipe.model_fields:
+        homes.append(f"{name} at the top level")
+    homes += technique_settings(name)
+    return f"Did you mean {' or '.join(homes[:4])}?" if homes else near
+
+
+def _check(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
+    """What no single setting says: combinations, and names that other parts know."""
+    from snugfit.core.composition import check
+
+    for keys in m.UNUSED[recipe.task]:
+        if keys[1] in (given.get(keys[0]) or {}):
+            raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
+    _check_names(recipe, places)
+    if (recipe.train.epochs is None) == (recipe.train.updates is None):
+        found = "neither" if recipe.train.epochs is None else "both"
+        raise places.error(("train",), f"one of epochs and updates says how long the run is, found {found}.")
+    micro_batch, window = recipe.plan.micro_batch, recipe.train.global_batch
+    if micro_batch is not None and micro_batch > window:
+        raise places.error(
+            ("plan", "micro_batch"),
+            f"{micro_batch} is more than train.global_batch, which is {window}. Lower it, or write null.",
+        )
+    if recipe.early_stopping is not None and recipe.data.validation is None:
+        raise places.error(
+            ("early_stopping",), "needs data.validation, which is null. Give a fraction or a file."
+        )
+    _check_loss_and_metrics(recipe, places)
+    try:
+        check(recipe.all_techniques())
+    except PlanConflict as conflict:
+        raise PlanConflict(f"{places.of(('techniques',))}: {conflict}".removeprefix(": ")) from conflict
+
+
+def _check_names(recipe: m.Recipe, places: Places) -> None:
+    name = recipe.name
+    if (
+        not name.strip()
+        or name.startswith(".")
+        or any(c in '/\\:*?"<>|' or not c.isprintable() for c in name)
+    ):
+        raise places.error(
+            ("name",), f"'{name}' cannot be a folder's name. Write name: with letters, digits, - and _."
+        )
+    for keys, text in ((("model",), recipe.model), (("data", "train"), recipe.data.train)):
+        if not text.strip():
+            raise places.error(keys, "is empty.")
+        if recipe.task == "python" and not is_python_path(text):
+            raise places.error(keys, f"must be package.module:function for task python, found '{text}'.")
+
+
+def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
+    from snugfit.core.losses import LOSSES
+    from snugfit.training.evaluate import check_metrics
+    from snugfit.training.watch import monitored
+
+    if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
+        raise places.error(
+            ("loss",),
+            f"'{recipe.loss}' is no built-in loss and no package.module:function. {nearest(recipe.loss, LOSSES)}",
+        )
+    with _placed(places, ("evaluate", "metrics")):
+        check_metrics(recipe.evaluate.metrics)
+    with _placed(places, ("evaluate", "best")):
+        monitored(recipe.evaluate.best, recipe.evaluate.metrics)
+
+
+@contextmanager
+def _placed(places: Places, keys: Keys) -> Iterator[None]:
+    """Add the place to an error that names its setting already."""
+    try:
+        yield
+    except SettingError as error:
+        raise places.error(keys, str(error).removeprefix(f"{'.'.join(keys)}: ")) from error

@@ -1,0 +1,170 @@
+"""A run from its folder to its report: events, tracker, training, registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.report.page import write_report
+from snugfit.tracking.follower import Tracker
+from snugfit.tracking.spool import Spool
+from snugfit.training.folder import RunFolder
+from snugfit.training.loop import RunResult, Training
+from snugfit.training.stop import StopRequest
+
+Display = Callable[[dict[str, Any]], None]
+"""Sees every event of the spool; changes nothing."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What one call asks of a run, beside its recipe."""
+
+    stop_after_seconds: float | None = None
+    fast_dev_run: bool = False
+    overfit_batches: int | None = None
+    started: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where a run is tracked. `register` stores the best model and says how; None registers nothing."""
+
+    uri: str
+    experiment: str = "snugfit"
+    register: Callable[[RunFolder, str, str | None], Mapping[str, Any]] | None = None
+
+
+class Events:
+    """The one outlet of a run: each event goes to the spool, then to the screen."""
+
+    def __init__(self, folder: RunFolder, display: Display | None) -> None:
+        self._spool = Spool(folder.events)
+        self._display = display
+
+    def __call__(self, kind: str, /, **fields: Any) -> None:
+        self._spool.append(kind, **fields)
+        if self._display is not None:
+            self._display({"event": kind, "time": time.time(), **fields})
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+def run_session(
+    training: Training,
+    events: Events,
+    header: Mapping[str, Any],
+    *,
+    tracking: Tracking | None,
+    options: RunOptions,
+    resume: bool,
+    conclude: Callable[[RunResult], RunResult] = lambda result: result,
+) -> RunResult:
+    """Train under a tracker, say how it ended, register the best model, write the report.
+
+    `conclude` may look at the run and add to its result before its end is said.
+
+    Raises:
+        TrainingFailed: the run failed on its own account; the events say so too.
+    """
+    folder = training.folder
+    if resume:
+        training.restore()
+    events("run", **header)
+    tracker = None
+    if tracking is not None:
+        tracker = Tracker(folder.path, uri=tracking.uri, experiment=tracking.experiment).start()
+        if tracker.problem:
+            events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
+    try:
+        with StopRequest(options.stop_after_seconds, options.started) as stop:
+            result = conclude(training.run(stop))
+    except BaseException as error:
+        _end_failed(training, events, error)
+        if tracker is not None:
+            tracker.close()
+        _report(folder, events)
+        raise
+    if tracker is not None:
+        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
+    events("end", **result.as_dict())
+    if tracking is not None and tracker is not None:
+        closed = tracker.close()
+        result = dataclasses.replace(result, tracker_run_id=closed.run_id)
+        if message := closed.message(folder.path):
+            events("warning", message=message)
+        elif tracking.register is not None and result.status == "finished" and closed.run_id:
+            _register(tracking, folder, closed.run_id, events)
+    _report(folder, events)
+    return result
+
+
+def _register(tracking: Tracking, folder: RunFolder, run_id: str, events: Events) -> None:
+    assert tracking.register is not None
+    try:
+        events("register", **tracking.register(folder, tracking.uri, run_id))
+    except TrackingError as error:
+        events("warning", message=f"the best model was not registered: {error}")
+
+
+def _report(folder: RunFolder, events: Events) -> None:
+    """Write the page; a run that trained is not lost to a page that cannot be written."""
+    try:
+        write_report(folder.path)
+    except RunFolderError as error:
+        with suppress(SnugfitError):
+            events("warning", message=f"no report: {error}")
+
+
+def _end_failed(training: Training, events: Events, error: BaseException) -> None:
+    reason = str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}"
+    progress = training.step.progress
+    resumable = training.folder.checkpoints.exists()
+    # the first error is the one to see, also when the disk is full
+    with suppress(SnugfitError):
+        events(
+            "end",
+            status="failed",
+            stop_reason=reason,
+            resumable=resumable,
+            updates=progress.updates,
+            epochs=training.epoch,
+            best=None,
+            last={"metrics": {}},
+        )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the result may depend on."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("snugfit", "transformers", "tokenizers", "mlflow", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the run runs on."""
+    found: dict[str, Any] = {
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "program": Path(sys.argv[0]).name,
+    }
+    if device.startswith("cuda"):
+        found["gpu"] = torch.cuda.get_device_name()
+    return found

@@ -1,0 +1,71 @@
+"""Smoke runs: every path in seconds, and whether the model can memorise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import Subset
+
+from snugfit.core.job import Job
+from snugfit.core.tree import leaves
+from snugfit.errors import TrainingFailed
+from snugfit.tracking.spool import read_events
+from snugfit.training.folder import RunFolder
+from snugfit.training.loop import RunResult, Training
+
+if TYPE_CHECKING:
+    from snugfit.session import RunOptions
+    from snugfit.tasks import Task
+
+DEV_WINDOWS = 2
+OVERFIT_PASSES = 60
+MEMORISED_LOSS = 0.1
+
+
+def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
+    """The job and its data, cut down to a smoke run."""
+    material = task.material
+    if options.overfit_batches is not None:
+        count = min(options.overfit_batches * job.global_batch, len(material.train))
+        few = Subset(material.train, range(count))
+        passes = job.windows_per_epoch(count) * OVERFIT_PASSES
+        job = dataclasses.replace(
+            job, epochs=None, windows=passes, evaluate_every=passes, patience=None, shuffle=False
+        )
+        return job, dataclasses.replace(task, material=dataclasses.replace(material, train=few, validation=few))
+    windows = min(DEV_WINDOWS, job.windows_per_epoch(len(material.train)))
+    job = dataclasses.replace(job, epochs=None, windows=windows, evaluate_every=1, patience=None)
+    validation = material.validation
+    if validation is not None:
+        validation = Subset(validation, range(min(job.evaluate_batch or job.global_batch, len(validation))))
+    return job, dataclasses.replace(task, material=dataclasses.replace(material, validation=validation))
+
+
+def verify_reload(training: Training) -> None:
+    """Load the newest checkpoint into the run and compare: what was saved is what was trained.
+
+    Raises:
+        TrainingFailed: it is not.
+    """
+    before = [leaf.clone() for leaf in leaves(training.step.state_dict())]
+    training.restore()
+    after = list(leaves(training.step.state_dict()))
+    if not all(torch.equal(first, second) for first, second in zip(before, after, strict=True)):
+        raise TrainingFailed("fast dev run: the checkpoint that was loaded back is not the state that was saved.")
+
+
+def overfit_verdict(result: RunResult, folder: RunFolder) -> RunResult:
+    """Say whether the model learned its few batches by heart."""
+    losses = [event["metrics"]["loss"] for event in read_events(folder.events) if event["event"] == "update"]
+    few = max(1, len(losses) // OVERFIT_PASSES)
+    first, last = sum(losses[:few]) / few, sum(losses[-few:]) / few
+    memorised = last < MEMORISED_LOSS * first
+    verdict = (
+        f"it can memorise: the training loss of {few} batches fell from {first:.4g} to {last:.4g}"
+        if memorised
+        else f"it cannot memorise yet: the training loss of {few} batches went from {first:.4g} to {last:.4g}. Look at "
+        "the learning rate, the labels, and whether the parameters that matter train"
+    )
+    return dataclasses.replace(result, stop_reason=f"overfit {few} batches: {verdict}")

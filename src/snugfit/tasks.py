@@ -1,0 +1,173 @@
+"""What each task trains: from a recipe to a model, data and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.core.imports import load_object
+from snugfit.core.losses import LOSSES, Loss
+from snugfit.errors import DataError
+from snugfit.models.bundle import save_bundle
+from snugfit.training.assemble import Material, hold_out
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Task:
+    """Material of a run, and what its folder has to remember of it.
+
+    `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry.
+    """
+
+    material: Material
+    meta: Mapping[str, Any]
+    data: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    messages: tuple[str, ...] = ()
+    tokenizer: Any = None
+    example_rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def save_best(self, folder: Path, description: Mapping[str, Any]) -> None:
+        """Write the model as it is now, with what is needed to use it."""
+        save_bundle(folder, self.material.model, {**self.meta, **description}, self.tokenizer)
+
+
+def prepare(recipe: Recipe) -> Task:
+    """Load and check the recipe's data, then its model.
+
+    Raises:
+        DataError, ModelError, SettingError: what cannot be used.
+    """
+    return _TASKS[recipe.task](recipe)
+
+
+def _text_classification(recipe: Recipe) -> Task:
+    from snugfit.data.text import TextSettings, load_text
+    from snugfit.models.huggingface import load_text_classifier
+    from snugfit.models.tokenizer import check_length, load_tokenizer
+
+    settings = TextSettings(
+        train=recipe.data.train,
+        text=tuple(recipe.data.text),
+        label=recipe.data.label,
+        validation=recipe.data.validation,
+        max_length=recipe.data.max_length,
+        bad_rows=recipe.data.bad_rows,
+        seed=recipe.train.seed,
+    )
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    data = load_text(settings, tokenizer, folder=recipe.folder)
+    loaded = load_text_classifier(
+        recipe.model,
+        data.labels,
+        tokenizer=tokenizer,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        folder=recipe.folder,
+    )
+    check_length(loaded.model, recipe.data.max_length)
+    return Task(
+        Material(loaded.model, data.train, data.validation or None, _loss(recipe), data.collate),
+        meta={
+            "task": recipe.task,
+            "labels": list(data.labels),
+            "text_columns": list(recipe.data.text),
+            "label_column": recipe.data.label,
+            "max_length": recipe.data.max_length,
+            "numerics": recipe.plan.numerics,
+        },
+        data=data.report.as_dict(),
+        fingerprints=data.fingerprints,
+        messages=(*data.report.warnings, *loaded.messages),
+        tokenizer=tokenizer,
+        example_rows=getattr(data, 'example_rows', []),
+    )
+
+
+def _causal_lm(recipe: Recipe) -> Task:
+    from snugfit.data.causal import CausalSettings, load_causal
+    from snugfit.models.huggingface import load_causal_lm
+    from snugfit.models.tokenizer import check_length, load_tokenizer
+
+    settings = CausalSettings(
+        train=recipe.data.train,
+        text=tuple(recipe.data.text),
+        validation=recipe.data.validation,
+        max_length=recipe.data.max_length,
+        bad_rows=recipe.data.bad_rows,
+        seed=recipe.train.seed,
+    )
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    data = load_causal(settings, tokenizer, folder=recipe.folder)
+    loaded = load_causal_lm(
+        recipe.model,
+        tokenizer=tokenizer,
+        seed=recipe.train.seed,
+        from_scratch=recipe.from_scratch,
+        folder=recipe.folder,
+    )
+    check_length(loaded.model, recipe.data.max_length)
+    return Task(
+        Material(loaded.model, data.train, data.validation or None, _loss(recipe), data.collate),
+        meta={"task": recipe.task, "max_length": recipe.data.max_length, "numerics": recipe.plan.numerics},
+        data=data.report.as_dict(),
+        fingerprints=data.fingerprints,
+        messages=(*data.report.warnings, *loaded.messages),
+        tokenizer=tokenizer,
+    )
+
+
+def _python(recipe: Recipe) -> Task:
+    from snugfit.models.python import load_python_model
+
+    train = _python_data(recipe, "data.train", recipe.data.train)
+    validation = recipe.data.validation
+    held_out = None
+    if isinstance(validation, str):
+        held_out = _python_data(recipe, "data.validation", validation)
+    elif validation:
+        train, held_out = hold_out(train, validation, recipe.train.seed)
+    model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed)
+    collate = recipe.data.collate
+    return Task(
+        Material(
+            model,
+            train,
+            held_out,
+            _loss(recipe),
+            None if collate is None else load_object(collate, setting="data.collate", folder=recipe.folder),
+        ),
+        meta={"task": recipe.task, "model": recipe.model, "numerics": recipe.plan.numerics},
+        data={"train": len(train), "validation": 0 if held_out is None else len(held_out)},
+        fingerprints={},
+    )
+
+
+def _python_data(recipe: Recipe, setting: str, spec: str) -> Any:
+    function = load_object(spec, setting=setting, folder=recipe.folder)
+    dataset = function() if callable(function) else function
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            f"{setting}: '{spec}' returned {type(dataset).__name__}. Return a data set with a length and an index: a "
+            "list, or a torch.utils.data.Dataset."
+        )
+    return dataset
+
+
+def _loss(recipe: Recipe) -> str | Loss:
+    if recipe.loss in LOSSES:
+        return recipe.loss
+    found: Loss = load_object(recipe.loss, setting="loss", folder=recipe.folder)
+    return found
+
+
+_TASKS: Mapping[str, Callable[[Recipe], Task]] = {
+    "text-classification": _text_classification,
+    "causal-lm": _causal_lm,
+    "python": _python,
+}

@@ -1,0 +1,77 @@
+"""Models the laws are tested on, as somebody would have written them: nothing of Snugfit in here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+VOCABULARY = 11
+WIDTH = 8
+FEATURES = 3
+LONGEST = 9
+
+
+class Reader(nn.Module):
+    """A tiny transformer with tied weights, dropout, padding, nested inputs and a buffer.
+
+    `per_token` gives logits for each position; otherwise one row of logits and a pair of embeddings for each
+    text. `rows_seen` is a statistic of the batches that went through it in training.
+    """
+
+    rows_seen: Tensor
+
+    def __init__(self, dropout: float = 0.0, per_token: bool = True) -> None:
+        super().__init__()
+        self.per_token = per_token
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Embedding(LONGEST, WIDTH)
+        self.mix = nn.Linear(FEATURES, WIDTH)
+        self.block = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True)
+        self.unused = nn.Linear(2, 2)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.head.weight = self.tokens.weight
+        self.register_buffer("rows_seen", torch.zeros((), dtype=torch.int64))
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.mul_(0.5)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
+        if self.training:
+            self.rows_seen += input_ids.shape[0]
+        assert len(context["names"]) == input_ids.shape[0]
+        features = self.mix(context["numbers"]["features"])
+        hidden = self.tokens(input_ids) + self.places.weight[: input_ids.shape[1]] + features.unsqueeze(1)
+        hidden = self.block(hidden, src_key_padding_mask=attention_mask == 0)
+        if self.per_token:
+            return {"logits": self.head(hidden)}
+        mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        return {"logits": self.head(pooled), "query": pooled, "key": features}
+
+
+class Normed(nn.Module):
+    """An MLP with batch norm: its examples depend on each other by nature."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        logits: Tensor = self.body(numbers)
+        return logits
+
+
+def contrastive(outputs: dict[str, Tensor], data: dict[str, Any], temperature: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the labels plus InfoNCE of each query among all keys, and weights.
+
+    A row without a label (-100) has weight 0 and stays a negative of the others.
+    """
+    labels = data["labels"]
+    counted = labels != -100
+    values = F.cross_entropy(outputs["logits"], labels, ignore_index=-100, reduction="none")
+    scores = outputs["query"] @ outputs["key"].T / temperature
+    values = values + F.cross_entropy(scores, torch.arange(len(scores)), reduction="none")
+    return values, counted.to(values.dtype)

@@ -1,0 +1,369 @@
+"""What the laws are tested on: windows of variable-length rows, models, and steps with any techniques."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.composition import check
+from snugfit.core.losses import Loss, LossTerms
+from snugfit.core.technique import Family, Stage, Technique
+from snugfit.errors import PlanConflict
+from snugfit.techniques import discover
+from snugfit.training.step import Forward, Step
+from tests.laws.models import FEATURES, LONGEST, VOCABULARY, WIDTH, Normed, Reader, contrastive
+
+TOTAL_UPDATES = 5
+WINDOW_ROWS = (7, 7, 5)  # the last one of an epoch is partial
+IGNORED = -100
+
+Window = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, its loss, and windows that suit both; `windows` takes the number of rows of each window."""
+
+    name: str
+    make_model: Callable[[float], nn.Module]
+    make_windows: Callable[[Sequence[int]], list[Window]]
+    loss: str | Loss
+    forward: Forward | None = None
+    floats: bool = True
+
+    def model(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0, seed: int = 1) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return self.make_model(dropout).to(dtype).train()
+
+    def windows(self, dtype: torch.dtype = torch.float64, rows: Sequence[int] = WINDOW_ROWS) -> list[Window]:
+        return [cast(window, dtype) for window in self.make_windows(rows)]
+
+
+def reader(techniques: Sequence[Technique]) -> Problem:
+    """The transformer: each token is scored, or, when a technique serves losses that couple rows, such a loss."""
+    if couples(techniques):
+        return Problem("reader", lambda p: Reader(p, per_token=False), _texts(per_token=False), _contrastive)
+    return Problem("reader", lambda p: Reader(p), _texts(per_token=True), "cross_entropy")
+
+
+def normed(techniques: Sequence[Technique]) -> Problem:
+    """The MLP with batch norm."""
+    return Problem("normed", Normed, _numbers, _rows_against_rows if couples(techniques) else "cross_entropy")
+
+
+def bert(techniques: Sequence[Technique]) -> Problem:
+    """A stock encoder for text classification."""
+    loss = _rows_against_rows if couples(techniques) else "cross_entropy"
+    return Problem("bert", _bert, _classified(labels_per_token=False), loss, floats=False)
+
+
+def gpt2(techniques: Sequence[Technique]) -> Problem:
+    """A stock causal language model; for losses that couple rows, its logits are averaged over the tokens."""
+    if couples(techniques):
+        windows = _classified(labels_per_token=False)
+        return Problem("gpt2", _gpt2, windows, _rows_against_rows, forward=_averaged, floats=False)
+    return Problem("gpt2", _gpt2, _classified(labels_per_token=True), "causal_lm", floats=False)
+
+
+def couples(techniques: Sequence[Technique]) -> bool:
+    """Whether one of them serves losses that compare the rows of a window."""
+    return any(technique.card.stage is Stage.COUPLING for technique in techniques)
+
+
+def examples() -> list[Technique]:
+    """Every technique there is, with its example settings."""
+    return [technique.example() for technique in discover().values()]
+
+
+def singles() -> list[tuple[Technique, ...]]:
+    """Each technique alone, and none."""
+    return [(), *((technique,) for technique in examples())]
+
+
+def legal_pairs() -> list[tuple[Technique, ...]]:
+    """Every two techniques that composition does not refuse."""
+    return [pair for pair in itertools.combinations(examples(), 2) if is_legal(pair)]
+
+
+def together() -> tuple[Technique, ...]:
+    """As many as compose: each one, in order, that those before it allow."""
+    chosen: tuple[Technique, ...] = ()
+    for technique in examples():
+        if is_legal((*chosen, technique)):
+            chosen = (*chosen, technique)
+    return chosen
+
+
+def combinations() -> list[tuple[Technique, ...]]:
+    """Every legal pair, and as many as compose."""
+    return [*legal_pairs(), together()]
+
+
+def singles_and_combinations() -> list[tuple[Technique, ...]]:
+    return [*singles(), *combinations()]
+
+
+def is_legal(techniques: Sequence[Technique]) -> bool:
+    try:
+        check(techniques)
+    except PlanConflict:
+        return False
+    return True
+
+
+def name_of(techniques: object) -> str | None:
+    """Names joined, for the ids of tests."""
+    if isinstance(techniques, Technique):
+        return techniques.card.name
+    if not isinstance(techniques, tuple):
+        return None
+    if len(techniques) > 2:
+        return "together"
+    return "+".join(technique.card.name for technique in techniques) or "plain"
+
+
+def of_family(family: Family) -> list[Technique]:
+    return [technique for technique in examples() if technique.card.family is family]
+
+
+def make_step(
+    problem: Problem,
+    techniques: Sequence[Technique],
+    *,
+    micro_batch: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    dropout: float = 0.0,
+    momentum: float = 0.9,
+    model_seed: int = 1,
+) -> Step:
+    """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
+    model = problem.model(dtype, dropout, model_seed)
+    has_optimizer = any("optimizer" in technique.card.seams for technique in techniques)
+    optimizer = None if has_optimizer else torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    return Step(
+        model,
+        optimizer,
+        problem.loss,
+        techniques,
+        micro_batch=micro_batch,
+        total_updates=TOTAL_UPDATES,
+        forward=problem.forward,
+    )
+
+
+def gradients(step: Step) -> dict[str, Tensor]:
+    """Copies of what the last update was made from."""
+    named = step.model.named_parameters()
+    return {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
+
+
+def weights(step: Step) -> dict[str, Tensor]:
+    """Copies of the trained weights."""
+    return {name: p.detach().clone() for name, p in step.model.named_parameters()}
+
+
+def evaluated_weights(step: Step) -> dict[str, Tensor]:
+    """Copies of the weights that are evaluated and exported."""
+    with step.seams.weights(step.model):
+        return weights(step)
+
+
+def saved(step: Step) -> dict[str, Any]:
+    """The state, as a process that starts later would read it from tensors and JSON."""
+    state: dict[str, Any] = _copied(step.state_dict())
+    return state
+
+
+def tensors(tree: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of nested dicts and lists by its path."""
+    if isinstance(tree, dict):
+        pairs = [(f"{path}/{key}", value) for key, value in tree.items()]
+    elif isinstance(tree, (list, tuple)):
+        pairs = [(f"{path}/{place}", value) for place, value in enumerate(tree)]
+    else:
+        return {path: tree}
+    return {name: leaf for key, value in pairs for name, leaf in tensors(value, key).items()}
+
+
+def differences(first: Any, second: Any) -> list[str]:
+    """Paths at which two states are not the same bit for bit."""
+    one, other = tensors(first), tensors(second)
+    missing = [f"{path} is on one side only" for path in sorted(set(one) ^ set(other))]
+    return missing + [path for path in one if path in other and not _same(one[path], other[path])]
+
+
+def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor: float = 1e-3) -> float:
+    """Largest relative L2 error of a tensor.
+
+    A tensor that is zero but for rounding (an attention's key bias has no gradient) is measured by `floor` times
+    the length of all tensors together.
+    """
+    assert set(found) == set(expected), f"on one side only: {set(found) ^ set(expected)}"
+    total = torch.cat([tensor.double().flatten() for tensor in expected.values()]).norm()
+    errors = [
+        (found[name].double() - tensor.double()).norm() / torch.maximum(tensor.double().norm(), floor * total)
+        for name, tensor in expected.items()
+    ]
+    return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())
+
+
+def cast(window: Window, dtype: torch.dtype) -> Window:
+    """A deep copy with floating tensors in `dtype`."""
+    return {key: _cast(value, dtype) for key, value in window.items()}
+
+
+def poisoned(window: Window, value: float) -> Window:
+    """The window with `value` in the floating inputs of its last row."""
+    window = copy.deepcopy(window)
+    floating = window["context"]["numbers"]["features"] if "context" in window else window["numbers"]
+    floating[-1] = value
+    return window
+
+
+def unlabelled(window: Window) -> Window:
+    """The window without any label that counts."""
+    return {**copy.deepcopy(window), "labels": torch.full_like(window["labels"], IGNORED)}
+
+
+def with_micro_batch(step: Step, micro_batch: int | None) -> Step:
+    """The same step, cutting its windows otherwise from now on."""
+    step.micro_batch = micro_batch
+    return step
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_copied(value) for value in tree]
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    assert tree is None or isinstance(tree, (bool, int, float, str)), f"a checkpoint cannot hold {type(tree)}"
+    return tree
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, dict):
+        return {key: _cast(entry, dtype) for key, entry in value.items()}
+    if isinstance(value, Tensor):
+        return value.to(dtype, copy=True) if value.is_floating_point() else value.clone()
+    return list(value)
+
+
+def _texts(per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
+    def make(rows: Sequence[int]) -> list[Window]:
+        source = torch.Generator().manual_seed(7)
+        return [_text(count, per_token, source) for count in rows]
+
+    return make
+
+
+def _text(rows: int, per_token: bool, source: torch.Generator) -> Window:
+    lengths = torch.randint(2, LONGEST + 1, (rows,), generator=source)
+    longest = int(lengths.max())
+    mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
+    ids = torch.randint(1, VOCABULARY, (rows, longest), generator=source) * mask
+    labels = torch.randint(0, VOCABULARY, (rows, longest) if per_token else (rows,), generator=source)
+    ignored = torch.rand(labels.shape, generator=source) < 0.2
+    ignored[0] = False  # something always counts
+    if per_token:
+        ignored |= mask == 0
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "context": {
+            "names": [f"row {row}" for row in range(rows)],
+            "numbers": {"features": torch.randn(rows, FEATURES, generator=source)},
+        },
+        "labels": labels.masked_fill(ignored, IGNORED),
+    }
+
+
+def _numbers(rows: Sequence[int]) -> list[Window]:
+    source = torch.Generator().manual_seed(11)
+    return [
+        {
+            "numbers": torch.randn(count, 5, generator=source),
+            "labels": torch.randint(0, 3, (count,), generator=source),
+        }
+        for count in rows
+    ]
+
+
+def _classified(labels_per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
+    def make(rows: Sequence[int]) -> list[Window]:
+        made = _texts(per_token=labels_per_token)(rows)
+        for window in made:
+            del window["context"]
+            if not labels_per_token:
+                window["labels"] = window["labels"].clamp(max=2)
+        return made
+
+    return make
+
+
+def _contrastive(outputs: Any, data: Any) -> LossTerms:
+    return LossTerms(*contrastive(outputs, data))
+
+
+def _rows_against_rows(outputs: Any, data: Any) -> LossTerms:
+    logits = outputs if isinstance(outputs, Tensor) else outputs["logits"]
+    pairs = {"logits": logits, "query": logits, "key": logits.roll(1, dims=-1)}
+    return LossTerms(*contrastive(pairs, data))
+
+
+def _averaged(model: nn.Module, data: Any) -> dict[str, Tensor]:
+    mask = data["attention_mask"]
+    logits = model(input_ids=data["input_ids"], attention_mask=mask).logits
+    weight = mask.unsqueeze(-1).to(logits.dtype)
+    return {"logits": (logits * weight).sum(dim=1) / weight.sum(dim=1)}
+
+
+def _bert(dropout: float) -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=LONGEST,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=3,
+    )
+    return BertForSequenceClassification(config)
+
+
+def _gpt2(dropout: float) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=LONGEST,
+        n_embd=WIDTH,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def with_features(problem: Problem, **changes: Any) -> Problem:
+    return replace(problem, **changes)

@@ -1,0 +1,57 @@
+"""Placement: with and without it, the same update. Numerics: the same up to a stated tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from snugfit.core.technique import Family, Technique
+from tests.laws import problems
+from tests.laws.problems import Problem, make_step, relative_error
+
+# placement computes the same in another order, in float64; bf16 has 8 bits: 2^-9 for each rounding, and dozens of them
+TOLERANCE = {Family.PLACEMENT: (torch.float64, 1e-10), Family.NUMERICS: (torch.float32, 0.05)}
+FLOOR = {Family.PLACEMENT: 1e-3, Family.NUMERICS: 0.1}
+CHANGING = [*problems.of_family(Family.PLACEMENT), *problems.of_family(Family.NUMERICS)]
+
+
+def partners(technique: Technique) -> list[tuple[Technique, ...]]:
+    """What it can be combined with, and nothing."""
+    return [(), *((other,) for other in problems.examples() if problems.is_legal((technique, other)))]
+
+
+CASES = [(technique, others) for technique in CHANGING for others in partners(technique)]
+
+
+@pytest.mark.parametrize(("technique", "others"), CASES, ids=problems.name_of)
+@pytest.mark.parametrize("problem", [problems.reader, problems.bert, problems.gpt2])
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_with_and_without_it_the_gradient_is_the_same(
+    problem: Callable[[tuple[Technique, ...]], Problem],
+    technique: Technique,
+    others: tuple[Technique, ...],
+    micro_batch: int | None,
+) -> None:
+    dtype, tolerance = TOLERANCE[technique.card.family]
+    given = problem(others)
+    window = given.windows(dtype)[0]
+    plain = make_step(given, others, dtype=dtype)
+    changed = make_step(given, (technique, *others), dtype=dtype, micro_batch=micro_batch)
+    expected, found = plain(window), changed(window)
+    assert found.loss == pytest.approx(expected.loss, rel=tolerance)
+    assert found.weight == pytest.approx(expected.weight, rel=1e-6)
+    error = relative_error(problems.gradients(changed), problems.gradients(plain), FLOOR[technique.card.family])
+    assert error <= tolerance
+
+
+@pytest.mark.parametrize("technique", problems.of_family(Family.NUMERICS), ids=lambda t: t.card.name)
+def test_lower_precision_computes_differently_and_keeps_weights_and_gradients_in_float32(technique: Technique) -> None:
+    problem = problems.reader(())
+    window = problem.windows(torch.float32)[0]
+    full, low = (make_step(problem, given, dtype=torch.float32) for given in ((), (technique,)))
+    assert full(window).loss != low(window).loss, "it did nothing"
+    low(window)
+    assert {tensor.dtype for tensor in problems.weights(low).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in problems.gradients(low).values()} == {torch.float32}

@@ -1,0 +1,100 @@
+"""Oracle: each technique against a slow obvious loop of its paper, row by row and without padding."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from snugfit.core.technique import Technique
+from snugfit.techniques import find
+from snugfit.training.step import Step
+from tests.laws import problems
+from tests.laws.problems import Problem, Window, make_step, relative_error
+from tests.oracles import everything, loop
+
+ROWS = (7, 6, 7, 5)
+
+# an oracle computes the same in another order, in float64, unless it states a tolerance of its own
+TOLERANCE = 1e-10
+
+
+def variants(technique: Technique) -> list[Technique]:
+    """The example, and each switch of it turned."""
+    switches = [name for name, value in asdict(technique).items() if isinstance(value, bool)]
+    return [technique, *(replace(technique, **{name: not getattr(technique, name)}) for name in switches)]
+
+
+CASES = [variant for technique in problems.examples() for variant in variants(technique)]
+
+
+@pytest.mark.parametrize("technique", CASES, ids=str)
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro_batch: int | None) -> None:
+    oracle = importlib.import_module(f"tests.oracles.{technique.card.name}")
+    tolerance = getattr(oracle, "RELATIVE_TOLERANCE", TOLERANCE)
+    dtype = torch.float64 if tolerance == TOLERANCE else torch.float32
+    problem = problems.reader((technique,))
+    windows = problem.windows(dtype, ROWS)
+    step = make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=0.0)
+    losses = [step(window).loss for window in windows]
+    expected = oracle.train(problem.model(dtype), windows, asdict(technique), problems.TOTAL_UPDATES)
+    agree(step, problem, losses, expected, tolerance)
+
+
+def test_without_techniques_it_trains_as_one_token_weighted_full_batch() -> None:
+    problem = problems.reader(())
+    windows = problem.windows(rows=ROWS)
+    for micro_batch in (None, 1, 3, 7):
+        step = make_step(problem, (), micro_batch=micro_batch, momentum=0.0)
+        losses = [step(window).loss for window in windows]
+        agree(step, problem, losses, loop.plain_sgd(problem.model(), windows, loop.gradient_of), TOLERANCE)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1, 3])
+def test_six_techniques_and_a_schedule_in_one_step_train_as_one_loop(micro_batch: int | None) -> None:
+    names = ["sam", "hard_examples", "gradient_cache", "ema", "clip_norm", "label_smoothing"]
+    chosen = {name: find(name).example() for name in names}
+    schedule = find("cosine")(warmup=2)
+    techniques = (*chosen.values(), schedule)
+    problem = problems.reader(techniques)
+    windows = problem.windows(rows=ROWS)
+    step = make_step(problem, techniques, micro_batch=micro_batch)
+    losses = [step(window).loss for window in windows]
+    factors = [
+        importlib.import_module("tests.oracles.cosine").factor(update, problems.TOTAL_UPDATES, asdict(schedule))
+        for update in range(len(windows))
+    ]
+    settings = {name: asdict(technique) for name, technique in chosen.items()}
+    expected = everything.train(problem.model(), windows, settings, factors, momentum=0.9)
+    agree(step, problem, losses, expected, TOLERANCE)
+
+
+def test_the_losses_of_a_window_are_far_enough_apart_to_be_ranked() -> None:
+    """Rounding cannot change which rows are the hardest: the laws that rank them mean something."""
+    for techniques in ((), tuple(t for t in problems.examples() if problems.couples((t,)))):
+        problem = problems.reader(techniques)
+        for window in problem.windows(rows=ROWS):
+            losses = ranked_losses(problem, window)
+            gaps = [float(one - other) for one, other in zip(losses, losses[1:], strict=False)]
+            assert min(gaps) > 1e-4
+
+
+def ranked_losses(problem: Problem, window: Window) -> list[torch.Tensor]:
+    per_row = loop.row_losses if window["labels"].ndim == 2 else loop.contrastive_losses
+    losses, counts = per_row(problem.model(), window)
+    means = [loss / count for loss, count in zip(losses, counts, strict=True) if count]
+    return sorted(means, reverse=True)
+
+
+def agree(step: Step, problem: Problem, losses: list[float], expected: loop.Trained, tolerance: float) -> None:
+    started = {name: p.detach() for name, p in problem.model(step.parameters[0].dtype).named_parameters()}
+    assert losses == pytest.approx(expected.losses, rel=tolerance)
+    # what has been learned is compared, so that the common start hides nothing
+    for found, wanted in ((problems.weights(step), expected.weights), (problems.evaluated_weights(step), expected.evaluated)):
+        moved = {name: tensor - started[name] for name, tensor in wanted.items()}
+        error = relative_error({name: tensor - started[name] for name, tensor in found.items()}, moved, floor=0.01)
+        assert error <= tolerance
+        assert any(tensor.norm() > 1e-3 for tensor in moved.values()), "nothing was learned"

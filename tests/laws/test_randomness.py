@@ -1,0 +1,126 @@
+"""Randomness: a pass over the same rows draws the same numbers, and nothing leaks in or out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from snugfit.core.technique import Technique
+from tests.laws import problems
+from tests.laws.problems import differences, make_step, saved
+
+
+@pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
+def test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout(techniques: tuple[Technique, ...]) -> None:
+    problem = problems.reader(techniques)
+    step = make_step(problem, techniques, micro_batch=3, dropout=0.5)
+    with dropped(step) as passes:
+        for window in problem.windows():
+            first_of_window = len(passes)
+            assert step(window).applied
+            same_in_every_pass(passes[first_of_window:])
+    firsts = [draws[0] for draws in passes if draws[0].rows == ("row 0", "row 1", "row 2")]
+    assert len({draw.mask[:, :2].numpy().tobytes() for draw in firsts}) == 3, "windows share their draws"
+
+
+def same_in_every_pass(passes: list[list[Draw]]) -> None:
+    """The micro-batch of the same place with the same rows; a selection of rows makes others."""
+    seen: dict[tuple[int, tuple[str, ...]], Tensor] = {}
+    for draws in passes:
+        assert draws
+        for place, draw in enumerate(draws):
+            assert torch.equal(draw.mask, seen.setdefault((place, draw.rows), draw.mask)), draw.rows
+            for earlier in draws[:place]:
+                shared = [min(sizes) for sizes in zip(draw.mask.shape, earlier.mask.shape, strict=True)]
+                one, other = (mask[: shared[0], : shared[1]] for mask in (draw.mask, earlier.mask))
+                assert not torch.equal(one, other), "two micro-batches share their draws"
+
+
+@pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
+def test_the_callers_random_state_neither_matters_nor_changes(techniques: tuple[Technique, ...]) -> None:
+    problem = problems.reader(techniques)
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        before = global_states()
+        step = make_step(problem, techniques, micro_batch=3, dropout=0.5)
+        for window in problem.windows():
+            step(window)
+        with step.seams.weights(step.model):
+            pass
+        assert global_states() == before
+        states.append(saved(step))
+    assert not differences(states[0], states[1])
+
+
+def test_the_callers_random_state_is_given_back_when_the_model_raises() -> None:
+    step = make_step(problems.reader(()), (), dropout=0.5)
+    window = problems.reader(()).windows()[0]
+    before = global_states()
+    with pytest.raises(IndexError):
+        step({**window, "input_ids": window["input_ids"] + 1000})
+    assert global_states() == before
+
+
+def test_another_seed_draws_other_dropout() -> None:
+    problem = problems.reader(())
+    one, other = (make_step(problem, (), dropout=0.5) for _ in range(2))
+    other.seed = 1
+    window = problem.windows()[0]
+    assert one(window).loss != other(window).loss
+
+
+def global_states() -> tuple[object, ...]:
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        random.getstate(),
+        np.random.get_state()[1].tobytes(),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+    )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which rows a forward was of, and which elements its first dropout has kept."""
+
+    rows: tuple[str, ...]
+    mask: Tensor
+
+
+@contextmanager
+def dropped(step: problems.Step) -> Iterator[list[list[Draw]]]:
+    """Record the draws of each pass over the window."""
+    passes: list[list[Draw]] = []
+    rows: list[tuple[str, ...]] = []
+    one_pass = step.one_pass
+
+    @contextmanager
+    def noted_pass() -> Iterator[None]:
+        passes.append([])
+        with one_pass():
+            yield
+
+    step.one_pass = noted_pass  # type: ignore[method-assign]
+    hooks = [
+        step.model.register_forward_pre_hook(
+            lambda _module, _args, kwargs: rows.append(tuple(kwargs["context"]["names"])), with_kwargs=True
+        ),
+        step.model.get_submodule("block.dropout1").register_forward_hook(
+            lambda _module, _args, output: passes[-1].append(Draw(rows[-1], output.detach() != 0))
+        ),
+    ]
+    try:
+        yield passes
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,91 @@
+"""Skip: a non-finite or empty window changes no weight, buffer, moment, average or schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from snugfit.core.technique import Technique
+from tests.laws import problems
+from tests.laws.problems import Problem, Window, differences, make_step, poisoned, saved, unlabelled
+
+BAD: dict[str, Callable[[Window], Window]] = {
+    "nan": lambda window: poisoned(window, math.nan),
+    "infinite": lambda window: poisoned(window, math.inf),
+    "unlabelled": unlabelled,
+}
+
+
+@pytest.mark.parametrize("techniques", problems.combinations(), ids=problems.name_of)
+def test_bad_windows_change_nothing_under_several_techniques(techniques: tuple[Technique, ...]) -> None:
+    bad_windows_change_nothing(problems.reader(techniques), techniques, micro_batch=3)
+
+
+@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
+@pytest.mark.parametrize("problem", [problems.reader, problems.normed, problems.bert, problems.gpt2])
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_bad_windows_change_nothing_under_one_technique(
+    problem: Callable[[tuple[Technique, ...]], Problem], techniques: tuple[Technique, ...], micro_batch: int | None
+) -> None:
+    bad_windows_change_nothing(problem(techniques), techniques, micro_batch)
+
+
+@pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
+def test_a_window_that_raises_changes_nothing(techniques: tuple[Technique, ...]) -> None:
+    problem = problems.reader(techniques)
+    first, second, _ = problem.windows()
+    broken = {**second, "input_ids": second["input_ids"].clone()}
+    broken["input_ids"][-1, 0] = 10**6  # no such token: raises in the last micro-batch
+    step = make_step(problem, techniques, micro_batch=3)
+    step(first)
+    before = saved(step)
+    with pytest.raises(IndexError):
+        step(broken)
+    assert not changed(before, saved(step))
+    assert not problems.gradients(step), "gradients of an aborted pass are left"
+
+
+def bad_windows_change_nothing(problem: Problem, techniques: tuple[Technique, ...], micro_batch: int | None) -> None:
+    first, second, third = problem.windows()
+    # token ids are always finite
+    bad = [BAD[name](second) for name in (BAD if problem.floats else ["unlabelled"] * 3)]
+    skipping = make_step(problem, techniques, micro_batch=micro_batch)
+    never = make_step(problem, techniques, micro_batch=micro_batch)
+    skips(skipping, bad[0])
+    for window, bad_window in zip((first, third), bad[1:], strict=True):
+        one, other = skipping(window), never(window)
+        assert one.applied and other.applied
+        assert one.learning_rate == other.learning_rate, "the schedule has moved on"
+        skips(skipping, bad_window)
+    assert not changed(never.state_dict()["optimizer"], skipping.state_dict()["optimizer"])
+    assert not differences(problems.weights(never), problems.weights(skipping))
+    assert not differences(problems.evaluated_weights(never), problems.evaluated_weights(skipping))
+    assert never.progress.updates == skipping.progress.updates == 2
+    assert skipping.progress.skipped == 3
+
+
+def skips(step: problems.Step, window: Window) -> None:
+    before = saved(step)
+    result = step(window)
+    assert not result.applied
+    assert not result.metrics
+    assert changed(before, saved(step)) <= {"/progress/windows", "/progress/skipped", "/progress/examples"}
+    assert not problems.gradients(step), "gradients of a skipped window are left"
+
+
+def changed(before: object, after: object) -> set[str]:
+    """Paths that differ; the rate of the next update may already be set."""
+    return {path for path in differences(before, after) if not path.endswith("/lr")}
+
+
+def test_the_bad_windows_are_bad_for_a_loop_without_a_guard() -> None:
+    problem = problems.reader(())
+    for name, bad in BAD.items():
+        step = make_step(problem, ())
+        window = bad(problem.windows()[0])
+        outputs = step.model(**{key: value for key, value in window.items() if key != "labels"})
+        loss = torch.nn.functional.cross_entropy(outputs["logits"].flatten(0, 1), window["labels"].flatten())
+        assert not loss.isfinite(), name

@@ -1,0 +1,67 @@
+"""Split: any micro-batch split of a window gives the same gradient and the same update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from snugfit.core.technique import Technique
+from tests.laws import problems
+from tests.laws.problems import Problem, Window, make_step, relative_error
+
+# float64 has 16 digits; what is left of them after a few hundred additions in another order
+TOLERANCE = 1e-10
+
+
+@pytest.mark.parametrize("techniques", problems.combinations(), ids=problems.name_of)
+def test_any_split_of_a_window_gives_the_same_update_under_several_techniques(techniques: tuple[Technique, ...]) -> None:
+    agree_for_every_split(problems.reader(techniques), techniques, micro_batches=[3])
+
+
+@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
+@pytest.mark.parametrize("problem", [problems.reader, problems.bert, problems.gpt2])
+def test_any_split_of_a_window_gives_the_same_update_under_one_technique(
+    problem: Callable[[tuple[Technique, ...]], Problem], techniques: tuple[Technique, ...]
+) -> None:
+    agree_for_every_split(problem(techniques), techniques, micro_batches=[1, 2, 4, 6])
+
+
+def agree_for_every_split(problem: Problem, techniques: tuple[Technique, ...], micro_batches: list[int]) -> None:
+    if any(technique.card.couples_examples for technique in techniques):
+        pytest.skip("its card says that it couples the examples of a micro-batch")
+    windows = problem.windows()
+    expected = trajectory(problem, techniques, windows, None)
+    assert all(found.loss > 0 for found in expected)
+    for micro_batch in micro_batches:
+        found = trajectory(problem, techniques, windows, micro_batch)
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            where = f"window {number}, micro-batches of {micro_batch}"
+            assert relative_error(one.gradients, other.gradients) <= TOLERANCE, where
+            assert relative_error(one.weights, other.weights) <= TOLERANCE, where
+            assert relative_error(one.evaluated, other.evaluated) <= TOLERANCE, where
+            assert one.loss == pytest.approx(other.loss, rel=TOLERANCE), where
+            assert one.weight == pytest.approx(other.weight, rel=TOLERANCE), where
+            assert one.metrics == pytest.approx(other.metrics, rel=TOLERANCE), where
+
+
+class Seen:
+    """What one window left behind."""
+
+    def __init__(self, step: problems.Step, window: Window) -> None:
+        result = step(window)
+        assert result.applied
+        self.loss, self.weight = result.loss, result.weight
+        self.metrics = {name: float(value) for name, value in result.metrics.items()}
+        self.gradients = problems.gradients(step)
+        self.weights = problems.weights(step)
+        self.evaluated = problems.evaluated_weights(step)
+
+
+def trajectory(
+    problem: Problem, techniques: tuple[Technique, ...], windows: list[Window], micro_batch: int | None
+) -> list[Seen]:
+    step = make_step(problem, techniques, micro_batch=micro_batch)
+    assert next(step.model.parameters()).dtype == torch.float64
+    return [Seen(step, window) for window in windows]
