@@ -28,7 +28,9 @@ def majority(train_labels: list[str], labels: list[str]) -> list[str]:
     return [min(counts, key=lambda label: (-counts[label], label))] * len(labels)
 
 
-def tfidf(train_labels: list[str], train_texts: list[str], texts: list[str], strength: float = 10.0) -> list[str]:
+def tfidf(
+    train_labels: list[str], train_texts: list[str], texts: list[str], strength: float = 10.0
+) -> list[str]:
     """Predict with logistic regression on sublinear TF-IDF of words and word pairs.
 
     Args:

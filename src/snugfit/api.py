@@ -16,15 +16,23 @@ from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
-from snugfit.errors import RunFolderError
+from snugfit.errors import RunFolderError, SettingError
 from snugfit.models.bundle import save_bundle
-from snugfit.session import Display, Events, RunOptions, Tracking, machine, run_session, versions
+from snugfit.session import Display, RunOptions, Tracking, machine, opened, run_session, versions
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.tasks import Task, prepare
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training.assemble import Material, assemble, check_settings, describe_model, find_device, hold_out
+from snugfit.training.assemble import (
+    Material,
+    assemble,
+    check_dataset,
+    check_settings,
+    describe_model,
+    find_device,
+    hold_out,
+)
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import RunResult
@@ -44,7 +52,7 @@ def train(
     loss: str | Loss = "cross_entropy",
     optimizer: torch.optim.Optimizer | Technique | None = None,
     techniques: Sequence[Technique] = (),
-    validation: Any | float | None = None,
+    validation: Any = None,
     metrics: Sequence[str] | Mapping[str, str | RowMetric] = (),
     epochs: float | None = 3.0,
     updates: int | None = None,
@@ -85,9 +93,13 @@ def train(
         UserError: a setting, the data or the folder cannot be used.
         TrainingFailed: the run failed on its own account.
     """
+    if isinstance(metrics, str):
+        metrics = (metrics,)
     metric_map: dict[str, str | RowMetric] = (
         dict(metrics) if isinstance(metrics, Mapping) else {metric: metric for metric in metrics}
     )
+    if validation is None and metric_map:
+        raise SettingError(f"metrics: {', '.join(metric_map)} need data to be measured on. Give validation.")
     job = Job(
         global_batch=global_batch,
         epochs=None if updates is not None else epochs,
@@ -104,42 +116,52 @@ def train(
     if optimizer is None and not any("optimizer" in technique.card.seams for technique in techniques):
         all_techniques.insert(0, find("adamw")())
     check_settings(job, plan, all_techniques, metric_map)
-    if isinstance(validation, float):
-        data, validation = hold_out(data, validation, seed)
+    check_dataset("data", data)
+    held_out = validation
+    if isinstance(validation, (int, float)):
+        data, held_out = hold_out(data, validation, seed)
+    elif validation is not None:
+        check_dataset("validation", validation)
     folder = RunFolder.create(Path(output), name) if resume is None else RunFolder.open(Path(resume))
 
     def save_best(path: Path, description: Mapping[str, Any]) -> None:
         save_bundle(path, model, {"task": "python", "model": None, **description})
 
-    events = Events(folder, display)
-    training = assemble(
-        job,
-        plan,
-        Material(model, data, validation, loss, collate, forward),
-        optimizer if isinstance(optimizer, torch.optim.Optimizer) else None,
-        all_techniques,
-        metric_map,
-        folder=folder,
-        emit=events,
-        save_best=save_best,
-    )
-    described = {
-        "recipe": {"evaluate": {"best": job.best}, "techniques": [_describe(each) for each in all_techniques]},
-        "data": {"train": len(data), "validation": 0 if validation is None else len(validation)},
-    }
-    header = _header(name, folder, training, plan, described)
-    tracking = Tracking(_tracker_uri(track_uri, Path(output), folder)) if track else None
-    return run_session(
-        training,
-        events,
-        header,
-        tracking=tracking,
-        options=RunOptions(stop_after_seconds=stop_after_seconds),
-        resume=resume is not None,
-    )
+    with opened(folder, display) as events:
+        training = assemble(
+            job,
+            plan,
+            Material(model, data, held_out, loss, collate, forward),
+            optimizer if isinstance(optimizer, torch.optim.Optimizer) else None,
+            all_techniques,
+            metric_map,
+            folder=folder,
+            emit=events,
+            save_best=save_best,
+            identity=_identity(job, len(data), optimizer, all_techniques),
+        )
+        described = {
+            "recipe": {
+                "evaluate": {"best": job.best},
+                "techniques": [_describe(each) for each in all_techniques],
+            },
+            "data": {"train": len(data), "validation": 0 if held_out is None else len(held_out)},
+        }
+        header = _header(name, folder, training, plan, described)
+        tracking = Tracking(_tracker_uri(track_uri, Path(output), folder)) if track else None
+        return run_session(
+            training,
+            events,
+            header,
+            tracking=tracking,
+            options=RunOptions(stop_after_seconds=stop_after_seconds),
+            resume=resume is not None,
+        )
 
 
-def train_recipe(recipe: Recipe, options: RunOptions | None = None, display: Display | None = None) -> RunResult:
+def train_recipe(
+    recipe: Recipe, options: RunOptions | None = None, display: Display | None = None
+) -> RunResult:
     """Train what a recipe says.
 
     Raises:
@@ -149,7 +171,9 @@ def train_recipe(recipe: Recipe, options: RunOptions | None = None, display: Dis
     return _run_recipe(recipe, options or RunOptions(), display, None)
 
 
-def resume_run(run: str | Path, options: RunOptions | None = None, display: Display | None = None) -> RunResult:
+def resume_run(
+    run: str | Path, options: RunOptions | None = None, display: Display | None = None
+) -> RunResult:
     """Go on with a stopped or killed run from its newest valid checkpoint.
 
     Raises:
@@ -160,7 +184,9 @@ def resume_run(run: str | Path, options: RunOptions | None = None, display: Disp
 
     folder = RunFolder.open(Path(run))
     if not (folder.path / _RECIPE).exists():
-        raise RunFolderError(f"{run}: has no {_RECIPE}. Runs made in Python go on with snugfit.train(…, resume=…).")
+        raise RunFolderError(
+            f"{run}: has no {_RECIPE}. Runs made in Python go on with snugfit.train(…, resume=…)."
+        )
     return _run_recipe(load_recipe(folder.path / _RECIPE), options or RunOptions(), display, folder)
 
 
@@ -170,7 +196,9 @@ def evaluate_run(
     """Loss and metrics of a run's best model, or of a registered one, on labelled rows."""
     from snugfit.deliver.predict import evaluate_file
 
-    return evaluate_file(resolve_model(source, uri=uri), data, metrics or ("accuracy", "macro_f1"), bad_rows=bad_rows)
+    return evaluate_file(
+        resolve_model(source, uri=uri), data, metrics or ("accuracy", "macro_f1"), bad_rows=bad_rows
+    )
 
 
 def predict_rows(
@@ -204,7 +232,9 @@ def plan_recipe(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _run_recipe(recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None) -> RunResult:
+def _run_recipe(
+    recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None
+) -> RunResult:
     job, plan = _job(recipe), _plan(recipe)
     smoke = options.fast_dev_run or options.overfit_batches is not None
     techniques = recipe.all_techniques()
@@ -226,36 +256,36 @@ def _run_recipe(recipe: Recipe, options: RunOptions, display: Display | None, fo
     else:
         check_fingerprints(folder.read_json("data.json"), task.fingerprints)
     folder.write_json("data.json", dict(task.fingerprints))
-    events = Events(folder, display)
-    training = assemble(
-        job,
-        plan,
-        task.material,
-        None,
-        techniques,
-        metrics,
-        folder=folder,
-        emit=events,
-        save_best=task.save_best,
-        identity={"recipe": recipe.hash(), "data": dict(task.fingerprints)},
-    )
-    described = {"recipe": recipe.as_dict(), "data": dict(task.data)}
-    header = _header(recipe.name, folder, training, plan, described)
-    for message in task.messages:
-        events("warning", message=message)
-    tracking = None
-    if uri is not None:
-        register = _registration(recipe, task) if recipe.track.register else None
-        tracking = Tracking(uri, recipe.track.experiment, register)
+    with opened(folder, display) as events:
+        training = assemble(
+            job,
+            plan,
+            task.material,
+            None,
+            techniques,
+            metrics,
+            folder=folder,
+            emit=events,
+            save_best=task.save_best,
+            identity={"recipe": recipe.hash(), "data": dict(task.fingerprints)},
+        )
+        described = {"recipe": recipe.as_dict(), "data": dict(task.data)}
+        header = _header(recipe.name, folder, training, plan, described)
+        for message in task.messages:
+            events("warning", message=message)
+        tracking = None
+        if uri is not None:
+            register = _registration(recipe, task) if recipe.track.register else None
+            tracking = Tracking(uri, recipe.track.experiment, register)
 
-    def conclude(result: RunResult) -> RunResult:
-        if options.fast_dev_run:
-            verify_reload(training)
-        return overfit_verdict(result, folder) if options.overfit_batches is not None else result
+        def conclude(result: RunResult) -> RunResult:
+            if options.fast_dev_run:
+                verify_reload(training)
+            return overfit_verdict(result, folder) if options.overfit_batches is not None else result
 
-    return run_session(
-        training, events, header, tracking=tracking, options=options, resume=resume, conclude=conclude
-    )
+        return run_session(
+            training, events, header, tracking=tracking, options=options, resume=resume, conclude=conclude
+        )
 
 
 def _registration(recipe: Recipe, task: Task) -> Any:
@@ -335,7 +365,18 @@ def _tracker_uri(setting: str | None, output: Path, folder: RunFolder) -> str:
     return uri
 
 
-def _describe(technique: Technique) -> dict[str, Any]:
-    settings = dataclasses.asdict(technique) if dataclasses.is_dataclass(technique) else {}
-    return {technique.card.name: settings}
+def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:
+    """What decides the updates of a run made in Python, as far as it can be compared."""
+    return {
+        "examples": examples,
+        "global_batch": job.global_batch,
+        "updates": job.total_windows(examples),
+        "seed": job.seed,
+        "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
+        "techniques": [_describe(technique) for technique in techniques],
+    }
 
+
+def _describe(technique: Technique) -> dict[str, Any]:
+    settings: dict[str, Any] = dataclasses.asdict(technique) if dataclasses.is_dataclass(technique) else {}
+    return {technique.card.name: settings}

@@ -7,8 +7,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +20,7 @@ from snugfit.errors import RunFolderError, SnugfitError, TrackingError
 from snugfit.report.page import write_report
 from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import Spool
+from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import RunResult, Training
 from snugfit.training.stop import StopRequest
@@ -61,6 +62,20 @@ class Events:
 
     def close(self) -> None:
         self._spool.close()
+
+
+@contextmanager
+def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
+    """The events of a run; on an error, a folder in which no run has begun is removed."""
+    events = Events(folder, display)
+    try:
+        yield events
+    except BaseException:
+        if folder.events.stat().st_size == 0:
+            folder.discard()
+        raise
+    finally:
+        events.close()
 
 
 def run_session(
@@ -132,7 +147,7 @@ def _report(folder: RunFolder, events: Events) -> None:
 def _end_failed(training: Training, events: Events, error: BaseException) -> None:
     reason = str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}"
     progress = training.step.progress
-    resumable = training.folder.checkpoints.exists()
+    resumable = checkpoint.any_in(training.folder.checkpoints)
     # the first error is the one to see, also when the disk is full
     with suppress(SnugfitError):
         events(

@@ -34,7 +34,9 @@ def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
         job = dataclasses.replace(
             job, epochs=None, windows=passes, evaluate_every=passes, patience=None, shuffle=False
         )
-        return job, dataclasses.replace(task, material=dataclasses.replace(material, train=few, validation=few))
+        return job, dataclasses.replace(
+            task, material=dataclasses.replace(material, train=few, validation=few)
+        )
     windows = min(DEV_WINDOWS, job.windows_per_epoch(len(material.train)))
     job = dataclasses.replace(job, epochs=None, windows=windows, evaluate_every=1, patience=None)
     validation = material.validation
@@ -53,11 +55,15 @@ def verify_reload(training: Training) -> None:
     training.restore()
     after = list(leaves(training.step.state_dict()))
     if not all(torch.equal(first, second) for first, second in zip(before, after, strict=True)):
-        raise TrainingFailed("fast dev run: the checkpoint that was loaded back is not the state that was saved.")
+        raise TrainingFailed(
+            "fast dev run: the checkpoint that was loaded back is not the state that was saved."
+        )
 
 
 def overfit_verdict(result: RunResult, folder: RunFolder) -> RunResult:
-    """Say whether the model learned its few batches by heart."""
+    """Say whether the model learned its few batches by heart; a run that was stopped stays one."""
+    if result.status != "finished":
+        return result
     losses = [event["metrics"]["loss"] for event in read_events(folder.events) if event["event"] == "update"]
     few = max(1, len(losses) // OVERFIT_PASSES)
     first, last = sum(losses[:few]) / few, sum(losses[-few:]) / few

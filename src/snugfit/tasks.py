@@ -85,7 +85,7 @@ def _text_classification(recipe: Recipe) -> Task:
         fingerprints=data.fingerprints,
         messages=(*data.report.warnings, *loaded.messages),
         tokenizer=tokenizer,
-        example_rows=getattr(data, 'example_rows', []),
+        example_rows=data.example_rows,
     )
 
 

@@ -67,7 +67,7 @@ def gradient_of(model: nn.Module, window: Window) -> tuple[Named, float]:
 def differentiate(model: nn.Module, loss: Tensor) -> tuple[Named, float]:
     named = dict(model.named_parameters())
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {name: g for name, g in zip(named, found, strict=True) if g is not None}, float(loss)
+    return {name: g for name, g in zip(named, found, strict=True) if g is not None}, float(loss.detach())
 
 
 def row_losses(model: nn.Module, window: Window) -> tuple[list[Tensor], list[int]]:

@@ -60,7 +60,12 @@ def test_a_recipe_says_what_was_written_and_the_defaults_of_the_rest(write):
     assert (recipe.data.validation, recipe.data.bad_rows, recipe.train.seed) == (0.1, "fail", 0)
     assert (recipe.evaluate.every, recipe.evaluate.batch) == (50, 16)
     assert recipe.early_stopping is None
-    assert [technique.card.name for technique in recipe.all_techniques()] == ["adamw", "linear", "clip_norm", "ema"]
+    assert [technique.card.name for technique in recipe.all_techniques()] == [
+        "adamw",
+        "linear",
+        "clip_norm",
+        "ema",
+    ]
     assert recipe.optimizer == techniques.find("adamw")(learning_rate=3e-5)
     assert recipe.schedule == techniques.find("linear")(warmup=0.1)
 
@@ -91,7 +96,12 @@ def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
         ("max_length: 64", "max_length: true", ":7: data.max_length", "found true"),
         ("max_length: 64", "bad_rows: drop", ":7: data.bad_rows", "fail or skip, found 'drop'"),
         ("max_length: 64", "validation: 1.5", ":7: data.validation", "between 0 and 1"),
-        ("max_length: 64", "collate: 'mine:join'", ":7: data.collate", "not used by task text-classification"),
+        (
+            "max_length: 64",
+            "collate: 'mine:join'",
+            ":7: data.collate",
+            "not used by task text-classification",
+        ),
         ("text: [title, text]", "text: []", ":6: data.text", "a name or a list of names"),
         ("  train: rows.csv", "  label: name", ":4: data.train", "is missing"),
         ("text-classification", "text-clasification", ":2: task", "text-classification, causal-lm or python"),
@@ -103,10 +113,20 @@ def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
         ("adamw:", "ema:", ":9: optimizer.ema", "Put it under techniques"),
         ("learning_rate: 3e-5", "learning_rat: 3", ":9: optimizer.adamw.learning_rat", "'learning_rate'"),
         ("learning_rate: 3e-5", "learning_rate: -1", ":9: optimizer.adamw.learning_rate", "must be positive"),
-        ("learning_rate: 3e-5", "learning_rate: fast", ":9: optimizer.adamw.learning_rate", "a number, found 'fast'"),
+        (
+            "learning_rate: 3e-5",
+            "learning_rate: fast",
+            ":9: optimizer.adamw.learning_rate",
+            "a number, found 'fast'",
+        ),
         ("learning_rate: 3e-5", "learning_rate: .nan", ":9: optimizer.adamw.learning_rate", "found '.nan'"),
         ("learning_rate: 3e-5", "learning_rate: 1e999", ":9:", "'1e999' is no float"),
-        ("learning_rate: 3e-5", "betas: [0.9]", ":9: optimizer.adamw.betas", "a list of 2 numbers, found [0.9]"),
+        (
+            "learning_rate: 3e-5",
+            "betas: [0.9]",
+            ":9: optimizer.adamw.betas",
+            "a list of 2 numbers, found [0.9]",
+        ),
         ("{adamw: {learning_rate: 3e-5}}", "{adamw: {}, sgd: {}}", ":9: optimizer", "found adamw and sgd"),
         ("{adamw: {learning_rate: 3e-5}}", "null", ":9: optimizer", "must be one of adamw, sgd"),
         ("- ema: {decay: 0.99}", "- emma", ":12: techniques.emma", "Did you mean 'ema'"),
@@ -146,10 +166,15 @@ def test_several_mistakes_are_said_at_once(write):
     path = write(changed("max_length: 64", "max_lenth: 64").replace("epochs: 2", "epochs: two"))
     with pytest.raises(SettingError) as error:
         load_recipe(path)
-    assert [line.split(": ")[1] for line in str(error.value).splitlines()] == ["data.max_lenth", "train.epochs"]
+    assert [line.split(": ")[1] for line in str(error.value).splitlines()] == [
+        "data.max_lenth",
+        "train.epochs",
+    ]
 
 
-@pytest.mark.parametrize("content", [b"", b"- a", b"5", b"\xff\xfe\x00", b"\x89PNG\r\n\x1a\n\x00\x00", b"a: " + b"[" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"", b"- a", b"5", b"\xff\xfe\x00", b"\x89PNG\r\n\x1a\n\x00\x00", b"a: " + b"[" * 2000]
+)
 def test_a_file_that_is_no_recipe_is_refused(tmp_path, content):
     path = tmp_path / "my.yaml"
     path.write_bytes(content)
@@ -347,17 +372,18 @@ def test_a_written_recipe_is_read_back_equal(write, text):
     assert load_recipe(write(recipe.to_yaml())).hash() == recipe.hash()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12))
-@pytest.mark.parametrize("special", [""])
-def test_any_column_name_survives_writing(write, text, special):
-    recipe = load_recipe(write(BARE)).model_copy()
+def test_any_column_name_survives_writing(write, text):
+    recipe = load_recipe(write(BARE))
     data = recipe.data.model_copy(update={"label": text, "text": (text, "b")})
     recipe = recipe.model_copy(update={"data": data})
     assert load_recipe(write(recipe.to_yaml())) == recipe
 
 
-@pytest.mark.parametrize("text", ["5e-5", "1e5", "no", "yes", "null", "~", "true", "010", "2026-11-20", "a: b", "*a", "- a", ""])
+@pytest.mark.parametrize(
+    "text", ["5e-5", "1e5", "no", "yes", "null", "~", "true", "010", "2026-11-20", "a: b", "*a", "- a", ""]
+)
 def test_text_that_looks_like_something_else_survives_writing(write, text):
     recipe = load_recipe(write(BARE))
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"label": text})})
@@ -374,9 +400,22 @@ def test_a_short_recipe_holds_only_what_differs(write):
 def test_only_what_decides_the_updates_changes_the_hash(write):
     path = write(RECIPE)
     original = load_recipe(path).hash()
-    for same in ("plan.micro_batch=4", "plan.device=cpu", "name=b", "output=/elsewhere", "checkpoint.every=3", "track.mlflow=false"):
+    for same in (
+        "plan.micro_batch=4",
+        "plan.device=cpu",
+        "name=b",
+        "output=/elsewhere",
+        "checkpoint.every=3",
+        "track.mlflow=false",
+    ):
         assert load_recipe(path, [same]).hash() == original, same
-    for other in ("train.seed=1", "plan.numerics=bf16", "techniques.ema.decay=0.5", "data.max_length=32", "optimizer=sgd"):
+    for other in (
+        "train.seed=1",
+        "plan.numerics=bf16",
+        "techniques.ema.decay=0.5",
+        "data.max_length=32",
+        "optimizer=sgd",
+    ):
         assert load_recipe(path, [other]).hash() != original, other
 
 
@@ -451,7 +490,11 @@ def infer(data: str, **columns: object) -> Recipe:
 def test_a_recipe_is_inferred_from_a_file_and_its_columns(tmp_path):
     rows(tmp_path / "my rows.csv")
     recipe = infer("my rows.csv", text="title,text", label="label", overrides=["train.epochs=1"])
-    assert (recipe.name, recipe.task, recipe.data.text) == ("my-rows", "text-classification", ("title", "text"))
+    assert (recipe.name, recipe.task, recipe.data.text) == (
+        "my-rows",
+        "text-classification",
+        ("title", "text"),
+    )
     assert recipe.data.train == str(tmp_path / "my rows.csv")
     assert recipe.train.epochs == 1
     assert (recipe.folder, recipe.output) == (tmp_path, str(tmp_path / "runs"))
@@ -487,7 +530,10 @@ def test_a_column_whose_name_has_a_comma_can_be_asked_for(tmp_path):
     ("columns", "words"),
     [
         ({"text": "titel"}, r"--text: a\.csv has no column 'titel'\. Did you mean 'title'\?"),
-        ({"text": "title", "label": "labl"}, r"--label: a\.csv has no column 'labl'\. Did you mean 'label'\?"),
+        (
+            {"text": "title", "label": "labl"},
+            r"--label: a\.csv has no column 'labl'\. Did you mean 'label'\?",
+        ),
     ],
 )
 def test_a_missing_column_names_the_nearest(tmp_path, columns, words):
@@ -508,7 +554,14 @@ def test_a_column_that_has_to_be_named_is_asked_for(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("none.csv", None), ("a.csv", b""), ("a.csv", b"\x89PNG\r\n\x1a\n\x00\x00"), ("a.xls", b"a,b"), ("a.jsonl", b"[1]")],
+    [
+        ("none.csv", None),
+        ("a.csv", b""),
+        ("a.csv", b"\x89PNG\r\n\x1a\n\x00\x00"),
+        ("a.xls", b"a,b"),
+        ("a.jsonl", b"[1]"),
+        ("a.jsonl", b"5\n"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_said_with_its_option(tmp_path, name, content):
     if content is not None:

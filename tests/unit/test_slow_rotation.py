@@ -2,63 +2,78 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
-TESTS = """
-import pytest
-
-def test_quick(): ...
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(30))
-def test_slow(number): ...
-"""
+from tests import conftest
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    (tmp_path / "tests").mkdir()
-    shutil.copy(CONFTEST, tmp_path / "tests/conftest.py")
-    (tmp_path / "tests/test_it.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
-    return tmp_path
+@dataclass(frozen=True)
+class Item:
+    """What the rotation looks at in a test."""
+
+    nodeid: str
+    slow: bool
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name == "slow" and self.slow
 
 
-def collected(checkout: Path, monkeypatch: pytest.MonkeyPatch, slow: str) -> set[str]:
+@dataclass
+class Config:
+    """Keeps what is reported as left out."""
+
+    left_out: list[Item] = field(default_factory=list)
+
+    @property
+    def hook(self) -> Config:
+        return self
+
+    def pytest_deselected(self, items: list[Item]) -> None:
+        self.left_out += items
+
+
+QUICK = [Item(f"tests/test_it.py::test_quick[{number}]", slow=False) for number in range(5)]
+SLOW = [Item(f"tests/test_it.py::test_slow[{number}]", slow=True) for number in range(30)]
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, slow: str, commits: int) -> list[Item]:
     monkeypatch.setenv("SNUGFIT_SLOW", slow)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests"]
-    found = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
-    return {line for line in found.stdout.splitlines() if "::" in line}
+    monkeypatch.setattr(conftest, "commits", lambda: commits)
+    config, items = Config(), [*QUICK, *SLOW]
+    conftest.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert {*items, *config.left_out} == {*QUICK, *SLOW}
+    return items
 
 
-def commit(checkout: Path) -> None:
-    who = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    for words in (["init", "-q"], [*who, "commit", "-q", "--no-verify", "--allow-empty", "-m", "one more"]):
-        subprocess.run(["git", *words], cwd=checkout, check=True)
-
-
-def test_five_commits_in_a_row_run_every_slow_test_once(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    every = collected(checkout, monkeypatch, "all")
-    assert len(every) == 31
-    parts = []
-    for _ in range(5):
-        commit(checkout)
-        parts.append(collected(checkout, monkeypatch, "part"))
-    assert all("tests/test_it.py::test_quick" in part for part in parts)
-    slow = [test for part in parts for test in part if "test_slow" in test]
+def test_five_commits_in_a_row_run_every_slow_test_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [kept(monkeypatch, "part", commits) for commits in range(7, 12)]
+    assert all(part[:5] == QUICK for part in parts)
+    assert all(1 <= len(part[5:]) <= 12 for part in parts)
+    slow = [item for part in parts for item in part[5:]]
     assert len(slow) == 30
-    assert set(slow) == every - {"tests/test_it.py::test_quick"}
-    assert all(1 <= len(part) - 1 < 15 for part in parts)
+    assert set(slow) == set(SLOW)
 
 
-def test_outside_a_checkout_a_fifth_is_chosen_too(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(checkout.parent))
-    assert 1 < len(collected(checkout, monkeypatch, "part")) < 16
+def test_a_commit_always_runs_the_same_slow_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept(monkeypatch, "part", 3) == kept(monkeypatch, "part", 3)
+
+
+@pytest.mark.parametrize("slow", ["all", ""])
+def test_otherwise_every_slow_test_runs(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    assert kept(monkeypatch, slow, 3) == [*QUICK, *SLOW]
+
+
+def test_commits_are_counted_and_none_outside_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert conftest.commits() == 0
+    who = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], *[[*who, "commit", "-q", "--allow-empty", "-m", "one more"]] * 2):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert conftest.commits() == 2

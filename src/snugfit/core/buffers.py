@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -19,3 +22,12 @@ class Buffers:
         with torch.no_grad():
             for buffer, copy in zip(self._model.buffers(), copies, strict=True):
                 buffer.copy_(copy)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within, buffers may change; on exit they are as before."""
+        copies = self.copy()
+        try:
+            yield
+        finally:
+            self.restore(copies)

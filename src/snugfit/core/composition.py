@@ -76,10 +76,10 @@ class Composition:
         """The contexts around forward and loss."""
         if not self._forwards:
             return _NOTHING
-        stack = ExitStack()
-        for forward in self._forwards:
-            stack.enter_context(forward())
-        return stack
+        with ExitStack() as stack:  # leaves those entered if a later one fails
+            for forward in self._forwards:
+                stack.enter_context(forward())
+            return stack.pop_all()
 
     def adjust(self, parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
         """Change the true gradients in place; returns what was measured."""

@@ -44,6 +44,8 @@ class LossTerms:
     def gradient(self, divisor: Tensor | float) -> Tensor:
         """Gradient of the weighted sum over `divisor` with respect to the values: where backward begins."""
         if self.weights is None:
+            if not isinstance(divisor, Tensor):
+                return torch.full_like(self.values, 1.0 / divisor)
             return torch.ones_like(self.values) / divisor
         return self.weights / divisor
 

@@ -113,7 +113,7 @@ def _records(lines: list[str], delimiter: str) -> Iterator[tuple[int, int, list[
                 except StopIteration:
                     break
                 except csv.Error as error:
-                    start = base + reader.line_num
+                    start = first + 1
                     yield first, start, error
                     break
                 yield first, base + reader.line_num, fields

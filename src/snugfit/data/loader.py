@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ from snugfit.errors import DataError, SnugfitError, WorkerDied
 Collate = Callable[[list[Any]], Any]
 Key = tuple[int, int]
 """An example's epoch and index."""
+Windows = Generator[Batch, None, None]
+"""Close it to end the workers."""
 
 
 @dataclass
@@ -91,7 +93,7 @@ class Loader:
         self._num_workers = num_workers
         self._pin = pin
 
-    def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
+    def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
         """Windows number `start` to `stop`, exclusive.
 
         When a worker dies, `rescue` is asked whether to load the rest in this process: a signal that asks a whole
@@ -112,7 +114,7 @@ class Loader:
         for number in range(start, stop):
             yield self._fetch(self.order.window(number))
 
-    def _from_workers(self, start: int, stop: int) -> Iterator[Batch]:
+    def _from_workers(self, start: int, stop: int) -> Windows:
         keys = (self.order.window(number) for number in range(start, stop))
         loader: DataLoader[Any] = DataLoader(
             _KeyedDataset(self._fetch),  # type: ignore[arg-type]

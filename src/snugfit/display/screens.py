@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 from snugfit.display.standing import Standing
 from snugfit.display.words import progress_parts
@@ -73,6 +73,8 @@ class LiveScreen:
         self._console = Console(
             file=stream, stderr=stream is None, highlight=False, markup=False, emoji=False
         )
+        # rich's own answer to a terminal that went away is to end the process
+        self._console.on_broken_pipe = _raise_again  # type: ignore[method-assign]
         self.can_redraw = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = Live(
             console=self._console,
@@ -110,6 +112,10 @@ class LiveScreen:
             return Text(self._waiting, "dim", no_wrap=True, overflow="crop")
         # room for the ^C that a terminal writes behind the bar
         return bar_line(self._standing, self._console.width - 3, self._console.encoding.startswith("utf"))
+
+
+def _raise_again() -> NoReturn:
+    raise  # what the handler that calls this has caught
 
 
 def bar_line(standing: Standing, width: int, unicode: bool = True) -> Text:

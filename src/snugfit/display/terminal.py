@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -51,7 +52,8 @@ class TerminalDisplay:
 
     def __enter__(self) -> Self:
         if self._screen is not None:
-            self._screen.wait("reading the data and the model …")
+            with suppress(OSError):
+                self._screen.wait("reading the data and the model …")
         return self
 
     def __exit__(
@@ -74,26 +76,29 @@ class TerminalDisplay:
             elif event["event"] in _SAYERS:
                 _SAYERS[event["event"]](self, screen, event)
         except OSError:
-            self._screen = None  # the terminal went away; the run goes on
+            # the terminal went away; the run goes on
+            self._screen = None
+            with suppress(OSError):
+                screen.close()
 
     def note(self, text: str) -> None:
         """Say something that is no event of the run."""
-        if self._screen is not None:
-            self._screen.say(text)
+        self({"event": "note", "text": text})
 
     def close(self) -> None:
         """Take the bar away and say where the run is and what to do next; a second call does nothing."""
         screen, self._screen = self._screen, None
         if screen is None:
             return
-        screen.close()
-        for event in self._early:
-            _SAYERS[event["event"]](self, screen, event)
-        if self._skipped > _SHOWN_SKIPS:
-            screen.say(f"{self._skipped - _SHOWN_SKIPS:,} more windows were skipped", "yellow")
-        if self._end is not None:
-            for line in next_lines(self._standing.run, self._end, self._registered):
-                screen.say(line)
+        with suppress(OSError):  # of a terminal that went away
+            screen.close()
+            for event in self._early:
+                _SAYERS[event["event"]](self, screen, event)
+            if self._skipped > _SHOWN_SKIPS:
+                screen.say(f"{self._skipped - _SHOWN_SKIPS:,} more windows were skipped", "yellow")
+            if self._end is not None:
+                for line in next_lines(self._standing.run, self._end, self._registered):
+                    screen.say(line)
 
     def _draw(self, screen: Screen, now: float) -> None:
         screen.progress(self._standing)
@@ -118,6 +123,9 @@ class TerminalDisplay:
             self._columns = names
             screen.say(table_row(names, names), "dim")
         screen.say(evaluation_line(event, self._standing.loss), "green" if event["best"] else "")
+
+    def _note(self, screen: Screen, event: Event) -> None:
+        screen.say(event["text"])
 
     def _warning(self, screen: Screen, event: Event) -> None:
         screen.say(f"warning: {event['message']}", "yellow")
@@ -145,6 +153,7 @@ _SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
     "run": TerminalDisplay._run,
     "resume": TerminalDisplay._resume,
     "evaluation": TerminalDisplay._evaluation,
+    "note": TerminalDisplay._note,
     "warning": TerminalDisplay._warning,
     "skipped": TerminalDisplay._skip,
     "end": TerminalDisplay._ended,

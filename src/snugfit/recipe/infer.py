@@ -73,11 +73,17 @@ def _columns(data: str) -> tuple[str, ...]:
                 )
             else:
                 rows = [json.loads(line) for line in itertools.islice(file, _ROWS) if line.strip()]
-                columns = tuple(dict.fromkeys(key for row in rows for key in row))
+                columns = tuple(dict.fromkeys(key for row in rows for key in dict(row)))
     except (OSError, ValueError, TypeError, StopIteration, csv.Error):
         columns = ()
+    if columns:
+        return columns
     # reading the whole file says what is wrong with it, or finds that only some rows are
-    return columns or read_table(data, setting="--data").columns
+    table = read_table(data, setting="--data")
+    if not table.columns:
+        fault = table.faults[0]
+        raise DataError(f"--data: {data} has no row that can be used; line {fault.line} has {fault.detail}.")
+    return table.columns
 
 
 def _text(text: str | Sequence[str] | None, columns: tuple[str, ...] | None, data: str) -> tuple[str, ...]:

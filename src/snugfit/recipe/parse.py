@@ -149,9 +149,17 @@ def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problems(error: ValidationError, places: Places) -> Iterator[str]:
-    """One message for each setting that is wrong."""
-    for entry in error.errors(include_url=False):
+    """One message for each setting that is wrong; one that is missing because it is misspelt is said once."""
+    entries = error.errors(include_url=False)
+    unknown = [entry["loc"] for entry in entries if entry["type"] == "extra_forbidden"]
+    for entry in entries:
         keys, section, field = _locate(entry["loc"])
+        if entry["type"] == "missing" and any(
+            loc[:-1] == entry["loc"][:-1]
+            and nearest(str(loc[-1]), section.model_fields) == f"Did you mean '{keys[-1]}'?"
+            for loc in unknown
+        ):
+            continue
         if entry["type"] == "extra_forbidden":
             yield str(places.error(keys, f"there is no such setting. {_elsewhere(keys, section)}"))
         elif field is None:

@@ -183,9 +183,8 @@ class Tracker:
     def _send_until_closed(self, sender: Sender) -> None:
         backoff = FIRST_BACKOFF_SECONDS
         while True:
-            with (
-                self._changed
-            ):  # read before sending: what was written before the request is then surely sent
+            # read before sending: what was written before the request is then surely sent
+            with self._changed:
                 asked, closing = self._asked, self._closing
             pause = self._interval
             try:

@@ -49,14 +49,15 @@ class MlflowBackend:
         self._environment = contextlib.ExitStack()
         self._environment.enter_context(environment(FOLLOWER_ENVIRONMENT))
         self._client: MlflowClient | None = None
+        self._experiment_id: str | None = None
 
     def open(self, run_id: str | None, name: str, start_ms: int) -> str:
-        """Create a run in the experiment, or set the given one to running again."""
+        """Create a run in the experiment, or find the given one; whether it is running, events say."""
         client = self._connect()
         if run_id is None:
-            experiment = experiment_id(client, self.experiment, self.uri)
+            self._experiment_id = self._experiment_id or experiment_id(client, self.experiment, self.uri)
             tags = {"mlflow.source.name": "snugfit"}
-            run = client.create_run(experiment, start_time=start_ms, tags=tags, run_name=name)
+            run = client.create_run(self._experiment_id, start_time=start_ms, tags=tags, run_name=name)
             return str(run.info.run_id)
         from mlflow.exceptions import MlflowException
 
@@ -68,7 +69,6 @@ class MlflowBackend:
             raise
         if lifecycle == "deleted":
             raise RunGone(run_id)
-        client.update_run(run_id, status="RUNNING")
         return run_id
 
     def send(self, run_id: str, batch: Batch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 from snugfit.core.composition import check
 from snugfit.core.job import Job, Plan
@@ -18,7 +18,7 @@ from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, SettingError
-from snugfit.training.evaluate import RowMetric, check_metrics
+from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Emit, Training
 from snugfit.training.step import Forward, Step
@@ -56,6 +56,9 @@ def assemble(
         PlanConflict: techniques exclude each other.
         SettingError: a setting is impossible.
     """
+    check_fit(metrics.values(), material.loss)
+    if job.patience is not None and material.validation is None:
+        raise SettingError("early_stopping.patience: needs data to be measured on. Give data.validation.")
     examples = len(material.train)
     pin = plan.device.startswith("cuda")
 
@@ -80,7 +83,9 @@ def assemble(
         job=job,
         step=step,
         loader=loader(material.train, job.global_batch, job.shuffle),
-        validation=loader(validation, evaluate_batch, False) if validation is not None and len(validation) else None,
+        validation=loader(validation, evaluate_batch, False)
+        if validation is not None and len(validation)
+        else None,
         metrics=metrics,
         folder=folder,
         emit=emit,
@@ -89,7 +94,9 @@ def assemble(
     )
 
 
-def check_settings(job: Job, plan: Plan, techniques: Sequence[Technique], metrics: Mapping[str, str | RowMetric]) -> None:
+def check_settings(
+    job: Job, plan: Plan, techniques: Sequence[Technique], metrics: Mapping[str, str | RowMetric]
+) -> None:
     """Refuse what cannot work before a model is loaded or a folder is made.
 
     Raises:
@@ -99,11 +106,35 @@ def check_settings(job: Job, plan: Plan, techniques: Sequence[Technique], metric
     check(techniques)
     check_metrics(metric for metric in metrics.values() if isinstance(metric, str))
     monitored(job.best, metrics)
+    if plan.num_workers < 0:
+        raise SettingError(f"plan.num_workers: must be zero or positive, found {plan.num_workers}.")
     try:
         torch.empty(0, device=plan.device)
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise SettingError(f"plan.device: '{plan.device}' cannot be used here: {reason}. Use auto or cpu.") from error
+        raise SettingError(
+            f"plan.device: '{plan.device}' cannot be used here: {reason}. Use auto or cpu."
+        ) from error
+
+
+def check_dataset(setting: str, dataset: Any) -> None:
+    """Refuse what cannot be trained or scored on.
+
+    Raises:
+        DataError: not a map-style data set, or an empty one.
+    """
+    if isinstance(dataset, DataLoader):
+        raise DataError(
+            f"{setting}: is a DataLoader. Give its data set: Snugfit makes the batches itself, by global_batch, collate and "
+            "num_workers."
+        )
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            f"{setting}: is a {type(dataset).__name__}. Give a data set with a length and an index: a list, or a "
+            "torch.utils.data.Dataset."
+        )
+    if len(dataset) == 0:
+        raise DataError(f"{setting}: holds no examples.")
 
 
 def find_device(setting: str) -> str:
@@ -132,4 +163,7 @@ def hold_out(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
 def describe_model(model: nn.Module) -> dict[str, int]:
     """Numbers of parameters: all, and those that train."""
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return {"total": sum(count for count, _ in counts), "trainable": sum(count for count, train in counts if train)}
+    return {
+        "total": sum(count for count, _ in counts),
+        "trainable": sum(count for count, train in counts if train),
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from snugfit.errors import RunFolderError
+from snugfit.errors import RunFolderError, SettingError
 
+_FORMAT = 1
 _MANIFEST = "manifest.json"
 _TEMPORARY = ".saving-"
 _PREFIX = "update-"
@@ -40,38 +42,41 @@ def save(final: Path, parts: Mapping[str, Any], keep: int) -> Path:
     """Write the checkpoint `final`, then remove all but the newest `keep` beside it.
 
     Args:
-        final: a folder named `update-...`, such that a later checkpoint has the greater name.
+        final: a folder named `update-...`, such that a later checkpoint has the greater name. What has a greater name
+            already was passed over when the run went on from an older one, and is removed.
         parts: by file name without ending ('techniques/ema' makes a folder), nested dicts, lists and tuples of tensors,
             numbers, strings and None.
 
     Raises:
         RunFolderError: the folder cannot be written; an older checkpoint is not harmed.
+        SettingError: something in `parts` cannot be held without a pickle.
     """
     root = final.parent
     temporary = root / f"{_TEMPORARY}{final.name}"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        _flush_folder(root.parent)
         for left_over in root.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(left_over)
-        temporary.mkdir()
-        manifest = {}
-        for name, part in parts.items():
-            for path in _write_part(temporary, name, part):
-                manifest[path.relative_to(temporary).as_posix()] = _sha256(path)
-        _write_json(temporary / _MANIFEST, {"format": 1, "sha256": manifest})
-        _flush_folder(temporary)
-        if final.exists():  # the same moment again, after a resume from an older one
+        _write(temporary, parts)
+        if final.exists():  # damaged, or this moment would not come again
             shutil.rmtree(final)
         os.replace(temporary, final)
         _flush_folder(root)
-    except OSError as error:
+        _remove_all_but(final, keep)
+    except (OSError, SafetensorError) as error:
         raise RunFolderError(
-            f"{final}: the checkpoint cannot be written: {error.strerror}. Free space or choose another `output`; "
-            "earlier checkpoints are intact."
+            f"{final}: the checkpoint cannot be written: {error}. Free space or choose another `output`; earlier "
+            "checkpoints are intact."
         ) from error
-    for old in _newest_first(root)[keep:]:
-        shutil.rmtree(old)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # it is there only after an error
     return final
+
+
+def any_in(root: Path) -> bool:
+    """Whether there is a checkpoint under `root`, whole or not."""
+    return bool(_newest_first(root))
 
 
 def load_newest(root: Path) -> Loaded:
@@ -84,7 +89,7 @@ def load_newest(root: Path) -> Loaded:
     for folder in _newest_first(root):
         try:
             return Loaded(folder, _read(folder), tuple(rejected))
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, TypeError, LookupError, SafetensorError) as error:
             rejected.append(f"{folder.name}: {error}")
     found = f" Found: {'; '.join(rejected)}." if rejected else ""
     raise RunFolderError(f"{root}: no valid checkpoint to go on from.{found} Start again with snugfit train.")
@@ -94,18 +99,28 @@ def _newest_first(root: Path) -> list[Path]:
     return sorted(root.glob(f"{_PREFIX}*"), key=lambda path: path.name, reverse=True)
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    manifest = json.loads((folder / _MANIFEST).read_text())
-    for name, digest in manifest["sha256"].items():
-        if _sha256(folder / name) != digest:
-            raise ValueError(f"{name} is not what was written")
-    names = [name.removesuffix(".json") for name in manifest["sha256"] if name.endswith(".json")]
-    return {name: _read_part(folder, name) for name in names}
+def _remove_all_but(final: Path, keep: int) -> None:
+    others = [folder for folder in _newest_first(final.parent) if folder != final]
+    older = [folder for folder in others if folder.name < final.name]
+    for folder in others:
+        if folder not in older[: keep - 1]:
+            shutil.rmtree(folder)
+
+
+def _write(folder: Path, parts: Mapping[str, Any]) -> None:
+    """Write all files: each is on the disk before the manifest, and the manifest when this returns."""
+    folder.mkdir()
+    written = [path for name, part in parts.items() for path in _write_part(folder, name, part)]
+    sha256 = {path.relative_to(folder).as_posix(): _sha256(path) for path in written}
+    for subfolder in {path.parent for path in written} - {folder}:
+        _flush_folder(subfolder)
+    _write_json(folder / _MANIFEST, {"format": _FORMAT, "sha256": sha256})
+    _flush_folder(folder)
 
 
 def _write_part(folder: Path, name: str, part: Any) -> list[Path]:
     tensors: dict[str, torch.Tensor] = {}
-    skeleton = _pack(part, "", tensors, {})
+    skeleton = _Packer(tensors).pack(part, name)
     path = folder / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     _write_json(path, skeleton)
@@ -118,29 +133,74 @@ def _write_part(folder: Path, name: str, part: Any) -> list[Path]:
     return written
 
 
+def _read(folder: Path) -> dict[str, Any]:
+    manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    if manifest["format"] != _FORMAT:
+        raise ValueError(f"it has format {manifest['format']}, this version of Snugfit reads {_FORMAT}")
+    for name, digest in manifest["sha256"].items():
+        if _sha256(folder / name) != digest:
+            raise ValueError(f"{name} is not what was written")
+    names = [name.removesuffix(".json") for name in manifest["sha256"] if name.endswith(".json")]
+    return {name: _read_part(folder, name) for name in names}
+
+
 def _read_part(folder: Path, name: str) -> Any:
     weights = folder / f"{name}.safetensors"
     tensors = load_file(weights) if weights.exists() else {}
-    return _unpack(json.loads((folder / f"{name}.json").read_text()), tensors)
+    return _unpack(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), tensors)
 
 
-def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor], seen: dict[Any, str]) -> Any:
-    """JSON of `value` with its tensors moved to `tensors`; a tensor that occurs twice is kept once."""
-    if isinstance(value, torch.Tensor):
-        identity = (value.data_ptr(), value.shape, value.stride(), value.dtype) if value.numel() else path
-        if identity not in seen:
-            seen[identity] = path
-            # safetensors refuses views that overlap: each entry gets memory of its own
-            tensors[path] = value.detach().cpu().contiguous().clone()
-        return {"tensor": seen[identity]}
-    if isinstance(value, Mapping):
-        return {"dict": [[key, _pack(entry, f"{path}/{key}", tensors, seen)] for key, entry in value.items()]}
-    if isinstance(value, (list, tuple)):
-        entries = [_pack(entry, f"{path}/{place}", tensors, seen) for place, entry in enumerate(value)]
-        return {"list" if isinstance(value, list) else "tuple": entries}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise TypeError(f"a checkpoint cannot hold {type(value).__name__} at {path or 'its top'}")
+class _Packer:
+    """Turns nested values into JSON, and moves their tensors to `tensors`; one that occurs twice is kept once."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._names: dict[Any, str] = {}
+        self._storages: set[int] = set()
+
+    def pack(self, value: Any, path: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self._pack_tensor(value, path)}
+        if isinstance(value, Mapping):
+            return {"dict": [self._pack_entry(key, entry, path) for key, entry in value.items()]}
+        if isinstance(value, (list, tuple)):
+            entries = [self.pack(entry, f"{path}/{place}") for place, entry in enumerate(value)]
+            return {"list" if isinstance(value, list) else "tuple": entries}
+        if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
+            return {"float": repr(float(value))}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        raise _unsuitable(value, path)
+
+    def _pack_entry(self, key: Any, entry: Any, path: str) -> list[Any]:
+        if not isinstance(key, (str, int)):
+            raise _unsuitable(key, f"the keys of {path}")
+        return [key, self.pack(entry, f"{path}/{key}")]
+
+    def _pack_tensor(self, value: torch.Tensor, path: str) -> str:
+        memory = value.data_ptr() if value.numel() else id(value)  # an empty tensor has none
+        known = (value.device, memory, value.shape, value.stride(), value.dtype)
+        if known not in self._names:
+            # the keys 1 and "1" have one path
+            name = path if path not in self._tensors else f"{path} {len(self._tensors)}"
+            self._names[known] = name
+            self._tensors[name] = self._in_memory_of_its_own(value.detach().cpu())
+        return self._names[known]
+
+    def _in_memory_of_its_own(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+        if whole and storage.data_ptr() not in self._storages:
+            self._storages.add(storage.data_ptr())
+            return tensor
+        return tensor.clone(memory_format=torch.contiguous_format)  # safetensors refuses what overlaps
+
+
+def _unsuitable(value: Any, path: str) -> SettingError:
+    return SettingError(
+        f"checkpoint: {path} is a {type(value).__name__}, which cannot be saved without a pickle. Let state_dict() return "
+        "tensors, numbers, strings, None, and lists, tuples and dicts of them."
+    )
 
 
 def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -149,6 +209,8 @@ def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
+    if kind == "float":
+        return float(content)
     if kind == "dict":
         return {key: _unpack(entry, tensors) for key, entry in content}
     entries = [_unpack(entry, tensors) for entry in content]
@@ -156,7 +218,7 @@ def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value))
+    path.write_text(json.dumps(value, allow_nan=False), encoding="utf-8")
     _flush(path)
 
 

@@ -87,7 +87,9 @@ class WindowCompute:
                 with self.step.seams.forward():
                     row_terms = self.loss(self.step.forward(part), part).by_row()
                 values.append(row_terms.values)
-                weights.append(row_terms.weights if row_terms.weights is not None else torch.ones_like(values[-1]))
+                weights.append(
+                    row_terms.weights if row_terms.weights is not None else torch.ones_like(values[-1])
+                )
         return LossTerms(torch.cat(values), torch.cat(weights))
 
     def select(self, rows: Sequence[int]) -> WindowCompute:
@@ -126,6 +128,3 @@ def _divisor(weight: Tensor | float) -> Tensor | float:
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, weight, 1.0)
     return weight or 1.0
-
-
-

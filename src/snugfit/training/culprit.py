@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
+from snugfit.errors import RunFolderError
 from snugfit.training.compute import WindowCompute
 from snugfit.training.step import Step
+
+KEPT_WINDOWS = 10
+"""Batches that are kept for inspection."""
 
 
 def find_culprit(step: Step, window: Batch) -> str:
@@ -44,9 +50,13 @@ def find_culprit(step: Step, window: Batch) -> str:
     try:
         with preserved_randomness(step.device):
             moved = window.to(step.device)
-            WindowCompute(step, step.seams.batch(moved, step.seed, step.progress.windows), step.seams.loss).run()
+            WindowCompute(
+                step, step.seams.batch(moved, step.seed, step.progress.windows), step.seams.loss
+            ).run()
         gradients = [
-            f"gradient of {name}" for name, p in step.model.named_parameters() if p.grad is not None and not _finite(p.grad)
+            f"gradient of {name}"
+            for name, p in step.model.named_parameters()
+            if p.grad is not None and not _finite(p.grad)
         ]
     finally:
         step.progress.windows += 1
@@ -60,15 +70,28 @@ def find_culprit(step: Step, window: Batch) -> str:
     return next(iter([*first, *gradients]), "the loss, or a later pass of a technique")
 
 
-def save_window(folder: Path, number: int, window: Batch) -> Path:
-    """Keep a window for inspection as safetensors; `example ids` are in its metadata."""
-    from safetensors.torch import save_file
+def keep_window(folder: Path, number: int, window: Batch) -> str | None:
+    """Keep a window for inspection as safetensors, with the example ids in its metadata; the first few of a run only.
 
-    folder.mkdir(parents=True, exist_ok=True)
+    Returns:
+        The file's name; None if there are enough of them.
+    Raises:
+        RunFolderError: it cannot be written.
+    """
     path = folder / f"window-{number:08d}.safetensors"
-    tensors = {f"tensor-{place}": leaf.detach().cpu().contiguous() for place, leaf in enumerate(leaves(window.data))}
-    save_file(tensors, path, metadata={"example_ids": ",".join(map(str, window.ids))})
-    return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists() and len(list(folder.iterdir())) >= KEPT_WINDOWS:
+            return None
+        tensors = {
+            # safetensors refuses what overlaps: labels are often the inputs themselves
+            f"tensor-{place}": leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for place, leaf in enumerate(leaves(window.data))
+        }
+        save_file(tensors, path, metadata={"example_ids": ",".join(map(str, window.ids))})
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{path}: the batch cannot be written: {error}.") from error
+    return f"{folder.name}/{path.name}"
 
 
 def _finite(tree: Any) -> bool:

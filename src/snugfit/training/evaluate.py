@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, labels_of, split
-from snugfit.core.losses import IGNORE_INDEX, logits_of
+from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.technique import BatchLoss
@@ -24,7 +26,7 @@ RowMetric = Callable[[Any, Any], Tensor]
 
 
 class Metric(Protocol):
-    def update(self, outputs: Any, data: Any) -> None: ...
+    def update(self, outputs: Any, part: Batch) -> None: ...
 
     def compute(self) -> float: ...
 
@@ -46,7 +48,13 @@ class Scored:
         """The model of a step, with the user's own loss: what techniques add to it is not part of the score."""
         seams = step.seams
         return cls(
-            step.model, step.device, step.forward, step.user_loss, seams.forward, seams.weights, step.micro_batch
+            step.model,
+            step.device,
+            step.forward,
+            step.user_loss,
+            seams.forward,
+            seams.weights,
+            step.micro_batch,
         )
 
 
@@ -76,13 +84,15 @@ def evaluate(
                 sums.append(terms.weighted_sum().double())
                 weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=device))
                 for metric in made.values():
-                    metric.update(outputs, part.data)
+                    metric.update(outputs, part)
     if not sums:
         raise SettingError("evaluate: the data holds no rows.")
-    total, weight = read(torch.stack([torch.stack(sums).sum(), torch.stack(weights).sum()]), assume=[0.0, 1.0])
+    total, weight = read(
+        torch.stack([torch.stack(sums).sum(), torch.stack(weights).sum()]), assume=[0.0, 1.0]
+    )
     found = {"loss": total / weight if weight > 0 else math.nan}
-    for name, metric in metrics.items():
-        found[name] = perplexity(found["loss"]) if metric == "perplexity" else made[name].compute()
+    for name in metrics:
+        found[name] = made[name].compute() if name in made else perplexity(found["loss"])
     return found
 
 
@@ -115,10 +125,16 @@ class _RowMean:
     total: float = 0.0
     rows: int = 0
 
-    def update(self, outputs: Any, data: Any) -> None:
-        values = self.function(outputs, data)
+    def update(self, outputs: Any, part: Batch) -> None:
+        values = self.function(outputs, part.data)
+        if not isinstance(values, Tensor) or values.shape != (part.rows,):
+            found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            raise SettingError(
+                f"evaluate.metrics: {getattr(self.function, '__name__', 'a metric')} returned {found} for {part.rows} rows. "
+                "Return one value a row, shape (rows,): Snugfit takes the mean over all rows."
+            )
         self.total += read(values.double().sum(), assume=0.0)
-        self.rows += values.shape[0]
+        self.rows += part.rows
 
     def compute(self) -> float:
         return self.total / self.rows
@@ -131,12 +147,17 @@ class _Classification:
         self._class_name, self._settings = class_name, settings
         self._metric: Any = None
 
-    def update(self, outputs: Any, data: Any) -> None:
-        logits, labels = logits_of(outputs), labels_of(data)
+    def update(self, outputs: Any, part: Batch) -> None:
+        logits, labels = logits_of(outputs), labels_of(part.data)
         if labels.dtype.is_floating_point:
             raise SettingError("evaluate.metrics: accuracy and macro_f1 need integer labels. Use mse or mae.")
+        if logits.shape[:-1] != labels.shape or logits.shape[-1] < 2:
+            raise SettingError(
+                f"evaluate.metrics: accuracy and macro_f1 need a logit for each of two or more classes, found outputs of "
+                f"shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}."
+            )
         if self._metric is None:
-            metric = getattr(_torchmetrics("classification"), self._class_name)
+            metric = getattr(import_module("torchmetrics.classification"), self._class_name)
             self._metric = metric(num_classes=logits.shape[-1], ignore_index=IGNORE_INDEX, **self._settings)
             self._metric.to(logits.device)
         self._metric.update(logits.argmax(dim=-1).flatten(), labels.flatten())
@@ -147,10 +168,10 @@ class _Classification:
 
 class _Regression:
     def __init__(self, class_name: str) -> None:
-        self._metric = getattr(_torchmetrics("regression"), class_name)()
+        self._metric = getattr(import_module("torchmetrics.regression"), class_name)()
 
-    def update(self, outputs: Any, data: Any) -> None:
-        labels = labels_of(data)
+    def update(self, outputs: Any, part: Batch) -> None:
+        labels = labels_of(part.data)
         prediction = logits_of(outputs).reshape(labels.shape).float()
         self._metric.to(labels.device).update(prediction, labels.float())
 
@@ -170,12 +191,33 @@ def check_metrics(names: Iterable[str]) -> None:
     """Refuse unknown metrics before anything is trained.
 
     Raises:
-        SettingError: the nearest known name is given.
+        SettingError: an unknown one; the nearest known name is given.
+        MissingExtra: it needs a package that is not installed.
     """
     known = ["perplexity", *METRICS]
     for name in names:
         if name not in known:
             raise SettingError(f"evaluate.metrics: no metric '{name}'. {nearest(name, known)}")
+        if name in METRICS and find_spec("torchmetrics") is None:  # to be said now, not after an epoch
+            raise MissingExtra("torchmetrics", "metrics")
+
+
+def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
+    """Refuse metrics that would give a number without a meaning.
+
+    Raises:
+        SettingError: names the metric and the loss.
+    """
+    for metric in metrics:
+        if loss == "causal_lm" and isinstance(metric, str) and metric != "perplexity":
+            raise SettingError(
+                f"evaluate.metrics: {metric} compares each output with the label at its place, and causal_lm predicts the "
+                "next one. Use perplexity, or a metric of your own."
+            )
+        if loss == "mse" and metric == "perplexity":
+            raise SettingError(
+                "evaluate.metrics: perplexity is of a cross-entropy, and the loss is mse. Use mae."
+            )
 
 
 def _make(metric: str | RowMetric) -> Metric:
@@ -183,12 +225,3 @@ def _make(metric: str | RowMetric) -> Metric:
         return _RowMean(metric)
     check_metrics([metric])
     return METRICS[metric]()
-
-
-def _torchmetrics(module: str) -> Any:
-    try:
-        import importlib
-
-        return importlib.import_module(f"torchmetrics.{module}")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("torchmetrics", "metrics") from error

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +50,16 @@ class RunFolder:
         if not path.is_dir():
             raise RunFolderError(f"{path}: no such run folder. Runs live in <output>/<name>/<id>.")
         if not (path / "events.jsonl").exists():
-            raise RunFolderError(f"{path}: not a run's folder: it has no events.jsonl. Give <output>/<name>/<id>.")
+            raise RunFolderError(
+                f"{path}: not a run's folder: it has no events.jsonl. Give <output>/<name>/<id>."
+            )
         return cls(path.resolve())
+
+    def discard(self) -> None:
+        """Remove a folder in which no run has begun, and the one above it if that is empty then."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):  # other runs of this name are in it
+            self.path.parent.rmdir()
 
     @property
     def id(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,11 +14,11 @@ from snugfit.core.job import Job
 from snugfit.core.memory import memory_bytes, peak_memory_bytes
 from snugfit.core.read import read_scalars
 from snugfit.data.loader import Loader
-from snugfit.errors import TrainingFailed
+from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.training import checkpoint
-from snugfit.training.culprit import find_culprit, save_window
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
 from snugfit.training.folder import RunFolder
+from snugfit.training.refused import Refused, judge
 from snugfit.training.step import Step, StepResult
 from snugfit.training.stop import StopRequest
 from snugfit.training.watch import Watch, monitored
@@ -77,7 +77,6 @@ class Training:
         self.monitor = monitored(self.job.best, self.metrics)
         self.total_windows = self.job.total_windows(self.loader.order.examples)
         self._last_metrics: dict[str, float] = {}
-        self._unapplied_in_a_row = 0
         self._memory = (0.0, 0)
 
     @property
@@ -88,13 +87,17 @@ class Training:
         """Go on from the newest valid checkpoint.
 
         Raises:
-            RunFolderError: there is none.
+            RunFolderError: there is none, or it is of a run of other settings or data.
+            SettingError: it is of another model, optimizer or set of techniques.
         """
         loaded = checkpoint.load_newest(self.folder.checkpoints)
         for reason in loaded.rejected:
             self.emit("warning", message=f"checkpoint passed over, it is damaged: {reason}")
         parts = loaded.parts
-        techniques = {n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")}
+        self._check_identity(parts["run"]["identity"])
+        techniques = {
+            n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")
+        }
         self.step.load_state_dict({**parts["model"], **parts["run"]["step"], "techniques": techniques})
         self.watch.load_state_dict(parts["run"]["watch"])
         self._last_metrics = parts["run"]["last_metrics"]
@@ -127,47 +130,49 @@ class Training:
             seconds=time.monotonic() - start,
         )
 
-    def evaluate(self) -> None:
+    def evaluate(self, stop: StopRequest) -> None:
         """Score the weights that would be saved, and save them if they are the best so far."""
         progress, start = self.step.progress, time.monotonic()
-        if self.validation is None:
-            metrics = {"loss": math.nan}
-        else:
-            windows = self.validation.windows(0, self.validation.order.windows_per_epoch)
+        if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
+            self._save_best({})
+            return
+        windows = self.validation.windows(
+            0, self.validation.order.windows_per_epoch, rescue=lambda: stop.asked
+        )
+        with closing(windows):
             metrics = evaluate(Scored.of(self.step), windows, self.metrics)
-        best = self.watch.observe(progress.updates, metrics, self.monitor) or self.validation is None
+        best = self.watch.observe(progress.updates, metrics, self.monitor)
         self._last_metrics = metrics
-        weights = self.step.seams.weights_name
         if best:
-            with self.step.seams.weights(self.step.model):
-                self.save_best(
-                    self.folder.best, {"update": progress.updates, "metrics": metrics, "weights": weights}
-                )
-        if self.validation is not None:
-            self.emit(
-                "evaluation",
-                update=progress.updates,
-                window=progress.windows,
-                epoch=self.epoch,
-                metrics=metrics,
-                weights=weights,
-                best=best,
-                seconds=time.monotonic() - start,
-            )
+            self._save_best(metrics)
+        self.emit(
+            "evaluation",
+            update=progress.updates,
+            window=progress.windows,
+            epoch=self.epoch,
+            metrics=metrics,
+            weights=self.step.seams.weights_name,
+            best=best,
+            seconds=time.monotonic() - start,
+        )
 
     def run(self, stop: StopRequest) -> RunResult:
         """Train to the end, or to a reason to stop.
 
         Raises:
-            TrainingFailed: the non-finite policy says so; what was saved stays resumable.
+            TrainingFailed: the non-finite policy says so, or nothing was learned; what was saved stays resumable.
         """
         start, examples = time.monotonic(), self.step.progress.examples
-        status, reason = "finished", None
-        while self.step.progress.windows < self.total_windows:
+        status, reason = "finished", self.watch.exhausted(self.job)
+        while self.step.progress.windows < self.total_windows and reason is None:
             outcome = self._run_until_boundary(stop)
             if outcome is not None:
                 status, reason = outcome
-                break
+        if status == "finished" and self.step.progress.updates == 0:
+            raise TrainingFailed(
+                f"none of the {self.total_windows} windows made an update: their losses were not finite, or none of their "
+                "labels counts. The events say which."
+            )
         seconds = time.monotonic() - start
         return RunResult(
             run_dir=str(self.folder.path),
@@ -187,42 +192,70 @@ class Training:
         """Windows in order until the run ends (its status and reason) or rolls back (None)."""
         progress, job = self.step.progress, self.job
         before = time.perf_counter()
-        for window in self.loader.windows(progress.windows, self.total_windows):
-            if progress.windows in self.watch.banned_windows:
-                progress.consume(window.rows, applied=False)
-            elif self._train_on(window, before):
-                return None
-            last = progress.windows == self.total_windows
-            evaluated = last or self._due(job.evaluate_every or self.loader.order.windows_per_epoch)
-            if evaluated:
-                self.evaluate()
-            exhausted = self.watch.exhausted(job) if evaluated else None
-            asked = None if last else stop.reason
-            if asked or exhausted or (self._due(job.checkpoint_every) if job.checkpoint_every else evaluated) or last:
-                self.save()
-            if exhausted:
-                return "finished", exhausted
-            if asked:
-                return "stopped", asked
-            before = time.perf_counter()
-        return None
+        windows = self.loader.windows(progress.windows, self.total_windows, rescue=lambda: stop.asked)
+        with closing(windows):
+            for window in windows:
+                refused = self._train_on(window, before)
+                if refused and refused.roll_back:
+                    self._roll_back(refused.reason)
+                    return None
+                last = progress.windows == self.total_windows
+                evaluated = last or self._due(job.evaluate_every or self.loader.order.windows_per_epoch)
+                if evaluated:
+                    self.evaluate(stop)
+                exhausted = self.watch.exhausted(job) if evaluated else None
+                asked = None if last else stop.reason
+                due = self._due(job.checkpoint_every) if job.checkpoint_every else evaluated
+                if due or last or asked or exhausted or refused:
+                    self.save()
+                if refused:
+                    raise TrainingFailed(refused.reason)
+                if exhausted:
+                    return "finished", exhausted
+                if asked:
+                    return "stopped", asked
+                before = time.perf_counter()
+        return "finished", None
 
-    def _train_on(self, window: Batch, before: float) -> bool:
-        """One window; whether the run was rolled back because of it."""
+    def _train_on(self, window: Batch, before: float) -> Refused | None:
+        """One window; how the run is to end or go back because of it, or None to go on."""
+        progress, watch = self.step.progress, self.watch
+        if reason := watch.banned.get(progress.windows + 1):
+            progress.consume(window.rows, applied=False)
+            self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
+            return None
         result = self.step(window)
         self._emit_update(result, window, time.perf_counter() - before)
-        if result.applied:
-            self._unapplied_in_a_row = 0
-            return False
-        return self._refused(result, window)
+        if not result.applied:
+            return judge(self, result, window)
+        if progress.windows > max(watch.banned, default=0):
+            watch.refused_in_a_row = 0
+        return None
 
     def _due(self, every: int) -> bool:
         return self.step.progress.windows % every == 0
 
     def _best(self) -> dict[str, Any] | None:
-        if self.watch.best_update is None or self.validation is None:
+        if self.watch.best_update is None:
             return None
         return {"update": self.watch.best_update, "metrics": self.watch.best_metrics}
+
+    def _save_best(self, metrics: Mapping[str, float]) -> None:
+        seams = self.step.seams
+        with seams.weights(self.step.model):
+            self.save_best(
+                self.folder.best,
+                {"update": self.step.progress.updates, "metrics": metrics, "weights": seams.weights_name},
+            )
+
+    def _check_identity(self, saved: Mapping[str, Any]) -> None:
+        for name in sorted({*saved, *self.identity}):
+            then, now = saved.get(name), self.identity.get(name)
+            if then != now:
+                raise RunFolderError(
+                    f"resume: '{name}' is not what it was when this run began: {then!r} then, {now!r} now. Resume with the "
+                    "settings and data of the run, or start a new one."
+                )
 
     def _emit_update(self, result: StepResult, window: Batch, seconds: float) -> None:
         progress = self.step.progress
@@ -244,27 +277,11 @@ class Training:
             metrics=metrics,
         )
 
-    def _refused(self, result: StepResult, window: Batch) -> bool:
-        """Deal with a window that made no update, by the policy; whether the run was rolled back."""
-        number = self.step.progress.windows - 1
-        if result.weight <= 0:
-            self.emit("skipped", window=number, reason="nothing in it counts: all labels are ignored")
-            return False
-        self._unapplied_in_a_row += 1
-        culprit = find_culprit(self.step, window)
-        kept = save_window(self.folder.path / "culprits", number, window)
-        reason = f"loss {result.loss:.4g}: not finite, first in {culprit}; the batch is kept in {kept.name}"
-        self.emit("skipped", window=number, reason=reason)
-        if self.job.non_finite == "stop" or self._unapplied_in_a_row >= self.job.non_finite_limit:
-            self.save()
-            raise TrainingFailed(
-                f"window {number}: {reason}. {self._unapplied_in_a_row} windows in a row made no update "
-                f"(non_finite.policy: {self.job.non_finite}, non_finite.limit: {self.job.non_finite_limit}). Look at "
-                f"{kept}; lower the learning rate, clip the gradient or mend the data."
-            )
-        if self.job.non_finite == "roll_back" and self.folder.checkpoints.exists():
-            banned = [*self.watch.banned_windows, number]
-            self.restore()
-            self.watch.banned_windows = banned
-            return True
-        return False
+    def _roll_back(self, reason: str) -> None:
+        """To the newest checkpoint, from where this window will be passed over."""
+        refused, banned = (
+            self.watch.refused_in_a_row,
+            {**self.watch.banned, self.step.progress.windows: reason},
+        )
+        self.restore()
+        self.watch.refused_in_a_row, self.watch.banned = refused, banned

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +83,9 @@ class Step:
         self.model = self.strategy.wrap(model)
         self.parameters = [parameter for parameter in model.parameters()]
         if not any(parameter.requires_grad for parameter in self.parameters):
-            raise SettingError("model: has no parameter that requires a gradient, so there is nothing to train.")
+            raise SettingError(
+                "model: has no parameter that requires a gradient, so there is nothing to train."
+            )
         self.device = self.parameters[0].device
         self.micro_batch = micro_batch
         self.seed = seed
@@ -138,16 +140,12 @@ class Step:
         args, kwargs = inputs_of(batch.data)
         return self.model(*args, **kwargs)
 
-    @contextmanager
-    def one_pass(self) -> Iterator[None]:
+    def one_pass(self) -> AbstractContextManager[None]:
         """Around each pass over the window: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
-        keep = None if self._buffers is None or self._passes == 1 else self._buffers.copy()
-        try:
-            yield
-        finally:
-            if keep is not None and self._buffers is not None:
-                self._buffers.restore(keep)
+        if self._buffers is None or self._passes == 1:
+            return nullcontext()
+        return self._buffers.kept()
 
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
@@ -207,11 +205,18 @@ def _run(compute: Compute) -> Any:
 
 
 def _optimizer(
-    given: torch.optim.Optimizer | Technique | None, make: Callable[..., torch.optim.Optimizer] | None, model: nn.Module
+    given: torch.optim.Optimizer | Technique | None,
+    make: Callable[..., torch.optim.Optimizer] | None,
+    model: nn.Module,
 ) -> torch.optim.Optimizer:
     if isinstance(given, torch.optim.Optimizer):
         if make is not None:
             raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
+        own = {id(parameter) for parameter in model.parameters()}
+        if not any(id(parameter) in own for group in given.param_groups for parameter in group["params"]):
+            raise SettingError(
+                "optimizer: holds no parameter of the model, so nothing would train. Make it from model.parameters()."
+            )
         return given
     if make is None:
         raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
@@ -220,7 +225,9 @@ def _optimizer(
 
 def _check_same(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], kind: str) -> None:
     differing = set(own) ^ set(saved)
-    differing |= {name for name in set(own) & set(saved) if own[name].shape != saved[name].shape}
+    for name in set(own) & set(saved):
+        if own[name].shape != saved[name].shape or own[name].dtype != saved[name].dtype:
+            differing.add(name)
     if differing:
         names = ", ".join(sorted(differing)[:5])
         raise SettingError(f"model: its {kind} are not those of the saved state, by name or shape: {names}.")

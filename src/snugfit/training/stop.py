@@ -34,6 +34,11 @@ class StopRequest:
             return f"stopped after {format_seconds(self._after)} as asked"
         return None
 
+    @property
+    def asked(self) -> bool:
+        """Whether the run should stop now."""
+        return self.reason is not None
+
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,7 +49,8 @@ class StopRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # None: it was installed by something that is not Python
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and number == signal.SIGINT:

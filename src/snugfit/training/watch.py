@@ -26,7 +26,9 @@ def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
     direction, _, name = best.rpartition(":")
     names = ["loss", *known]
     if name not in names:
-        raise SettingError(f"evaluate.best: '{name}' is not among the evaluated metrics. {nearest(name, names)}")
+        raise SettingError(
+            f"evaluate.best: '{name}' is not among the evaluated metrics. {nearest(name, names)}"
+        )
     if direction in ("min", "max"):
         return name, direction == "max"
     if not direction and name in (*_HIGHER, *_LOWER):
@@ -38,19 +40,26 @@ def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
 
 @dataclass
 class Watch:
-    """The best evaluation so far and the evaluations since; part of every checkpoint."""
+    """The best evaluation so far and the evaluations since, and the windows that failed; part of every checkpoint.
+
+    `banned` are the windows (counted from 1) because of which the run went back, and why; `refused_in_a_row` counts
+    windows that were not finite since the last that was.
+    """
 
     best_update: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
     evaluations_since_best: int = 0
-    banned_windows: list[int] = field(default_factory=list)
+    banned: dict[int, str] = field(default_factory=dict)
+    refused_in_a_row: int = 0
 
     def observe(self, update: int, metrics: Mapping[str, float], monitor: tuple[str, bool]) -> bool:
         """Take in an evaluation; whether it is the best so far. NaN is never better."""
         name, higher = monitor
         value = metrics[name]
         best = self.best_metrics.get(name)
-        better = not math.isnan(value) and (best is None or math.isnan(best) or (value > best if higher else value < best))
+        better = not math.isnan(value) and (
+            best is None or math.isnan(best) or (value > best if higher else value < best)
+        )
         # something must be saved, whatever the first evaluation says
         if better or self.best_update is None:
             self.best_update, self.best_metrics = update, dict(metrics)

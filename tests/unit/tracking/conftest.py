@@ -19,7 +19,11 @@ def created_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     pytest.importorskip("mlflow")
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     code = (
-        "import sys\n"
+        "import socket, sys\n"
+        "def refuse(host, *arguments, **options):\n"
+        "    print('network:', host, flush=True)\n"
+        "    raise OSError('refused by the test')\n"
+        "socket.getaddrinfo = refuse\n"
         "from snugfit.tracking.mlflow import MlflowBackend\n"
         "backend = MlflowBackend(sys.argv[1], 'first')\n"
         "backend.open(None, 'first', 0)\n"

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from snugfit.errors import TrackingError
+from snugfit.tracking import follower
 from snugfit.tracking.follower import Tracker
 from snugfit.tracking.mlflow import FOLLOWER_ENVIRONMENT, MlflowBackend, environment
 from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import Spool
 from snugfit.tracking.translate import to_batch
+from tests.unit.tracking.rest_server import serving
 from tests.unit.tracking.tracking_fakes import finish, new_run, train
 
 pytest.importorskip("mlflow")
@@ -113,6 +115,22 @@ def test_a_run_arrives_whole_and_its_resume_continues_it(
     assert len(runs_of(other)) == 1
 
 
+def test_an_event_behind_the_end_leaves_the_run_finished(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    uri = new_store("mlflow.db")
+    run_dir, spool = new_run(tmp_path)
+    train(spool, range(1, 4))
+    finish(spool, 3)
+    run_id = str(replay(run_dir, uri).run_id)
+    spool.append("register", name="agnews", version="1", alias="champion")
+    assert replay(run_dir, uri).sent == 1
+    content = stored(uri, run_id)
+    assert content["tags"]["registered.name"] == "agnews"
+    assert content["status"] == "FINISHED"
+    assert content["metrics"]["train/loss"][-1][0] == 3
+
+
 def test_odd_names_and_non_finite_values_are_taken(tmp_path: Path, new_store: Callable[[str], str]) -> None:
     uri = new_store("mlflow.db")
     run_dir, spool = new_run(tmp_path, techniques=[{"clip": {"note": "x" * 9000}}])
@@ -183,6 +201,29 @@ def test_a_deleted_experiment_is_said_by_name(tmp_path: Path, new_store: Callabl
     train(spool, range(1, 6))
     with pytest.raises(TrackingError, match=r"track\.experiment: 'snugfit' has been deleted"):
         replay(run_dir, uri)
+
+
+def test_a_server_that_refuses_half_of_the_requests_gets_everything_and_nothing_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follower, "FIRST_BACKOFF_SECONDS", 0.01)
+    run_dir, spool = new_run(tmp_path)
+    with serving() as (server, uri):
+        tracker = Tracker(run_dir, uri=uri, interval_seconds=0.01).start()
+        for start in range(1, 61, 20):
+            train(spool, range(start, start + 20))
+            while tracker.flush(timeout=60).unsent:
+                assert server.requests < 200, tracker.problem
+        finish(spool, 60)
+        while tracker.flush(timeout=60).unsent:
+            assert server.requests < 200, tracker.problem
+        result = tracker.close(timeout=60)
+    assert (result.run_id, result.unsent, result.problem) == ("abc", 0, None)
+    assert server.refused >= 5
+    assert server.runs_created == 1
+    assert sorted(set(server.steps)) == list(range(1, 61))
+    assert server.statuses[-1] == "FINISHED"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_listens_at_the_address(tmp_path: Path) -> None:

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from snugfit.core.batch import Batch, inputs_of, labels_of, split
+from snugfit.core.losses import causal_lm
+from snugfit.errors import DataError
+
+IGNORED = -100
+
+
+def texts(lengths: list[int], **more: Any) -> dict[str, Any]:
+    width = max(lengths)
+    mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
+    ids = torch.arange(1, len(lengths) * width + 1).view(len(lengths), width) * mask
+    return {"input_ids": ids, "attention_mask": mask, **more}
+
+
+# rows
+
+
+def test_the_first_dimension_of_every_tensor_is_the_row() -> None:
+    batch = Batch.of({"x": torch.zeros(3, 2), "deep": [torch.zeros(3), {"y": torch.zeros(3, 1, 4)}], "shared": torch.tensor(2.0)})
+    assert batch.rows == 3
+
+
+def test_tensors_that_disagree_on_the_rows_are_refused_with_both_sizes() -> None:
+    with pytest.raises(DataError, match=r"one tensor has 3 rows, another has shape \(2, 5\)"):
+        Batch.of((torch.zeros(3, 1), torch.zeros(2, 5)))
+
+
+@pytest.mark.parametrize("data", [{}, {"names": ["a"]}, torch.tensor(1.0), []])
+def test_a_batch_without_rows_is_refused(data: Any) -> None:
+    with pytest.raises(DataError, match="no tensor with rows"):
+        Batch.of(data)
+
+
+# selecting
+
+
+@pytest.mark.parametrize("rows", [[0, 1], [1, 2], [2, 0], [3], [0, 1, 2, 3], [3, 2, 1, 0]])
+def test_select_takes_the_same_rows_of_everything(rows: list[int]) -> None:
+    data = {"x": torch.arange(8).view(4, 2), "names": ["a", "b", "c", "d"], "k": torch.tensor(5), "mode": "fast"}
+    chosen = Batch.of(data, ids=[10, 11, 12, 13]).with_extras(cached=[torch.arange(4)]).select(rows)
+    assert chosen.rows == len(rows)
+    assert chosen.data["x"].tolist() == [[2 * row, 2 * row + 1] for row in rows]
+    assert chosen.data["names"] == ["abcd"[row] for row in rows]
+    assert chosen.ids == tuple(10 + row for row in rows)
+    assert chosen.extras["cached"][0].tolist() == rows
+    assert chosen.data["mode"] == "fast" and int(chosen.data["k"]) == 5
+
+
+def test_no_rows_may_be_selected() -> None:
+    assert Batch.of(texts([2, 3])).select([]).data["input_ids"].shape == (0, 3)
+
+
+def test_select_of_all_rows_in_order_is_the_batch_itself() -> None:
+    batch = Batch.of(texts([2, 3]))
+    assert batch.select(range(2)) is batch
+
+
+def test_selecting_twice_is_selecting_once() -> None:
+    data = texts([2, 5, 3, 4], labels=torch.arange(4))
+    twice = Batch.of(data).select([3, 0, 2]).select([2, 1])
+    once = Batch.of(data).select([2, 0])
+    assert twice.lengths == once.lengths == (3, 2)
+    assert torch.equal(twice.data["input_ids"], once.data["input_ids"])
+    assert once.data["input_ids"].shape == (2, 3)
+
+
+# trimming
+
+
+def width_of(batch: Batch, rows: list[int]) -> int:
+    return int(batch.select(rows).data["input_ids"].shape[1])
+
+
+def test_padding_is_trimmed_to_the_longest_selected_row() -> None:
+    labels = torch.full((3, 6), IGNORED)
+    labels[2, :6] = 1
+    batch = Batch.of(texts([2, 4, 6], labels=labels, token_type_ids=torch.zeros(3, 6)))
+    chosen = batch.select([0, 1])
+    assert chosen.lengths == (2, 4)
+    assert {key: value.shape for key, value in chosen.data.items()} == dict.fromkeys(batch.data, (2, 4))
+
+
+def test_a_row_padded_on_the_left_is_as_long_as_the_padded_one() -> None:
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+    batch = Batch.of({"input_ids": mask * 7, "attention_mask": mask})
+    assert batch.lengths == (4, 4)
+    assert width_of(batch, [0]) == 4
+
+
+def test_holes_in_the_mask_are_kept() -> None:
+    mask = torch.tensor([[1, 0, 1, 0], [1, 1, 1, 1]])
+    assert Batch.of({"input_ids": mask, "attention_mask": mask}).select([0]).data["attention_mask"].tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"features": torch.randn(3, 6)},
+        {"context": {"neighbours": torch.randn(3, 6, 2)}},
+        {"labels": torch.ones(3, 6)},
+        {"labels": torch.ones(3, 6, dtype=torch.int64)},
+        {"decoder_input_ids": torch.ones(3, 6, dtype=torch.int64)},
+    ],
+    ids=["features", "nested", "score-a-class", "translation", "decoder"],
+)
+def test_nothing_is_trimmed_when_a_tensor_is_as_wide_by_chance(more: dict[str, Any]) -> None:
+    """Or an encoder's length would cut the ends of features, of a class's score, of a translation's labels."""
+    batch = Batch.of(texts([2, 4, 6], **more))
+    chosen = batch.select([0, 1])
+    whole = {key: value for key, value in batch.data.items() if isinstance(value, Tensor)}
+    assert all(torch.equal(chosen.data[key], value[:2]) for key, value in whole.items())
+    assert chosen.lengths == (2, 4)
+
+
+def test_features_of_another_width_do_not_stop_the_trimming() -> None:
+    assert width_of(Batch.of(texts([2, 4, 6], features=torch.randn(3, 5))), [0, 1]) == 4
+
+
+def test_extras_are_never_trimmed() -> None:
+    """An embedding may be as wide as the text is long."""
+    batch = Batch.of(texts([2, 4, 6])).with_extras(cached=torch.randn(3, 6))
+    assert batch.select([0]).extras["cached"].shape == (1, 6)
+
+
+def test_no_label_that_counts_is_trimmed() -> None:
+    lengths = [2, 4, 6]
+    labels = texts(lengths)["input_ids"].masked_fill(texts(lengths)["attention_mask"] == 0, IGNORED)
+    batch = Batch.of(texts(lengths, labels=labels))
+    for row in range(3):
+        chosen = batch.select([row]).data["labels"]
+        assert int((chosen != IGNORED).sum()) == int((labels[row] != IGNORED).sum()) == lengths[row]
+        assert causal_lm(torch.zeros(1, chosen.shape[1], 50), {"labels": chosen}).weight() == lengths[row] - 1
+
+
+# splitting
+
+
+@pytest.mark.parametrize("rows", range(1, 20))
+@pytest.mark.parametrize("micro_batch", [1, 2, 3, 7, 30, None])
+def test_a_split_is_even_covers_all_rows_once_and_has_no_part_too_many(rows: int, micro_batch: int | None) -> None:
+    parts = split(rows, micro_batch)
+    assert [row for part in parts for row in part] == list(range(rows))
+    sizes = [len(part) for part in parts]
+    limit = micro_batch or rows
+    assert max(sizes) <= limit and max(sizes) - min(sizes) <= 1
+    assert len(parts) == -(-rows // limit)
+
+
+# what the model and the loss take
+
+
+def test_a_mapping_gives_all_but_its_labels_to_the_model() -> None:
+    data = {"x": torch.zeros(1), "labels": torch.ones(1)}
+    assert inputs_of(data) == ((), {"x": data["x"]})
+    assert labels_of(data) is data["labels"]
+
+
+def test_a_tuple_gives_all_but_its_last_entry_to_the_model() -> None:
+    data = (torch.zeros(1), torch.ones(1), torch.full((1,), 2.0))
+    args, kwargs = inputs_of(data)
+    assert args == data[:2] and not kwargs
+    assert labels_of(data) is data[2]
+
+
+def test_a_single_tensor_is_the_only_argument() -> None:
+    data = torch.zeros(2)
+    assert inputs_of(data) == ((data,), {})
+    assert inputs_of([data]) == ((data,), {})
+
+
+@pytest.mark.parametrize("data", [{"x": torch.zeros(1)}, torch.zeros(1), [torch.zeros(1)]])
+def test_a_batch_without_labels_is_refused_by_losses_that_need_them(data: Any) -> None:
+    with pytest.raises(DataError, match="batch: no labels"):
+        labels_of(data)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from snugfit.core.buffers import Buffers
+from snugfit.core.progress import Progress
+
+
+def test_buffers_come_back_bit_for_bit_into_the_same_tensors() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    held = [buffer for buffer in model.buffers()]
+    expected = [buffer.clone() for buffer in held]
+    buffers = Buffers(model)
+    copies = buffers.copy()
+    model(torch.randn(4, 2))
+    assert not torch.equal(held[0], expected[0])
+    buffers.restore(copies)
+    assert all(torch.equal(buffer, wanted) for buffer, wanted in zip(model.buffers(), expected, strict=True))
+    assert all(one is other for one, other in zip(model.buffers(), held, strict=True))
+
+
+def test_a_buffer_that_is_replaced_in_forward_is_restored_too() -> None:
+    model = nn.Module()
+    model.register_buffer("total", torch.zeros(2))
+    buffers = Buffers(model)
+    copies = buffers.copy()
+    model.total = model.total + 1
+    buffers.restore(copies)
+    assert model.total.tolist() == [0.0, 0.0]
+
+
+def test_progress_counts_windows_and_only_applied_updates_are_updates() -> None:
+    progress = Progress()
+    progress.updates += 1
+    progress.consume(8, applied=True)
+    progress.consume(3, applied=False)
+    assert progress == Progress(updates=1, windows=2, skipped=1, examples=11)
+    other = Progress()
+    other.load_state_dict(progress.state_dict())
+    assert other == progress

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from snugfit.core.job import Job
+from snugfit.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    ("epochs", "examples", "expected"), [(1, 8, 2), (1, 9, 3), (2, 9, 6), (0.5, 16, 2), (0.01, 8, 1)]
+)
+def test_the_last_window_of_an_epoch_may_be_partial(epochs: float, examples: int, expected: int) -> None:
+    assert Job(global_batch=4, epochs=epochs).total_windows(examples) == expected
+
+
+def test_a_number_of_updates_is_the_length_of_the_run() -> None:
+    assert Job(epochs=None, windows=7).total_windows(1000) == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 1, "windows": 1}, "train: give one of epochs and updates"),
+        ({"epochs": None}, "train: give one of epochs and updates"),
+        ({"epochs": 0}, "train.epochs: must be positive, found 0"),
+        ({"epochs": None, "windows": -1}, "train.updates: must be positive, found -1"),
+        ({"global_batch": 0}, "train.global_batch: must be positive, found 0"),
+        ({"evaluate_every": 0}, "evaluate.every: must be positive"),
+        ({"evaluate_batch": 0}, "evaluate.batch: must be positive"),
+        ({"patience": 0}, "early_stopping.patience: must be positive"),
+        ({"checkpoint_every": 0}, "checkpoint.every: must be positive"),
+        ({"checkpoint_keep": 1}, "checkpoint.keep: must be at least 2, found 1"),
+        ({"non_finite": "ignore"}, "non_finite.policy: must be one of stop, skip, roll_back, found 'ignore'"),
+    ],
+)
+def test_an_impossible_setting_is_refused_by_its_full_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Job(**settings)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from snugfit.core.losses import (
+    LossTerms,
+    as_terms,
+    causal_lm,
+    cross_entropy,
+    find_loss,
+    logits_of,
+    mse,
+    over_batches,
+)
+from snugfit.core.batch import Batch
+from snugfit.errors import SettingError
+
+IGNORED = -100
+NAN = math.nan
+
+
+def mean(terms: LossTerms) -> Tensor:
+    return terms.weighted_sum() / terms.weight()
+
+
+# terms
+
+
+def test_a_value_of_weight_zero_counts_as_zero_even_if_it_is_nan() -> None:
+    terms = LossTerms(torch.tensor([1.0, NAN, 3.0]), torch.tensor([2.0, 0.0, 1.0]))
+    assert float(terms.weighted_sum()) == 5.0
+    assert float(terms.weight()) == 3.0
+
+
+def test_without_weights_every_value_counts_once_and_the_host_knows_how_many() -> None:
+    terms = LossTerms(torch.ones(2, 3))
+    assert float(terms.weighted_sum()) == 6.0
+    assert terms.weight() == 6.0 and isinstance(terms.weight(), float)
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([[1.0, 0.0], [2.0, 1.0]])])
+def test_the_gradient_of_terms_is_what_autograd_finds_for_their_mean(weights: Tensor | None) -> None:
+    values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    terms = LossTerms(values, weights)
+    (expected,) = torch.autograd.grad(mean(terms), values)
+    torch.testing.assert_close(terms.gradient(terms.weight()), expected)
+
+
+def test_a_row_is_the_weighted_mean_of_its_values() -> None:
+    values = torch.tensor([[1.0, 3.0], [5.0, NAN], [NAN, NAN]])
+    weights = torch.tensor([[1.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    rows = LossTerms(values, weights).by_row()
+    assert rows.values.tolist() == [2.0, 5.0, 0.0]
+    assert rows.weights is not None and rows.weights.tolist() == [2.0, 2.0, 0.0]
+
+
+def test_rows_of_values_without_weights_weigh_what_they_hold() -> None:
+    rows = LossTerms(torch.ones(2, 3, 4)).by_row()
+    assert rows.values.tolist() == [1.0, 1.0]
+    assert rows.weights is not None and rows.weights.tolist() == [12.0, 12.0]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
+def test_rows_add_up_to_the_whole(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    terms = LossTerms(torch.rand(shape, generator=generator), torch.rand(shape, generator=generator))
+    torch.testing.assert_close(terms.by_row().weighted_sum(), terms.weighted_sum())
+
+
+# what a user's loss returns
+
+
+def test_a_loss_that_is_already_reduced_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"loss: returned shape \(\) for 3 rows.*reduction='none'"):
+        as_terms(torch.tensor(1.0), rows=3)
+
+
+def test_a_loss_without_a_row_each_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"loss: returned shape \(2,\) for 3 rows"):
+        over_batches(lambda outputs, data: outputs[:2])(torch.zeros(3), Batch.of(torch.zeros(3)))
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    """Weights of one row for each token would be broadcast, and their sum too small."""
+    with pytest.raises(SettingError, match=r"values of shape \(3, 3\) with weights of shape \(3,\)"):
+        as_terms(LossTerms(torch.zeros(3, 3), torch.ones(3)), rows=3)
+
+
+def test_something_else_than_a_tensor_is_refused() -> None:
+    with pytest.raises(SettingError, match="loss: returned float"):
+        as_terms(1.0, rows=1)  # type: ignore[arg-type]
+
+
+# built-in losses
+
+
+def test_cross_entropy_is_the_mean_of_torch_over_labels_that_count() -> None:
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 3, IGNORED, 1, IGNORED])
+    torch.testing.assert_close(mean(cross_entropy(logits, (None, labels))), F.cross_entropy(logits, labels))
+
+
+def test_cross_entropy_of_tokens_keeps_one_value_a_token() -> None:
+    logits = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[0, IGNORED, 1], [2, 3, IGNORED]])
+    terms = cross_entropy(logits, {"labels": labels})
+    assert terms.values.shape == (2, 3)
+    torch.testing.assert_close(mean(terms), F.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+
+
+def test_a_nan_at_an_ignored_label_reaches_no_gradient() -> None:
+    logits = torch.zeros(3, 2, requires_grad=True)
+    spoiled = logits * torch.tensor([[1.0], [NAN], [1.0]])
+    terms = cross_entropy(spoiled, {"labels": torch.tensor([0, IGNORED, 1])})
+    terms.values.backward(terms.gradient(terms.weight()))
+    assert logits.grad is not None
+    assert logits.grad[[0, 2]].isfinite().all()
+    inner = torch.tensor([[0.0, 0.0], [NAN, NAN]], requires_grad=True)
+    cross_entropy(inner, {"labels": torch.tensor([0, IGNORED])}).weighted_sum().backward()
+    assert inner.grad is not None and inner.grad.isfinite().all()
+
+
+def test_causal_lm_scores_each_position_on_the_next_token_as_transformers_does() -> None:
+    logits = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[1, 2, 3, 4], [4, 0, IGNORED, IGNORED]])
+    terms = causal_lm(logits, {"labels": labels})
+    assert terms.values.shape == labels.shape
+    assert float(terms.weight()) == 4.0
+    expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    torch.testing.assert_close(mean(terms), expected)
+
+
+def test_mse_is_the_mean_of_torch() -> None:
+    outputs, labels = torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 5.0])
+    assert mse(outputs, (None, labels)).values.tolist() == [4.0, 9.0]
+
+
+def test_mse_compares_bf16_outputs_with_the_labels_as_they_are() -> None:
+    labels = torch.tensor([1000.25])
+    terms = mse(torch.tensor([1000.0], dtype=torch.bfloat16), (None, labels))
+    assert terms.values.tolist() == [0.0625]
+
+
+def test_mse_refuses_outputs_of_other_rows() -> None:
+    with pytest.raises(SettingError, match=r"mse of outputs of shape \(2, 2\) and labels of shape \(4,\)"):
+        mse(torch.zeros(2, 2), (None, torch.zeros(4)))
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, causal_lm])
+def test_labels_are_counted_exactly_in_bf16(loss: Callable[..., LossTerms]) -> None:
+    """bf16 has 8 bits: 2,049 ones would add up to 2,048."""
+    labels = torch.zeros(1, 2050, dtype=torch.int64)
+    labels[0, 0] = IGNORED
+    terms = loss(torch.zeros(1, 2050, 2, dtype=torch.bfloat16), {"labels": labels})
+    assert float(terms.weight()) == 2049.0
+
+
+# finding a loss
+
+
+def test_an_unknown_name_gets_the_nearest_one() -> None:
+    with pytest.raises(SettingError, match="no built-in 'cross_entrop'. Did you mean 'cross_entropy'?"):
+        find_loss("cross_entrop")
+
+
+def test_a_torch_loss_that_reduces_is_refused() -> None:
+    with pytest.raises(SettingError, match="CrossEntropyLoss has reduction='mean'. Make it with reduction='none'"):
+        find_loss(nn.CrossEntropyLoss())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 2.0, 0.5])])
+def test_torch_cross_entropy_without_reduction_has_the_mean_that_torch_gives(
+    weight: Tensor | None, smoothing: float
+) -> None:
+    """Over the labels that count, weighted by their class: not over all rows."""
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, IGNORED, 2, 1, IGNORED])
+    settings = {"weight": weight, "label_smoothing": smoothing}
+    terms = find_loss(nn.CrossEntropyLoss(reduction="none", **settings))(logits, (None, labels))
+    assert isinstance(terms, LossTerms)
+    torch.testing.assert_close(mean(terms), nn.CrossEntropyLoss(**settings)(logits, labels))
+
+
+@pytest.mark.parametrize("module", [nn.BCEWithLogitsLoss, nn.MSELoss, nn.SmoothL1Loss])
+def test_other_torch_losses_have_the_mean_that_torch_gives(module: type[nn.Module]) -> None:
+    outputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.rand(4, 3, generator=torch.Generator().manual_seed(1))
+    terms = find_loss(module(reduction="none"))(outputs, (None, labels))
+    assert isinstance(terms, LossTerms)
+    torch.testing.assert_close(mean(terms), module()(outputs, labels))
+
+
+def test_logits_are_found_in_what_models_return() -> None:
+    logits = torch.zeros(1)
+
+    class Output:
+        def __init__(self) -> None:
+            self.logits = logits
+
+    assert all(logits_of(found) is logits for found in (logits, Output(), {"logits": logits}, (logits, None)))
+    with pytest.raises(SettingError, match="no logits in tuple"):
+        logits_of(("text",))

@@ -1,0 +1,129 @@
+"""What holds for each technique's module, card, tests and docs; techniques are discovered, never listed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import snugfit.techniques
+from snugfit.core.technique import SEAM_NAMES, Context, Family, Technique
+from snugfit.errors import SettingError
+from snugfit.techniques import discover, find
+
+ROOT = Path(__file__).resolve().parents[3]
+TECHNIQUES = list(discover().values())
+FAMILIES = [family.value for family in Family]
+
+
+def modules() -> list[str]:
+    return [
+        f"snugfit.techniques.{family}.{module.name}"
+        for family in FAMILIES
+        for module in pkgutil.iter_modules(importlib.import_module(f"snugfit.techniques.{family}").__path__)
+    ]
+
+
+def name_of(technique: type[Technique]) -> str:
+    return technique.card.name
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_module_defines_one_technique_named_like_its_file(module: str) -> None:
+    defined = [
+        value
+        for value in vars(importlib.import_module(module)).values()
+        if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == module
+    ]
+    assert len(defined) == 1
+    assert defined[0].card.name == module.rpartition(".")[2]
+    assert defined[0] is discover()[defined[0].card.name]
+    assert defined[0].card.family == module.split(".")[2]
+
+
+def test_the_families_are_all_the_packages_there_are() -> None:
+    found = {module.name for module in pkgutil.iter_modules(snugfit.techniques.__path__) if module.ispkg}
+    assert found == set(FAMILIES)
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_a_technique_has_a_test_a_page_and_an_oracle(technique: type[Technique]) -> None:
+    name = technique.card.name
+    test = ROOT / "tests" / "unit" / "techniques" / f"test_{name}.py"
+    page = ROOT / "docs" / "techniques" / f"{name}.md"
+    oracle = ROOT / "tests" / "oracles" / f"{name}.py"
+    assert "def test_" in test.read_text()
+    assert "def train(" in oracle.read_text()
+    assert "snugfit" not in oracle.read_text(), "an oracle shares no code with the package"
+    text = page.read_text()
+    assert ">>> " in text, "the page shows no executed loop"
+    for field in dataclasses.fields(technique):
+        assert f"`{field.name}`" in text, f"{page.name} does not describe the setting {field.name}"
+    for other in technique.card.conflicts:
+        assert f"`{other}`" in text, f"{page.name} does not name the conflict with {other}"
+
+
+def test_the_index_of_the_pages_lists_each_of_them() -> None:
+    index = (ROOT / "docs" / "techniques" / "index.md").read_text()
+    listed = [line.strip() for line in index.partition("```{toctree}")[2].partition("```")[0].splitlines()]
+    pages = {page.stem for page in (ROOT / "docs" / "techniques").glob("*.md")} - {"index"}
+    assert pages == set(discover()), "a page without its technique, or the other way round"
+    assert {line for line in listed if line and not line.startswith(":")} == pages
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_settings_are_a_frozen_dataclass_with_defaults(technique: type[Technique]) -> None:
+    assert dataclasses.is_dataclass(technique)
+    made = technique()
+    assert technique.example() == technique.example()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.card = None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_the_card_says_what_whoever_chooses_needs_to_know(technique: type[Technique]) -> None:
+    card = technique.card
+    for text in (card.summary, card.source, card.cost, card.use_when):
+        assert text.strip() == text and text
+    assert card.summary.endswith(".")
+    assert len(card.summary) <= 120
+    assert inspect.getdoc(technique)
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_the_card_names_the_seams_that_are_filled(technique: type[Technique]) -> None:
+    seams = technique.example().seams(Context(nn.Linear(2, 2), torch.device("cpu"), total_updates=10))
+    assert set(technique.card.seams) == set(seams.filled())
+    assert set(technique.card.seams) <= set(SEAM_NAMES)
+    assert (technique.card.stage is not None) == (seams.gradients is not None)
+    if seams.updated is not None:
+        assert seams.state is not None, "what follows the updates has a state, and one that cannot resume may not exist"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_conflicts_name_techniques_that_exist_with_a_reason_and_a_remedy(technique: type[Technique]) -> None:
+    for other, reason in technique.card.conflicts.items():
+        assert other in discover() and other != technique.card.name
+        assert len(reason.split()) >= 5 and reason.endswith(".")
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_making_settings_and_seams_leaves_the_model_alone(technique: type[Technique]) -> None:
+    model = nn.Linear(2, 2)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    technique.example().seams(Context(model, torch.device("cpu"), total_updates=10))
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+
+
+def test_an_unknown_technique_gets_the_nearest_name() -> None:
+    some = next(iter(discover()))
+    with pytest.raises(SettingError, match=f"techniques: no technique '{some}x'. Did you mean '{some}'?"):
+        find(f"{some}x")
+    with pytest.raises(SettingError, match="optimizer: no technique 'qqqq'. Known: "):
+        find("qqqq", "optimizer")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.losses import LossTerms
+from snugfit.core.tree import leaves
+from snugfit.errors import PlanConflict
+from snugfit.techniques.learning.gradient_cache import GradientCache, cached_terms
+from snugfit.training.step import Step
+
+
+def info_nce(outputs: Any, data: Any) -> LossTerms:
+    query, key = outputs[0], outputs[1]
+    scores = query @ key.T
+    return LossTerms(nn.functional.cross_entropy(scores, torch.arange(len(scores)), reduction="none"))
+
+
+class Towers(nn.Module):
+    """Two embeddings, a number a row and a shape that is not floating."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(3, 4), nn.Linear(3, 4)
+        self.scale = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows = torch.arange(len(numbers))
+        return self.query(numbers), self.key(numbers), self.scale.expand(len(numbers)), rows
+
+
+def numbers(rows: int = 6) -> Tensor:
+    return torch.randn(rows, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def towers() -> Towers:
+    torch.manual_seed(1)
+    return Towers().double()
+
+
+def gradients(loss: Any, micro_batch: int | None, cached: bool) -> dict[str, Tensor]:
+    model = towers()
+    techniques = [GradientCache()] if cached else []
+    Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, techniques, micro_batch=micro_batch)(numbers())
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def scaled_info_nce(outputs: Any, data: Any) -> LossTerms:
+    query, key, scale, rows = outputs
+    assert not rows.is_floating_point()
+    return info_nce((query * scale.exp().unsqueeze(1), key), data)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_a_coupling_loss_has_the_gradient_of_the_whole_window(micro_batch: int) -> None:
+    """A temperature that the model returns for each row learns as well."""
+    whole = gradients(scaled_info_nce, None, cached=False)
+    cached = gradients(scaled_info_nce, micro_batch, cached=True)
+    without = gradients(scaled_info_nce, micro_batch, cached=False)
+    assert set(whole) == set(cached) == {"query.weight", "query.bias", "key.weight", "key.bias", "scale"}
+    for name, expected in whole.items():
+        torch.testing.assert_close(cached[name], expected, rtol=1e-10, atol=1e-14)
+    assert not torch.allclose(without["query.weight"], whole["query.weight"], rtol=0.01), "the loss does not couple"
+
+
+def test_a_weight_that_the_loss_uses_beside_the_outputs_is_refused() -> None:
+    """Its gradient would be lost without a word."""
+    model = towers()
+
+    def loss(outputs: Any, data: Any) -> LossTerms:
+        return info_nce((outputs[0] * model.scale.exp(), outputs[1]), data)
+
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, [GradientCache()], micro_batch=2)
+    with pytest.raises(PlanConflict, match=r"'gradient_cache' .* uses the weight 'scale' .* one entry a row"):
+        step(numbers())
+
+
+def test_outputs_of_another_shape_in_each_micro_batch_are_refused() -> None:
+    class Ragged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, numbers: Tensor) -> Tensor:
+            return numbers[:, : len(numbers)] * self.weight
+
+    model = Ragged()
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), info_nce, [GradientCache()], micro_batch=2)
+    with pytest.raises(PlanConflict, match="outputs of different micro-batches cannot be joined"):
+        step(numbers(3).float())
+
+
+def test_the_terms_have_the_cached_gradient() -> None:
+    outputs = {"a": torch.ones(2, 3, requires_grad=True), "n": torch.arange(2), "b": torch.ones(2, requires_grad=True)}
+    cached = [torch.arange(6.0).view(2, 3), torch.tensor([7.0, 8.0])]
+    cached_terms(outputs, cached, torch.tensor(2.5)).weighted_sum().backward()
+    found = [tensor.grad for tensor in leaves(outputs) if tensor.is_floating_point()]
+    for gradient, expected in zip(found, cached, strict=True):
+        assert gradient is not None
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_the_terms_of_bf16_outputs_have_a_gradient_that_is_rounded_once() -> None:
+    """The weight must not be rounded to bf16 on its way back: that would be a wrong learning rate."""
+    outputs = torch.ones(4, 8, dtype=torch.bfloat16, requires_grad=True)
+    cached = torch.full((4, 8), 3.0, dtype=torch.bfloat16)
+    terms = cached_terms(outputs, [cached], torch.tensor(1.0))
+    terms.values.backward(terms.gradient(torch.tensor(259.0)))
+    assert outputs.grad is not None
+    assert torch.equal(outputs.grad, torch.full((4, 8), 3.0 / 259.0).bfloat16())
+
+
+def test_an_empty_window_has_the_loss_zero_and_is_not_applied() -> None:
+    model = towers()
+    nothing = lambda outputs, data: LossTerms(outputs[0].sum(dim=1), torch.zeros(len(outputs[0])).double())  # noqa: E731
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), nothing, [GradientCache()], micro_batch=2)
+    result = step(numbers())
+    assert not result.applied and result.loss == 0.0 and result.weight == 0.0
+
+
+def test_a_loss_that_is_infinite_where_its_gradient_is_not_is_skipped_as_without_the_cache() -> None:
+    def loss(outputs: Any, data: Any) -> LossTerms:
+        return LossTerms(outputs[0].sum(dim=1) + torch.tensor(float("inf")))
+
+    for techniques in ([], [GradientCache()]):
+        model = towers()
+        step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, techniques, micro_batch=2)
+        assert not step(numbers()).applied

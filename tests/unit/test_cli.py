@@ -1,0 +1,330 @@
+"""The command line: what is printed where, exit codes, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+import snugfit.api
+import snugfit.report.page
+import snugfit.tracking.sender
+from snugfit import techniques
+from snugfit.cli import main
+from snugfit.errors import DataError, TrainingFailed
+from snugfit.recipe import load_recipe
+from snugfit.training.loop import RunResult
+
+COMMANDS = [
+    "train",
+    "resume",
+    "evaluate",
+    "predict",
+    "report",
+    "plan",
+    "techniques",
+    "schema",
+    "track replay",
+]
+RECIPE = "task: text-classification\nmodel: some/encoder\ndata: {train: rows.csv}\n"
+RUN = {"event": "run", "time": 0.0, "name": "my", "id": "1", "recipe": {}, "plan": {}, "data": {}}
+
+
+def result(status: str = "finished") -> RunResult:
+    return RunResult(
+        run_dir="runs/my/1",
+        status=status,
+        stop_reason=None,
+        resumable=status == "stopped",
+        updates=3,
+        epochs=1.0,
+        best={"update": 3, "metrics": {"accuracy": 0.5}},
+        last={"metrics": {"loss": float("nan")}},
+        seconds=1.5,
+        examples_per_second=20.0,
+        peak_memory_bytes=100,
+    )
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    path = tmp_path / "my.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """Training replaced by a record of its calls; `.outcome` is what it returns or raises."""
+    record = SimpleNamespace(calls=[], outcome=result(), events=[])
+
+    def fake(recipe, options, display):
+        record.calls.append((recipe, options))
+        for event in record.events:
+            display(event)
+        if isinstance(record.outcome, BaseException):
+            raise record.outcome
+        return record.outcome
+
+    monkeypatch.setattr(snugfit.api, "train_recipe", fake)
+    monkeypatch.setattr(snugfit.api, "resume_run", fake)
+    return record
+
+
+def last_line(capsys) -> dict:
+    return json.loads(capsys.readouterr().out.splitlines()[-1], parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), ("stopped", 75)])
+def test_the_exit_code_says_how_the_run_ended(recipe, train, status, code):
+    train.outcome = result(status)
+    assert main(["train", str(recipe)]) == code
+    assert main(["resume", "runs/my/1"]) == code
+
+
+def test_the_last_line_is_one_strict_json_object(recipe, train, capsys):
+    assert main(["train", str(recipe), "--json"]) == 0
+    found = last_line(capsys)
+    assert (found["run_dir"], found["status"], found["tracker_run_id"]) == ("runs/my/1", "finished", None)
+    assert found["best"] == {"update": 3, "metrics": {"accuracy": 0.5}}
+    assert found["last"] == {"metrics": {"loss": "NaN"}}
+
+
+def test_progress_goes_to_stderr_and_quiet_shows_none(recipe, train, capsys):
+    train.events = [RUN, {"event": "warning", "message": "the head is new"}]
+    main(["train", str(recipe)])
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "warning: the head is new" in shown.err
+    main(["train", str(recipe), "--quiet"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_overrides_and_options_reach_the_run(recipe, train):
+    arguments = ["train.epochs=2", str(recipe), "data.text=[a, b]", "--stop-after", "2m", "--fast-dev-run"]
+    assert main(["train", *arguments]) == 0
+    ((given, options),) = train.calls
+    assert (given.train.epochs, given.data.text) == (2, ("a", "b"))
+    assert (options.stop_after_seconds, options.fast_dev_run, options.overfit_batches) == (120, True, None)
+
+
+def test_resume_takes_a_run_and_a_time(train):
+    assert main(["resume", "runs/my/1", "--stop-after", "30s", "--json"]) == 0
+    ((run, options),) = train.calls
+    assert (str(run), options.stop_after_seconds) == ("runs/my/1", 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (["train", "none.yaml"], "SettingError", "there is no recipe none.yaml"),
+        (["train", "a.yaml", "b.yaml"], "SettingError", "one recipe at a time"),
+        (["train"], "SettingError", "name a recipe, or a data file"),
+        (["train", "train.epochs=1"], "SettingError", "name a recipe, or a data file"),
+        (["train", "my.yaml", "--data", "a.csv"], "SettingError", "data.train=FILE"),
+        (["train", "my.yaml", "train.epoch=1"], "SettingError", "Did you mean 'epochs'"),
+        (["train", "my.yaml", "--stop-after", "soon"], "SettingError", "--stop-after: 'soon' cannot be read"),
+        (
+            ["train", "my.yaml", "--fast-dev-run", "--overfit-batches", "2"],
+            "SettingError",
+            "Give one of them",
+        ),
+        (["train", "my.yaml", "--overfit-batches", "0"], "UsageError", "--overfit-batches"),
+        (["train", "--data", "none.csv", "--model", "m"], "DataError", "--data"),
+        (["train", "--fast-dev"], "UsageError", "--fast-dev"),
+        (["trian"], "UsageError", "trian"),
+        (["predict", "runs/my/1"], "UsageError", "DATA"),
+        (["predict", "runs/my/1", "new.csv"], "UsageError", "--output"),
+        (["track"], "UsageError", "snugfit track --help"),
+        (["plan"], "SettingError", "name a recipe"),
+        (["resume", "nowhere"], "RunFolderError", "nowhere"),
+        (["report", "nowhere"], "RunFolderError", "nowhere"),
+        (["track", "replay", "nowhere"], "RunFolderError", "nowhere"),
+        (["techniques", "emma"], "SettingError", "Did you mean 'ema'"),
+        (["schema", "-o", "none/schema.json"], "RunFolderError", "--output"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(recipe, tmp_path, capsys, arguments, kind, words):
+    before = sorted(tmp_path.rglob("*"))
+    assert main([*arguments, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: ")
+    assert words in shown.err
+    assert "Traceback" not in shown.err
+    found = json.loads(shown.out)
+    assert found == {"error": {"kind": kind, "message": shown.err.removeprefix("error: ").strip()}}
+    assert main(arguments) == 2
+    assert capsys.readouterr().out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failed_run_is_one_message_and_exit_code_1(recipe, train, capsys):
+    train.outcome = TrainingFailed("window 7: the loss is not finite")
+    assert main(["train", str(recipe), "--json"]) == 1
+    assert last_line(capsys) == {
+        "error": {"kind": "TrainingFailed", "message": "window 7: the loss is not finite"}
+    }
+
+
+def test_an_error_of_our_own_keeps_its_traceback(recipe, train, capsys):
+    train.outcome = ZeroDivisionError("division by zero")
+    with pytest.raises(ZeroDivisionError):
+        main(["train", str(recipe), "--json"])
+    assert last_line(capsys)["error"]["kind"] == "ZeroDivisionError"
+
+
+def test_an_interrupted_command_says_so(recipe, train, capsys):
+    train.outcome = KeyboardInterrupt()
+    assert main(["train", str(recipe)]) == 130
+
+
+@pytest.fixture
+def rows(tmp_path) -> str:
+    (tmp_path / "news.csv").write_text("title,text,label\nOne,Two,a\n")
+    return "news.csv"
+
+
+def test_without_a_recipe_the_inferred_one_is_shown_and_saved(tmp_path, train, rows, capsys):
+    train.events = [RUN]
+    arguments = ["train", "--data", rows, "--text", "title,text", "--model", "some/encoder", "train.epochs=1"]
+    assert main(arguments) == 0
+    saved = tmp_path / "news.yaml"
+    assert yaml.safe_load(saved.read_text())["data"] == {
+        "train": str(tmp_path / rows),
+        "text": ["title", "text"],
+    }
+    shown = capsys.readouterr().err
+    assert saved.read_text() in shown
+    assert "saved in news.yaml" in shown
+    ((recipe, _),) = train.calls
+    assert load_recipe(saved) == recipe
+
+
+def test_an_inferred_recipe_replaces_no_file(tmp_path, train, rows):
+    train.events = [RUN]
+    (tmp_path / "news.yaml").write_text("mine")
+    arguments = ["train", "--data", rows, "--text", "text", "--model", "some/encoder", "--quiet"]
+    for _ in range(2):  # the second time it is there already
+        assert main(arguments) == 0
+    assert (tmp_path / "news.yaml").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.glob("*.yaml")) == ["news-2.yaml", "news.yaml"]
+
+
+def test_nothing_is_saved_when_the_data_cannot_be_used(tmp_path, train, rows):
+    train.outcome = DataError("data.train: one label only")
+    assert main(["train", "--data", rows, "--text", "text", "--model", "some/encoder"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [rows]
+
+
+def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
+    calls = []
+
+    def evaluate(source, data, **options):
+        calls.append((source, data, options))
+        return {"metrics": {"loss": 0.25, "accuracy": float("nan")}, "rows": 1200, "skipped": {}}
+
+    def predict(source, data, output, **options):
+        calls.append((source, data, str(output), options))
+        return {"output": str(output), "rows": 2, "predictions": {"a": 2}}
+
+    monkeypatch.setattr(snugfit.api, "evaluate_run", evaluate)
+    monkeypatch.setattr(snugfit.api, "predict_rows", predict)
+    assert (
+        main(["evaluate", "runs/my/1", "test.csv", "--metrics", "accuracy, mae", "--bad-rows", "skip"]) == 0
+    )
+    assert capsys.readouterr().out.split() == ["metrics", "loss", "0.25,", "accuracy", "nan", "rows", "1,200"]
+    assert main(["evaluate", "runs/my/1", "test.csv", "--json"]) == 0
+    assert last_line(capsys)["metrics"] == {"loss": 0.25, "accuracy": "NaN"}
+    assert main(["predict", "models:/my@champion", "new.csv", "-o", "out.csv", "--json"]) == 0
+    assert last_line(capsys) == {"output": "out.csv", "rows": 2, "predictions": {"a": 2}}
+    assert calls == [
+        ("runs/my/1", "test.csv", {"metrics": ("accuracy", "mae"), "bad_rows": "skip"}),
+        ("runs/my/1", "test.csv", {"metrics": (), "bad_rows": "fail"}),
+        ("models:/my@champion", "new.csv", "out.csv", {"bad_rows": "fail"}),
+    ]
+
+
+def test_plan_shows_the_plan_of_the_recipe_with_its_overrides(recipe, monkeypatch, capsys):
+    def plan(recipe):
+        return {"micro_batch": recipe.plan.micro_batch, "weights_bytes": 2**20, "parameters": {"total": 1000}}
+
+    monkeypatch.setattr(snugfit.api, "plan_recipe", plan)
+    assert main(["plan", str(recipe), "plan.micro_batch=4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1) for line in lines[-3:]] == [
+        ["micro_batch", "4"],
+        ["weights", "1.00 MiB"],
+        ["parameters", "total 1,000"],
+    ]
+    assert main(["plan", str(recipe), "--json"]) == 0
+    assert last_line(capsys)["weights_bytes"] == 2**20
+
+
+def test_report_and_replay_say_what_they_did(monkeypatch, capsys):
+    sent = snugfit.tracking.sender.ReplayResult(3, 0, "abc", "https://me:secret@host")
+    monkeypatch.setattr(snugfit.report.page, "write_report", lambda run: run / "report.html")
+    monkeypatch.setattr(snugfit.tracking.sender, "replay", lambda run, uri: sent)
+    assert main(["report", "runs/my/1", "--json"]) == 0
+    assert last_line(capsys) == {"report": "runs/my/1/report.html"}
+    assert main(["track", "replay", "runs/my/1", "--json"]) == 0
+    assert last_line(capsys) == {"sent": 3, "remaining": 0, "run_id": "abc", "uri": "https://me:***@host"}
+
+
+def test_every_technique_is_listed_and_described(capsys):
+    assert main(["techniques"]) == 0
+    listing = capsys.readouterr().out
+    for name, technique in techniques.discover().items():
+        assert name in listing
+        assert main(["techniques", name]) == 0
+        page = capsys.readouterr().out
+        assert technique.card.source in page
+        example = yaml.safe_load(page.split("In a recipe:\n")[1])
+        Path("example.yaml").write_text(RECIPE + yaml.safe_dump(example))
+        assert name in [entry.card.name for entry in load_recipe("example.yaml").all_techniques()]
+    assert main(["techniques", "ema", "--json"]) == 0
+    (card,) = last_line(capsys)["techniques"]
+    assert card["settings"]["decay"] == {"type": "a number", "default": 0.999}
+
+
+def test_the_schema_is_printed_or_written(tmp_path, capsys):
+    assert main(["schema"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert main(["schema", "-o", "schema.json", "--json"]) == 0
+    assert last_line(capsys) == {"schema": "schema.json"}
+    assert json.loads((tmp_path / "schema.json").read_text()) == printed
+    assert main(["schema", "--json"]) == 0
+    assert last_line(capsys) == printed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Example: snugfit {command} " in " ".join(shown.split())
+    assert "--json" in shown
+
+
+def test_help_lists_the_commands_and_no_arguments_are_a_call_for_help(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {command.split()[0]} " in shown for command in COMMANDS)
+    assert main([]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    code = "import sys; from snugfit.cli import main; sys.exit(main(['schema']))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""

@@ -1,0 +1,256 @@
+"""The display: what a log and a terminal get to see of a run."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+
+from snugfit.display import TerminalDisplay
+from snugfit.display.screens import bar_line
+from snugfit.display.standing import Standing
+from snugfit.display.words import header_lines
+
+RUN = {
+    "event": "run",
+    "time": 0.0,
+    "name": "news",
+    "id": "20261121-1",
+    "recipe": {
+        "task": "text-classification",
+        "model": "some/encoder",
+        "train": {"global_batch": 32},
+        "evaluate": {"best": "max:accuracy"},
+        "optimizer": {"adamw": {"learning_rate": 5e-5}},
+        "schedule": None,
+        "techniques": [{"ema": {"decay": 0.99}}],
+    },
+    "plan": {"micro_batch": 8, "numerics": "fp32", "device": "cpu"},
+    "parameters": {"total": 22_700_000, "trainable": 1_000},
+    "data": {"train": 5400, "validation": 600, "skipped": {"empty text": 3}, "labels": {"a": 1, "b": 2}},
+    "total_updates": 200,
+    "updates_per_epoch": 100,
+}
+
+
+def update(window: int, loss: float = 1.0, rate: float = 100.0) -> dict:
+    metrics = {"loss": loss, "learning_rate": 1e-4, "examples_per_second": rate}
+    return {"event": "update", "update": window, "window": window, "epoch": window / 100, "metrics": metrics}
+
+
+def evaluation(window: int, best: bool = True) -> dict:
+    metrics = {"loss": 0.25, "accuracy": 0.9}
+    return {
+        "event": "evaluation",
+        "update": window,
+        "epoch": window / 100,
+        "metrics": metrics,
+        "weights": "ema",
+        "best": best,
+        "seconds": 1.0,
+    }
+
+
+def end(status: str = "finished") -> dict:
+    best = {"update": 100, "metrics": {"loss": 0.25, "accuracy": 0.9}}
+    return {
+        "event": "end",
+        "status": status,
+        "stop_reason": None if status == "finished" else "received SIGTERM",
+        "resumable": status != "finished",
+        "updates": 200,
+        "epochs": 2.0,
+        "best": best,
+        "seconds": 90.0,
+        "examples_per_second": 71.0,
+        "peak_memory_bytes": 2**30,
+    }
+
+
+def shown(*events: dict) -> list[str]:
+    """The lines that a log gets."""
+    stream = io.StringIO()
+    with TerminalDisplay(stream=stream) as display:
+        for event in events:
+            display(event)
+    return stream.getvalue().splitlines()
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Terminal:
+    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    return Terminal()
+
+
+def test_the_header_says_what_is_trained_on_what_and_how():
+    assert header_lines(RUN) == [
+        "news  runs/news/20261121-1",
+        "  model   some/encoder, 22.7M parameters, 1k of them trained",
+        "  data    5,400 rows to train on, 600 to validate on, 3 left out (empty text)",
+        "  labels  a, b",
+        "  plan    4 × 8 examples an update, fp32, cpu, 200 updates (100 an epoch)",
+        "  learn   adamw 5e-05, ema 0.99",
+    ]
+
+
+def test_a_run_from_python_without_a_recipe_has_a_header():
+    bare = {"name": "run", "id": "1", "recipe": {"techniques": []}, "plan": {}, "data": {"train": 10}}
+    assert header_lines(bare)[0] == "run  runs/run/1"
+
+
+def test_a_log_gets_the_evaluations_in_columns_and_the_end_with_what_to_do_next():
+    lines = shown(RUN, update(1), evaluation(100), evaluation(200, best=False), end())
+    assert lines[6:] == [
+        "0%  1/200  loss 1.0000  lr 0.0001  100 examples/s",
+        "   epoch    update  train loss      loss  accuracy",
+        "    1.00       100      1.0000    0.2500    0.9000  best  ema",
+        "    2.00       200      1.0000    0.2500    0.9000        ema",
+        "finished  200 updates, 2 epochs, 1m 30s, 71 examples/s, peak memory 1.00 GiB",
+        "best      accuracy 0.9000 at update 100 (loss 0.2500)",
+        "run       runs/news/20261121-1",
+        "next      snugfit predict runs/news/20261121-1 NEW.csv -o predictions.csv",
+    ]
+
+
+def test_a_stopped_run_says_why_and_how_to_go_on():
+    lines = shown(RUN, end("stopped"))
+    assert "why       received SIGTERM" in lines
+    assert lines[-1] == "next      snugfit resume runs/news/20261121-1"
+
+
+def test_a_stored_model_is_what_to_predict_with_next():
+    lines = shown(RUN, end(), {"event": "register", "name": "news", "version": "3", "alias": "champion"})
+    assert "stored    news version 3 as champion" in lines
+    assert lines[-1] == "next      snugfit predict models:/news@champion NEW.csv -o predictions.csv"
+
+
+def test_what_is_found_before_the_run_is_described_is_said_under_its_header():
+    early = [{"event": "warning", "message": "a new head"}, {"event": "resume", "update": 7, "window": 7}]
+    lines = shown(*early, RUN)
+    assert lines[0].startswith("news")
+    assert lines[-2:] == ["warning: a new head", "resumed at update 7"]
+    assert shown(*early)[0] == "warning: a new head"
+
+
+def test_many_skipped_windows_are_counted_instead_of_listed():
+    skipped = [{"event": "skipped", "window": window, "reason": "nan"} for window in range(100)]
+    lines = shown(RUN, *skipped)
+    assert [line for line in lines if "skipped" in line][-1] == "95 more windows were skipped"
+    assert sum("skipped window" in line for line in lines) == 5
+
+
+def test_a_log_gets_no_line_for_each_update():
+    lines = shown(RUN, *(update(window) for window in range(1, 101)))
+    assert sum("examples/s" in line for line in lines) == 1
+
+
+def test_quiet_shows_nothing(capsys):
+    with TerminalDisplay(quiet=True) as display:
+        for event in (RUN, update(1), evaluation(100), end()):
+            display(event)
+        display.note("a note")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_gets_a_bar_that_is_taken_away(terminal):
+    with TerminalDisplay(stream=terminal) as display:
+        display(RUN)
+        display(update(100))
+        assert "reading the data" in terminal.getvalue()
+        assert "━" in terminal.getvalue() or "#" in terminal.getvalue()
+        display(end())
+    assert terminal.getvalue().rstrip().endswith("predictions.csv")
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") > 0
+
+
+def test_a_terminal_is_not_drawn_on_for_every_update(terminal):
+    with TerminalDisplay(stream=terminal) as display:
+        display(RUN)
+        display(update(1))
+        before = terminal.getvalue()
+        for window in range(2, 30):
+            display(update(window))
+        drawn = terminal.getvalue()[len(before) :].count("/200")
+    assert drawn <= 2  # 28 updates take less than two tenths of a second
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    with TerminalDisplay(stream=terminal) as display:
+        display(RUN)
+        display(update(1))
+    assert "\x1b" not in terminal.getvalue()
+    assert "1/200" in terminal.getvalue()
+
+
+def test_a_terminal_that_goes_away_does_not_end_the_run():
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with TerminalDisplay(stream=Gone()) as display:
+        for event in (RUN, update(1), end()):
+            display(event)
+    terminal = Terminal()
+    with TerminalDisplay(stream=terminal) as display:
+        for event in (RUN, update(1), end()):
+            display(event)
+        terminal.write = Gone().write  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("width", range(8, 160))
+def test_the_bar_fits_the_terminal_whatever_its_width(width):
+    standing = Standing(run=RUN)
+    for window in (1, 150):
+        standing.take(update(window), now=float(window))
+    line = bar_line(standing, width).plain
+    assert "75%" in line
+    assert len(line) <= max(width, len(" 75%") + 12)
+    assert bar_line(standing, width, unicode=False).plain.isascii()
+
+
+def test_the_bar_is_as_full_as_the_run_is_done():
+    standing = Standing(run=RUN)
+    standing.take(update(50), now=0.0)
+    line = bar_line(standing, 200).plain
+    assert (line.count("━"), line.count("─")) == (10, 30)
+
+
+def test_the_predicted_end_follows_the_pace_so_far():
+    standing = Standing(run=RUN)
+    standing.take(update(1), now=100.0)  # the first update is slow; the pace counts from its end
+    assert standing.seconds_left(100.0) is None
+    for window in range(2, 52):
+        standing.take(update(window), now=100.0 + 2 * (window - 1))
+    assert standing.seconds_left(200.0) == pytest.approx(2 * 149)
+
+
+def test_the_predicted_end_of_a_resumed_run_leaves_out_what_was_done_before():
+    standing = Standing(run=RUN)
+    for window in range(150, 161):
+        standing.take(update(window), now=float(window))
+    assert standing.seconds_left(160.0) == pytest.approx(40)
+
+
+def test_a_loss_that_is_not_finite_does_not_stay_in_the_smoothed_one():
+    standing = Standing(run=RUN)
+    for window, loss in enumerate([math.nan, 2.0, math.inf, 2.0], 1):
+        standing.take(update(window, loss), now=float(window))
+    assert standing.loss == 2.0
+
+
+def test_a_rate_that_is_not_known_yet_is_no_error():
+    standing = Standing(run=RUN)
+    standing.take(update(1, rate=0.0), now=0.0)
+    assert "examples/s" in bar_line(standing, 120).plain

@@ -1,0 +1,85 @@
+"""What is loaded when, and that every public name is there."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+
+import pytest
+
+import snugfit as sf
+from snugfit import techniques
+
+HEAVY = (
+    "transformers",
+    "mlflow",
+    "datasets",
+    "torchmetrics",
+    "matplotlib",
+    "deepspeed",
+    "ray",
+    "sklearn",
+    "pandas",
+)
+LIGHT_ONLY = (*HEAVY, "torch", "numpy", "pydantic", "rich.progress")
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after `code`."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    program = f"{code}\nimport sys\nprint('\\n'.join(['', *sys.modules]), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        ("import snugfit", LIGHT_ONLY),
+        ("import snugfit; hasattr(snugfit, '__wrapped__'); hasattr(snugfit, 'nothing')", LIGHT_ONLY),
+        ("from snugfit.cli import main; assert main(['--help']) == 0", LIGHT_ONLY),
+        ("from snugfit.cli import main; assert main(['train', 'none.yaml']) == 2", (*HEAVY, "torch")),
+        ("import snugfit.recipe", (*HEAVY, "torch")),
+        ("import snugfit; snugfit.Step, snugfit.AdamW, snugfit.LossTerms", (*HEAVY, "pydantic", "typer")),
+        ("import snugfit; snugfit.train", (*HEAVY, "pydantic", "typer")),
+    ],
+)
+def test_nothing_is_loaded_that_is_not_needed(code, forbidden):
+    assert sorted(loaded_by(code).intersection(forbidden)) == []
+
+
+def test_every_public_name_is_there():
+    assert sf.__all__ == sorted(sf.__all__)
+    for name in sf.__all__:
+        found = getattr(sf, name)
+        assert inspect.ismodule(found) or found.__name__ == name
+
+
+def test_every_technique_is_there_under_the_name_of_its_class():
+    for technique in techniques.discover().values():
+        assert getattr(sf, technique.__name__) is technique
+        assert technique.__name__ in dir(sf)
+
+
+def test_names_for_type_checkers_are_those_found_at_run_time():
+    tree = ast.parse(inspect.getsource(sf))
+    (block,) = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    told = {alias.asname: entry.module for entry in block.body for alias in entry.names}
+    assert set(sf.__all__) <= set(told)
+    for name, module in told.items():
+        expected = techniques if module == "snugfit" else getattr(sys.modules[module], name)
+        assert getattr(sf, name) is expected
+
+
+@pytest.mark.parametrize("name", ["Stp", "nothing", "__wrapped__"])
+def test_a_name_that_is_not_there_is_an_attribute_error(name):
+    with pytest.raises(AttributeError, match=name):
+        getattr(sf, name)
