@@ -30,7 +30,11 @@ def paired_ratio(ours: Sequence[float], baseline: Sequence[float], draws: int = 
 
 
 def machine() -> dict[str, Any]:
-    found: dict[str, Any] = {"platform": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()}
+    found: dict[str, Any] = {
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -112,7 +112,10 @@ def snugfit_train(setting: Setting) -> float:
     bar = TerminalDisplay()
 
     def display(event: dict[str, Any]) -> None:
-        if event["event"] == "update" and event["window"] in (setting.warmup, setting.warmup + setting.updates):
+        if event["event"] == "update" and event["window"] in (
+            setting.warmup,
+            setting.warmup + setting.updates,
+        ):
             marks.append(time.process_time())
         bar(event)
 
@@ -271,7 +274,9 @@ def minilm() -> Setting:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", choices=("mlp", "minilm"), default="mlp")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS))
@@ -280,7 +285,9 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
     setting = mlp() if options.task == "mlp" else minilm()
-    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS if name in {"hand-written", *options.only}}
+    seconds: dict[str, list[float]] = {
+        name: [] for name in CONTENDERS if name in {"hand-written", *options.only}
+    }
     for repeat in range(options.repeats + 1):
         for name in seconds:
             value = CONTENDERS[name](setting)
@@ -302,7 +309,9 @@ def main() -> None:
         )
     folder = Path(__file__).parent / options.task
     folder.mkdir(exist_ok=True)
-    print(write_result(folder, {"question": __doc__.splitlines()[0], "task": options.task, "contenders": table}))
+    print(
+        write_result(folder, {"question": __doc__.splitlines()[0], "task": options.task, "contenders": table})
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import paired_ratio, write_result
 
-MODEL = "import torch; from torch import nn\nmodel = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
+MODEL = (
+    "import torch; from torch import nn\nmodel = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
+)
 DATA = "data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))\n"
 LOADER = "loader = torch.utils.data.DataLoader(data, batch_size=32)\n"
 FIRST_UPDATE = {
@@ -86,7 +88,11 @@ Loss(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[Fir
 COMMANDS = {
     "snugfit --help": [sys.executable, "-m", "snugfit.cli", "--help"],
     "import torch": [sys.executable, "-c", "import torch"],
-    "import snugfit, all names": [sys.executable, "-c", "import torch; from snugfit import Step, train, AdamW"],
+    "import snugfit, all names": [
+        sys.executable,
+        "-c",
+        "import torch; from snugfit import Step, train, AdamW",
+    ],
     **{f"first update: {name}": [sys.executable, "-c", script] for name, script in FIRST_UPDATE.items()},
 }
 
@@ -102,7 +108,9 @@ def run(command: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
@@ -123,7 +131,9 @@ def main() -> None:
         print(f"{name:36s} {row['cpu_seconds']:6.2f} s CPU  {row['wall_seconds']:6.2f} s")
     cpu = {name: [value for value, _ in values] for name, values in found.items()}
     ratio = paired_ratio(cpu["import snugfit, all names"], cpu["import torch"])
-    print(f"import snugfit over import torch: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]")
+    print(
+        f"import snugfit over import torch: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
+    )
     result = {"question": (__doc__ or "").splitlines()[0], "commands": table, "import_ratio": ratio}
     print(write_result(Path(__file__).parent, result))
 

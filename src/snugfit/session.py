@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 
+from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
 from snugfit.report.page import write_report
-from snugfit.tracking.follower import Tracker
+from snugfit.tracking.follower import Tracker, TrackingResult
 from snugfit.tracking.spool import Spool
 from snugfit.training import checkpoint
+from snugfit.training.assemble import describe_model
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import RunResult, Training
 from snugfit.training.stop import StopRequest
@@ -83,6 +85,7 @@ def run_session(
     events: Events,
     header: Mapping[str, Any],
     *,
+    notes: Sequence[str] = (),
     tracking: Tracking | None,
     options: RunOptions,
     resume: bool,
@@ -90,7 +93,7 @@ def run_session(
 ) -> RunResult:
     """Train under a tracker, say how it ended, register the best model, write the report.
 
-    `conclude` may look at the run and add to its result before its end is said.
+    `notes` are said once the run is; `conclude` may look at the run and add to its result before its end is said.
 
     Raises:
         TrainingFailed: the run failed on its own account; the events say so too.
@@ -99,6 +102,8 @@ def run_session(
     if resume:
         training.restore()
     events("run", **header)
+    for note in notes:
+        events("warning", message=note)
     tracker = None
     if tracking is not None:
         tracker = Tracker(folder.path, uri=tracking.uri, experiment=tracking.experiment).start()
@@ -113,24 +118,27 @@ def run_session(
             tracker.close()
         _report(folder, events)
         raise
-    if tracker is not None:
-        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
-    events("end", **result.as_dict())
     if tracking is not None and tracker is not None:
-        closed = tracker.close()
-        result = dataclasses.replace(result, tracker_run_id=closed.run_id)
-        if message := closed.message(folder.path):
-            events("warning", message=message)
-        elif tracking.register is not None and result.status == "finished" and closed.run_id:
-            _register(tracking, folder, closed.run_id, events)
+        sent = tracker.flush()
+        result = dataclasses.replace(result, tracker_run_id=sent.run_id)
+        if tracking.register is not None and result.status == "finished":
+            _register(tracking, folder, sent, events)
+    events("end", **result.as_dict())
+    if tracker is not None and (message := tracker.close().message(folder.path)):
+        events("warning", message=message)
     _report(folder, events)
     return result
 
 
-def _register(tracking: Tracking, folder: RunFolder, run_id: str, events: Events) -> None:
+def _register(tracking: Tracking, folder: RunFolder, sent: TrackingResult, events: Events) -> None:
     assert tracking.register is not None
+    if sent.unsent or sent.run_id is None:
+        events(
+            "warning", message=f"the best model was not registered: {sent.problem or 'the tracker is behind'}"
+        )
+        return
     try:
-        events("register", **tracking.register(folder, tracking.uri, run_id))
+        events("register", **tracking.register(folder, tracking.uri, sent.run_id))
     except TrackingError as error:
         events("warning", message=f"the best model was not registered: {error}")
 
@@ -160,6 +168,24 @@ def _end_failed(training: Training, events: Events, error: BaseException) -> Non
             best=None,
             last={"metrics": {}},
         )
+
+
+def describe_run(
+    name: str, folder: RunFolder, training: Training, plan: Plan, described: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a run says of itself before it trains."""
+    return {
+        "name": name,
+        "id": folder.id,
+        "run_dir": str(folder.path),
+        "plan": dataclasses.asdict(plan),
+        "versions": versions(),
+        "machine": machine(plan.device),
+        "parameters": describe_model(training.step.model),
+        "total_updates": training.total_windows,
+        "updates_per_epoch": training.loader.order.windows_per_epoch,
+        **described,
+    }
 
 
 def versions() -> dict[str, str]:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from snugfit.tasks import Task
 
 DEV_WINDOWS = 2
-OVERFIT_PASSES = 60
+OVERFIT_PASSES = 150
 MEMORISED_LOSS = 0.1
+MEMORISED_ACCURACY = 0.99
 
 
 def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
@@ -52,7 +53,7 @@ def verify_reload(training: Training) -> None:
         TrainingFailed: it is not.
     """
     before = [leaf.clone() for leaf in leaves(training.step.state_dict())]
-    training.restore()
+    training.load()
     after = list(leaves(training.step.state_dict()))
     if not all(torch.equal(first, second) for first, second in zip(before, after, strict=True)):
         raise TrainingFailed(
@@ -67,11 +68,17 @@ def overfit_verdict(result: RunResult, folder: RunFolder) -> RunResult:
     losses = [event["metrics"]["loss"] for event in read_events(folder.events) if event["event"] == "update"]
     few = max(1, len(losses) // OVERFIT_PASSES)
     first, last = sum(losses[:few]) / few, sum(losses[-few:]) / few
-    memorised = last < MEMORISED_LOSS * first
-    verdict = (
-        f"it can memorise: the training loss of {few} batches fell from {first:.4g} to {last:.4g}"
-        if memorised
-        else f"it cannot memorise yet: the training loss of {few} batches went from {first:.4g} to {last:.4g}. Look at "
-        "the learning rate, the labels, and whether the parameters that matter train"
+    accuracy = result.last["metrics"].get("accuracy", 0.0)
+    memorised = accuracy >= MEMORISED_ACCURACY or last < MEMORISED_LOSS * first
+    moved = (
+        f"the training loss of {few} {'batch' if few == 1 else 'batches'} went from {first:.4g} to {last:.4g}"
     )
-    return dataclasses.replace(result, stop_reason=f"overfit {few} batches: {verdict}")
+    if accuracy:
+        moved += f", accuracy {accuracy:.4g}"
+    verdict = (
+        f"it can memorise: {moved}"
+        if memorised
+        else f"it did not memorise in {OVERFIT_PASSES} passes: {moved}. Look at the learning rate, the labels, and whether the parameters that "
+        "matter train"
+    )
+    return dataclasses.replace(result, stop_reason=f"overfit: {verdict}")

@@ -14,7 +14,9 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0
 def _parse(text: str | float, units: dict[str, float], setting: str, example: str) -> float:
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].lower() not in units or float(match[1]) <= 0:
-        raise SettingError(f"{setting}: '{text}' cannot be read. Write a positive number with a unit, like {example}.")
+        raise SettingError(
+            f"{setting}: '{text}' cannot be read. Write a positive number with a unit, like {example}."
+        )
     return float(match[1]) * units[match[2].lower()]
 
 

@@ -38,7 +38,9 @@ class Reader(nn.Module):
             for parameter in self.parameters():
                 parameter.mul_(0.5)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, context: dict[str, Any]) -> dict[str, Tensor]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, context: dict[str, Any]
+    ) -> dict[str, Tensor]:
         if self.training:
             self.rows_seen += input_ids.shape[0]
         assert len(context["names"]) == input_ids.shape[0]
@@ -57,14 +59,18 @@ class Normed(nn.Module):
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
+        self.body = nn.Sequential(
+            nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3)
+        )
 
     def forward(self, numbers: Tensor) -> Tensor:
         logits: Tensor = self.body(numbers)
         return logits
 
 
-def contrastive(outputs: dict[str, Tensor], data: dict[str, Any], temperature: float = 0.5) -> tuple[Tensor, Tensor]:
+def contrastive(
+    outputs: dict[str, Tensor], data: dict[str, Any], temperature: float = 0.5
+) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the labels plus InfoNCE of each query among all keys, and weights.
 
     A row without a label (-100) has weight 0 and stays a negative of the others.

@@ -48,7 +48,11 @@ def test_batch_norm_keeps_the_statistics_of_one_pass_at_the_weights_before_the_u
 
 def by_hand(inputs: Tensor, mean: Tensor, variance: Tensor, micro_batch: int | None) -> tuple[Tensor, Tensor]:
     """Ioffe & Szegedy 2015, with torch's momentum of 0.1 and unbiased variance; 7 rows are cut 4 + 3, 5 rows 3 + 2."""
-    parts = [inputs] if micro_batch is None else [inputs[: (len(inputs) + 1) // 2], inputs[(len(inputs) + 1) // 2 :]]
+    parts = (
+        [inputs]
+        if micro_batch is None
+        else [inputs[: (len(inputs) + 1) // 2], inputs[(len(inputs) + 1) // 2 :]]
+    )
     for part in parts:
         mean = 0.9 * mean + 0.1 * part.mean(dim=0)
         variance = 0.9 * variance + 0.1 * part.var(dim=0, unbiased=True)

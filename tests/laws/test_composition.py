@@ -60,7 +60,9 @@ def test_a_technique_given_twice_is_refused(technique: Technique) -> None:
 
 
 @pytest.mark.parametrize("techniques", problems.legal_pairs(), ids=problems.name_of)
-def test_the_order_in_which_two_techniques_are_listed_does_not_matter(techniques: tuple[Technique, ...]) -> None:
+def test_the_order_in_which_two_techniques_are_listed_does_not_matter(
+    techniques: tuple[Technique, ...],
+) -> None:
     """Each pair that exists today fills different seams, or stages; who adds one that does not has to say so here."""
     problem = problems.reader(techniques)
     one, other = (make_step(problem, given, micro_batch=3) for given in (techniques, techniques[::-1]))
@@ -89,7 +91,9 @@ class Vetoing(Technique):
 def test_a_conflict_on_either_card_is_refused_with_its_reason() -> None:
     clip = discover()["clip_norm"].example()
     for techniques in ([Vetoing(), clip], [clip, Vetoing()]):
-        with pytest.raises(PlanConflict, match=r"'vetoing' and 'clip_norm' exclude each other: the gradient is never"):
+        with pytest.raises(
+            PlanConflict, match=r"'vetoing' and 'clip_norm' exclude each other: the gradient is never"
+        ):
             check(techniques)
 
 

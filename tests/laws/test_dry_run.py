@@ -45,7 +45,9 @@ def fake_step(problem: Problem, techniques: tuple[Technique, ...]) -> Step:
     model = problem.make_model(0.1)
     has_optimizer = any("optimizer" in technique.card.seams for technique in techniques)
     optimizer = None if has_optimizer else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return Step(model, optimizer, problem.loss, techniques, micro_batch=3, total_updates=problems.TOTAL_UPDATES)
+    return Step(
+        model, optimizer, problem.loss, techniques, micro_batch=3, total_updates=problems.TOTAL_UPDATES
+    )
 
 
 def fake_batch(window: Any, mode: FakeTensorMode) -> Batch:

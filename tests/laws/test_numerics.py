@@ -42,12 +42,16 @@ def test_with_and_without_it_the_gradient_is_the_same(
     expected, found = plain(window), changed(window)
     assert found.loss == pytest.approx(expected.loss, rel=tolerance)
     assert found.weight == pytest.approx(expected.weight, rel=1e-6)
-    error = relative_error(problems.gradients(changed), problems.gradients(plain), FLOOR[technique.card.family])
+    error = relative_error(
+        problems.gradients(changed), problems.gradients(plain), FLOOR[technique.card.family]
+    )
     assert error <= tolerance
 
 
 @pytest.mark.parametrize("technique", problems.of_family(Family.NUMERICS), ids=lambda t: t.card.name)
-def test_lower_precision_computes_differently_and_keeps_weights_and_gradients_in_float32(technique: Technique) -> None:
+def test_lower_precision_computes_differently_and_keeps_weights_and_gradients_in_float32(
+    technique: Technique,
+) -> None:
     problem = problems.reader(())
     window = problem.windows(torch.float32)[0]
     full, low = (make_step(problem, given, dtype=torch.float32) for given in ((), (technique,)))

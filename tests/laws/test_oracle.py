@@ -64,7 +64,9 @@ def test_six_techniques_and_a_schedule_in_one_step_train_as_one_loop(micro_batch
     step = make_step(problem, techniques, micro_batch=micro_batch)
     losses = [step(window).loss for window in windows]
     factors = [
-        importlib.import_module("tests.oracles.cosine").factor(update, problems.TOTAL_UPDATES, asdict(schedule))
+        importlib.import_module("tests.oracles.cosine").factor(
+            update, problems.TOTAL_UPDATES, asdict(schedule)
+        )
         for update in range(len(windows))
     ]
     settings = {name: asdict(technique) for name, technique in chosen.items()}
@@ -89,12 +91,19 @@ def ranked_losses(problem: Problem, window: Window) -> list[torch.Tensor]:
     return sorted(means, reverse=True)
 
 
-def agree(step: Step, problem: Problem, losses: list[float], expected: loop.Trained, tolerance: float) -> None:
+def agree(
+    step: Step, problem: Problem, losses: list[float], expected: loop.Trained, tolerance: float
+) -> None:
     started = {name: p.detach() for name, p in problem.model(step.parameters[0].dtype).named_parameters()}
     assert losses == pytest.approx(expected.losses, rel=tolerance)
     # what has been learned is compared, so that the common start hides nothing
-    for found, wanted in ((problems.weights(step), expected.weights), (problems.evaluated_weights(step), expected.evaluated)):
+    for found, wanted in (
+        (problems.weights(step), expected.weights),
+        (problems.evaluated_weights(step), expected.evaluated),
+    ):
         moved = {name: tensor - started[name] for name, tensor in wanted.items()}
-        error = relative_error({name: tensor - started[name] for name, tensor in found.items()}, moved, floor=0.01)
+        error = relative_error(
+            {name: tensor - started[name] for name, tensor in found.items()}, moved, floor=0.01
+        )
         assert error <= tolerance
         assert any(tensor.norm() > 1e-3 for tensor in moved.values()), "nothing was learned"

@@ -18,7 +18,9 @@ from tests.laws.problems import differences, make_step, saved
 
 
 @pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
-def test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout(techniques: tuple[Technique, ...]) -> None:
+def test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout(
+    techniques: tuple[Technique, ...],
+) -> None:
     problem = problems.reader(techniques)
     step = make_step(problem, techniques, micro_batch=3, dropout=0.5)
     with dropped(step) as passes:

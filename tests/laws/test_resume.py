@@ -17,7 +17,9 @@ ROWS = (5, 5, 5, 5, 3)
 
 
 @pytest.mark.parametrize("techniques", problems.combinations(), ids=problems.name_of)
-def test_a_resumed_run_is_the_uninterrupted_one_under_several_techniques(techniques: tuple[Technique, ...]) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one_under_several_techniques(
+    techniques: tuple[Technique, ...],
+) -> None:
     stopping_changes_nothing(problems.reader(techniques), techniques, stops=[3])
 
 
@@ -30,7 +32,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_under_one_technique(
 
 
 @pytest.mark.parametrize("techniques", problems.singles()[1:], ids=problems.name_of)
-def test_a_state_of_other_techniques_is_refused_and_leaves_no_trace(techniques: tuple[Technique, ...]) -> None:
+def test_a_state_of_other_techniques_is_refused_and_leaves_no_trace(
+    techniques: tuple[Technique, ...],
+) -> None:
     problem = problems.reader(())
     step = make_step(problem, techniques)
     plain = make_step(problem, (), model_seed=2)

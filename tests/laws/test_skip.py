@@ -28,7 +28,9 @@ def test_bad_windows_change_nothing_under_several_techniques(techniques: tuple[T
 @pytest.mark.parametrize("problem", [problems.reader, problems.normed, problems.bert, problems.gpt2])
 @pytest.mark.parametrize("micro_batch", [None, 4])
 def test_bad_windows_change_nothing_under_one_technique(
-    problem: Callable[[tuple[Technique, ...]], Problem], techniques: tuple[Technique, ...], micro_batch: int | None
+    problem: Callable[[tuple[Technique, ...]], Problem],
+    techniques: tuple[Technique, ...],
+    micro_batch: int | None,
 ) -> None:
     bad_windows_change_nothing(problem(techniques), techniques, micro_batch)
 
@@ -48,7 +50,9 @@ def test_a_window_that_raises_changes_nothing(techniques: tuple[Technique, ...])
     assert not problems.gradients(step), "gradients of an aborted pass are left"
 
 
-def bad_windows_change_nothing(problem: Problem, techniques: tuple[Technique, ...], micro_batch: int | None) -> None:
+def bad_windows_change_nothing(
+    problem: Problem, techniques: tuple[Technique, ...], micro_batch: int | None
+) -> None:
     first, second, third = problem.windows()
     # token ids are always finite
     bad = [BAD[name](second) for name in (BAD if problem.floats else ["unlabelled"] * 3)]

@@ -16,7 +16,9 @@ TOLERANCE = 1e-10
 
 
 @pytest.mark.parametrize("techniques", problems.combinations(), ids=problems.name_of)
-def test_any_split_of_a_window_gives_the_same_update_under_several_techniques(techniques: tuple[Technique, ...]) -> None:
+def test_any_split_of_a_window_gives_the_same_update_under_several_techniques(
+    techniques: tuple[Technique, ...],
+) -> None:
     agree_for_every_split(problems.reader(techniques), techniques, micro_batches=[3])
 
 
@@ -28,7 +30,9 @@ def test_any_split_of_a_window_gives_the_same_update_under_one_technique(
     agree_for_every_split(problem(techniques), techniques, micro_batches=[1, 2, 4, 6])
 
 
-def agree_for_every_split(problem: Problem, techniques: tuple[Technique, ...], micro_batches: list[int]) -> None:
+def agree_for_every_split(
+    problem: Problem, techniques: tuple[Technique, ...], micro_batches: list[int]
+) -> None:
     if any(technique.card.couples_examples for technique in techniques):
         pytest.skip("its card says that it couples the examples of a micro-batch")
     windows = problem.windows()

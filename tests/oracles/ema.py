@@ -12,7 +12,9 @@ from tests.oracles.loop import Named, Trained, Window, gradient_of, plain_sgd, w
 def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:
     """`a ← d·a + (1 − d)·w` after update `n`, with `d = min(decay, (1 + n) / (10 + n))`."""
     averages = weights(model)
-    trained = plain_sgd(model, windows, gradient_of, after=lambda updates: move(averages, model, updates, settings))
+    trained = plain_sgd(
+        model, windows, gradient_of, after=lambda updates: move(averages, model, updates, settings)
+    )
     return Trained(trained.weights, averages, trained.losses)
 
 

@@ -31,7 +31,11 @@ from tests.oracles.sam import twice
 
 
 def train(
-    model: nn.Module, windows: list[Window], settings: dict[str, dict[str, Any]], factors: list[float], momentum: float
+    model: nn.Module,
+    windows: list[Window],
+    settings: dict[str, dict[str, Any]],
+    factors: list[float],
+    momentum: float,
 ) -> Trained:
     """`settings` by technique; `factors` of the learning rate, one an update."""
     averages, velocity = weights(model), dict[str, Tensor]()
@@ -51,7 +55,9 @@ def train(
     return Trained(weights(model), averages, losses)
 
 
-def of_the_hardest(model: nn.Module, window: Window, settings: dict[str, dict[str, Any]]) -> tuple[Named, float]:
+def of_the_hardest(
+    model: nn.Module, window: Window, settings: dict[str, dict[str, Any]]
+) -> tuple[Named, float]:
     epsilon = settings["label_smoothing"]["epsilon"]
     chosen = hardest(*smoothed_losses(model, window, epsilon), settings["hard_examples"]["fraction"])
     kept, counts = smoothed_losses(model, take(window, chosen), epsilon)

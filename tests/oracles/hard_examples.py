@@ -23,6 +23,8 @@ def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], tot
 def hardest(losses: list[Tensor], counts: list[int], fraction: float) -> list[int]:
     """A row's loss is the mean over its labels; rows without any come last."""
     with torch.no_grad():
-        means = [float(loss) / count if count else -math.inf for loss, count in zip(losses, counts, strict=True)]
+        means = [
+            float(loss) / count if count else -math.inf for loss, count in zip(losses, counts, strict=True)
+        ]
     order = sorted(range(len(means)), key=lambda row: -means[row])
     return sorted(order[: math.ceil(fraction * len(means))])

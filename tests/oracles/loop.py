@@ -92,7 +92,9 @@ def cross_entropy(logits: Tensor, label: int) -> Tensor:
     return -(logits[label].exp() / sum(logit.exp() for logit in logits)).log()
 
 
-def contrastive_losses(model: nn.Module, window: Window, temperature: float = 0.5) -> tuple[list[Tensor], list[int]]:
+def contrastive_losses(
+    model: nn.Module, window: Window, temperature: float = 0.5
+) -> tuple[list[Tensor], list[int]]:
     """Cross-entropy of each row's label plus InfoNCE of its query among the keys of all rows, and its weight.
 
     `−log(e^{q_i·k_i/τ} / Σ_j e^{q_i·k_j/τ})`: van den Oord et al. 2018, arXiv:1807.03748, equation 4.

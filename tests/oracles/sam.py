@@ -16,11 +16,16 @@ def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], tot
     return plain_sgd(model, windows, twice(gradient_of, settings))
 
 
-def twice(gradient_at: Direction, settings: dict[str, Any]) -> Callable[[nn.Module, Window], tuple[Named, float]]:
+def twice(
+    gradient_at: Direction, settings: dict[str, Any]
+) -> Callable[[nn.Module, Window], tuple[Named, float]]:
     def direction(model: nn.Module, window: Window) -> tuple[Named, float]:
         start = weights(model)
         first, loss = gradient_at(model, window)
-        size = {name: start[name].abs() if settings["adaptive"] else torch.ones_like(g) for name, g in first.items()}
+        size = {
+            name: start[name].abs() if settings["adaptive"] else torch.ones_like(g)
+            for name, g in first.items()
+        }
         length = length_of({name: size[name] * g for name, g in first.items()})
         with torch.no_grad():
             for name, weight in model.named_parameters():

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-import snugfit.api
+import snugfit.runs
 import snugfit.report.page
 import snugfit.tracking.sender
 from snugfit import techniques
@@ -72,8 +72,8 @@ def train(monkeypatch):
             raise record.outcome
         return record.outcome
 
-    monkeypatch.setattr(snugfit.api, "train_recipe", fake)
-    monkeypatch.setattr(snugfit.api, "resume_run", fake)
+    monkeypatch.setattr(snugfit.runs, "train_recipe", fake)
+    monkeypatch.setattr(snugfit.runs, "resume_run", fake)
     return record
 
 
@@ -233,8 +233,8 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
         calls.append((source, data, str(output), options))
         return {"output": str(output), "rows": 2, "predictions": {"a": 2}}
 
-    monkeypatch.setattr(snugfit.api, "evaluate_run", evaluate)
-    monkeypatch.setattr(snugfit.api, "predict_rows", predict)
+    monkeypatch.setattr(snugfit.runs, "evaluate_run", evaluate)
+    monkeypatch.setattr(snugfit.runs, "predict_rows", predict)
     assert (
         main(["evaluate", "runs/my/1", "test.csv", "--metrics", "accuracy, mae", "--bad-rows", "skip"]) == 0
     )
@@ -254,7 +254,7 @@ def test_plan_shows_the_plan_of_the_recipe_with_its_overrides(recipe, monkeypatc
     def plan(recipe):
         return {"micro_batch": recipe.plan.micro_batch, "weights_bytes": 2**20, "parameters": {"total": 1000}}
 
-    monkeypatch.setattr(snugfit.api, "plan_recipe", plan)
+    monkeypatch.setattr(snugfit.runs, "plan_recipe", plan)
     assert main(["plan", str(recipe), "plan.micro_batch=4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=1) for line in lines[-3:]] == [

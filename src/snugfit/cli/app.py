@@ -119,11 +119,11 @@ def resume(run: _Run, stop_after: _StopAfter = None, as_json: _Json = False, qui
     It goes on from its newest valid checkpoint, bit for bit as if it had never stopped.
     """
     options = Options(stop_after)
-    from snugfit import api
+    from snugfit import runs
     from snugfit.display import TerminalDisplay
 
     with TerminalDisplay(quiet=quiet) as display:
-        result = api.resume_run(run, options.make(), display)
+        result = runs.resume_run(run, options.make(), display)
     return finish(result, as_json)
 
 
@@ -138,10 +138,10 @@ def evaluate(
     as_json: _Json = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
-    from snugfit import api
+    from snugfit import runs
 
     asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    show(api.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows), as_json)
+    show(runs.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows), as_json)
 
 
 @app.command(epilog="Example: snugfit predict models:/agnews@champion new.csv -o predictions.csv")
@@ -158,9 +158,9 @@ def predict(
 
     The file has the columns of DATA, and 'prediction' and 'probability'.
     """
-    from snugfit import api
+    from snugfit import runs
 
-    show(api.predict_rows(source, data, output, bad_rows=bad_rows), as_json)
+    show(runs.predict_rows(source, data, output, bad_rows=bad_rows), as_json)
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")
@@ -177,12 +177,12 @@ def plan(recipe: _Recipe = None, overrides: _Overrides = None, as_json: _Json = 
     path, changes = split(recipe, overrides)
     if path is None:
         raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
-    from snugfit import api
+    from snugfit import runs
     from snugfit.recipe import load_recipe
 
     checked = load_recipe(path, changes)
     about = {"name": checked.name, "task": checked.task, "model": checked.model}
-    show({**about, **api.plan_recipe(checked)}, as_json)
+    show({**about, **runs.plan_recipe(checked)}, as_json)
 
 
 @app.command(epilog="Example: snugfit techniques ema")

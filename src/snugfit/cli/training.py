@@ -85,7 +85,7 @@ def train_recipe(
     recipe: Recipe, options: Options, as_json: bool, quiet: bool, save: str | None = None
 ) -> int:
     """Train; `save` is the recipe to write beside the user as soon as data and model have held."""
-    from snugfit import api
+    from snugfit import runs
     from snugfit.display import TerminalDisplay
 
     with TerminalDisplay(quiet=quiet) as display:
@@ -95,7 +95,7 @@ def train_recipe(
             if save is not None and event["event"] == "run":
                 display.note(_save_recipe(recipe.name, save))
 
-        result = api.train_recipe(recipe, options.make(), see)
+        result = runs.train_recipe(recipe, options.make(), see)
     return finish(result, as_json)
 
 

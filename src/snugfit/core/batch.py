@@ -6,6 +6,7 @@ one update on one rank; micro-batches are selections of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +22,15 @@ IGNORE_INDEX = -100
 """The label that is not scored."""
 
 _TOKENS = frozenset(
-    {"input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "inputs_embeds", LABELS}
+    {
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+        "position_ids",
+        "special_tokens_mask",
+        "inputs_embeds",
+        LABELS,
+    }
 )
 
 
@@ -124,7 +133,7 @@ def split(rows: int, micro_batch: int | None) -> list[range]:
     parts = -(-rows // micro_batch)
     size, larger = divmod(rows, parts)
     ends = [part * size + min(part, larger) for part in range(parts + 1)]
-    return [range(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+    return [range(start, end) for start, end in itertools.pairwise(ends)]
 
 
 def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

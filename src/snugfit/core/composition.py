@@ -140,4 +140,3 @@ def compose(
 
 def _filled(entries: Iterable[_T | None]) -> tuple[_T, ...]:
     return tuple(entry for entry in entries if entry is not None)
-

@@ -30,7 +30,9 @@ class Gradients:
     def read(self) -> tuple[float, float, float]:
         """Loss, weight and `nonfinite` as numbers, in one wait for the device."""
         if isinstance(self.weight, Tensor):
-            loss, weight, nonfinite = read_scalars([self.loss, self.weight, self.nonfinite], assume=[0.0, 1.0, 0.0])
+            loss, weight, nonfinite = read_scalars(
+                [self.loss, self.weight, self.nonfinite], assume=[0.0, 1.0, 0.0]
+            )
             return loss, weight, nonfinite
         loss, nonfinite = read_scalars([self.loss, self.nonfinite], assume=[0.0, 0.0])
         return loss, self.weight, nonfinite

@@ -27,7 +27,7 @@ def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
         return assume
     if tensors[0].device.type == "cpu":
         return [tensor.item() for tensor in tensors]
-    return torch.stack([tensor.detach().double() for tensor in tensors]).tolist()  # type: ignore[no-any-return]
+    return torch.stack([tensor.detach().double() for tensor in tensors]).tolist()
 
 
 def is_fake(tensor: Tensor) -> bool:

@@ -22,7 +22,11 @@ def discover() -> Mapping[str, type[Technique]]:
         for module_info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{module_info.name}")
             for value in vars(module).values():
-                if isinstance(value, type) and issubclass(value, Technique) and value.__module__ == module.__name__:
+                if (
+                    isinstance(value, type)
+                    and issubclass(value, Technique)
+                    and value.__module__ == module.__name__
+                ):
                     found[value.card.name] = value
     return dict(sorted(found.items()))
 

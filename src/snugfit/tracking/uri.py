@@ -32,7 +32,7 @@ def resolve_uri(
         output: folder of the runs.
         stored: what `stored_uri(run_dir)` says, when a run is resumed.
     """
-    if setting:
+    if setting and not (stored and redact(setting) == setting == stored):
         return _absolute(setting)
     environment_uri = _absolute(environment.get("MLFLOW_TRACKING_URI", ""))
     if stored:  # an address is stored without its password; the environment may have the whole

@@ -84,15 +84,23 @@ class Training:
         return self.step.progress.windows / self.loader.order.windows_per_epoch
 
     def restore(self) -> None:
-        """Go on from the newest valid checkpoint.
+        """Go on from the newest valid checkpoint, and say so.
+
+        Raises:
+            As `load`.
+        """
+        for reason in self.load():
+            self.emit("warning", message=f"checkpoint passed over, it is damaged: {reason}")
+        self.emit("resume", update=self.step.progress.updates, window=self.step.progress.windows)
+
+    def load(self) -> tuple[str, ...]:
+        """Take the state of the newest valid checkpoint; returns what was wrong with newer ones.
 
         Raises:
             RunFolderError: there is none, or it is of a run of other settings or data.
             SettingError: it is of another model, optimizer or set of techniques.
         """
         loaded = checkpoint.load_newest(self.folder.checkpoints)
-        for reason in loaded.rejected:
-            self.emit("warning", message=f"checkpoint passed over, it is damaged: {reason}")
         parts = loaded.parts
         self._check_identity(parts["run"]["identity"])
         techniques = {
@@ -101,7 +109,7 @@ class Training:
         self.step.load_state_dict({**parts["model"], **parts["run"]["step"], "techniques": techniques})
         self.watch.load_state_dict(parts["run"]["watch"])
         self._last_metrics = parts["run"]["last_metrics"]
-        self.emit("resume", update=self.step.progress.updates, window=self.step.progress.windows)
+        return loaded.rejected
 
     def save(self) -> None:
         """Write a checkpoint of this moment."""

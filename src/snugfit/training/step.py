@@ -81,7 +81,7 @@ class Step:
             model = technique.prepare(model)
         self.strategy = strategy or Strategy()
         self.model = self.strategy.wrap(model)
-        self.parameters = [parameter for parameter in model.parameters()]
+        self.parameters = list(model.parameters())
         if not any(parameter.requires_grad for parameter in self.parameters):
             raise SettingError(
                 "model: has no parameter that requires a gradient, so there is nothing to train."

@@ -24,7 +24,13 @@ def texts(lengths: list[int], **more: Any) -> dict[str, Any]:
 
 
 def test_the_first_dimension_of_every_tensor_is_the_row() -> None:
-    batch = Batch.of({"x": torch.zeros(3, 2), "deep": [torch.zeros(3), {"y": torch.zeros(3, 1, 4)}], "shared": torch.tensor(2.0)})
+    batch = Batch.of(
+        {
+            "x": torch.zeros(3, 2),
+            "deep": [torch.zeros(3), {"y": torch.zeros(3, 1, 4)}],
+            "shared": torch.tensor(2.0),
+        }
+    )
     assert batch.rows == 3
 
 
@@ -44,7 +50,12 @@ def test_a_batch_without_rows_is_refused(data: Any) -> None:
 
 @pytest.mark.parametrize("rows", [[0, 1], [1, 2], [2, 0], [3], [0, 1, 2, 3], [3, 2, 1, 0]])
 def test_select_takes_the_same_rows_of_everything(rows: list[int]) -> None:
-    data = {"x": torch.arange(8).view(4, 2), "names": ["a", "b", "c", "d"], "k": torch.tensor(5), "mode": "fast"}
+    data = {
+        "x": torch.arange(8).view(4, 2),
+        "names": ["a", "b", "c", "d"],
+        "k": torch.tensor(5),
+        "mode": "fast",
+    }
     chosen = Batch.of(data, ids=[10, 11, 12, 13]).with_extras(cached=[torch.arange(4)]).select(rows)
     assert chosen.rows == len(rows)
     assert chosen.data["x"].tolist() == [[2 * row, 2 * row + 1] for row in rows]
@@ -97,7 +108,9 @@ def test_a_row_padded_on_the_left_is_as_long_as_the_padded_one() -> None:
 
 def test_holes_in_the_mask_are_kept() -> None:
     mask = torch.tensor([[1, 0, 1, 0], [1, 1, 1, 1]])
-    assert Batch.of({"input_ids": mask, "attention_mask": mask}).select([0]).data["attention_mask"].tolist() == [[1, 0, 1]]
+    assert Batch.of({"input_ids": mask, "attention_mask": mask}).select([0]).data[
+        "attention_mask"
+    ].tolist() == [[1, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +158,9 @@ def test_no_label_that_counts_is_trimmed() -> None:
 
 @pytest.mark.parametrize("rows", range(1, 20))
 @pytest.mark.parametrize("micro_batch", [1, 2, 3, 7, 30, None])
-def test_a_split_is_even_covers_all_rows_once_and_has_no_part_too_many(rows: int, micro_batch: int | None) -> None:
+def test_a_split_is_even_covers_all_rows_once_and_has_no_part_too_many(
+    rows: int, micro_batch: int | None
+) -> None:
     parts = split(rows, micro_batch)
     assert [row for part in parts for row in part] == list(range(rows))
     sizes = [len(part) for part in parts]

@@ -14,7 +14,17 @@ from snugfit.core.composition import Composition, compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
 from snugfit.core.progress import Progress
-from snugfit.core.technique import BatchLoss, Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
+from snugfit.core.technique import (
+    BatchLoss,
+    Card,
+    Compute,
+    Context,
+    Family,
+    GradientsOf,
+    Seams,
+    Stage,
+    Technique,
+)
 from snugfit.errors import PlanConflict
 
 CONTEXT = Context(nn.Linear(1, 1), torch.device("cpu"))
@@ -62,8 +72,10 @@ class Noting(Technique):
     @contextmanager
     def forward(self) -> Iterator[None]:
         self.notes.append(f"enter {self.name}")
-        yield
-        self.notes.append(f"leave {self.name}")
+        try:
+            yield
+        finally:
+            self.notes.append(f"leave {self.name}")
 
     def gradients(self, next: GradientsOf) -> GradientsOf:
         def wrapped(compute: Compute) -> Gradients:

@@ -170,7 +170,9 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
 
 
 def test_a_torch_loss_that_reduces_is_refused() -> None:
-    with pytest.raises(SettingError, match="CrossEntropyLoss has reduction='mean'. Make it with reduction='none'"):
+    with pytest.raises(
+        SettingError, match="CrossEntropyLoss has reduction='mean'. Make it with reduction='none'"
+    ):
         find_loss(nn.CrossEntropyLoss())
 
 

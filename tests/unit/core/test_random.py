@@ -17,7 +17,9 @@ def test_a_seed_is_the_same_in_every_process() -> None:
 
 
 def test_seeds_of_different_places_differ() -> None:
-    seeds = [derive_seed(*parts) for parts in itertools.product(range(4), ["layers", "batch"], range(4), range(4))]
+    seeds = [
+        derive_seed(*parts) for parts in itertools.product(range(4), ["layers", "batch"], range(4), range(4))
+    ]
     assert len(set(seeds)) == len(seeds)
     assert derive_seed(1, 23) != derive_seed(12, 3)
     assert derive_seed("1") != derive_seed(1)

@@ -22,7 +22,9 @@ def test_every_technique_that_gives_the_schedule_is_found_here() -> None:
     }
 
 
-@pytest.mark.parametrize(("warmup", "total", "expected"), [(0, 10, 0), (0.25, 10, 2), (3, 10, 3), (1, 10, 1), (0.999, 10, 10)])
+@pytest.mark.parametrize(
+    ("warmup", "total", "expected"), [(0, 10, 0), (0.25, 10, 2), (3, 10, 3), (1, 10, 1), (0.999, 10, 10)]
+)
 def test_warmup_is_a_number_of_updates_or_a_fraction(warmup: float, total: int, expected: int) -> None:
     assert warmup_updates(warmup, total) == expected
 
@@ -51,7 +53,9 @@ def test_a_schedule_is_pure_stays_in_range_and_survives_the_end_of_the_run(
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("warmup", [-1, -0.1, 1.5, float("inf"), float("nan")])
 def test_an_impossible_warmup_is_refused(schedule: type[Schedule], warmup: float) -> None:
-    with pytest.raises(SettingError, match=rf"^{schedule.card.name}\.warmup: must be a whole number of updates"):
+    with pytest.raises(
+        SettingError, match=rf"^{schedule.card.name}\.warmup: must be a whole number of updates"
+    ):
         schedule(warmup=warmup)
 
 

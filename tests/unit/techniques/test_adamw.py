@@ -41,7 +41,9 @@ def test_the_fastest_kernel_updates_as_the_plain_one(dtype: torch.dtype) -> None
     models = [nn.Linear(4, 4).to(dtype) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     kernels = [fastest_kernel(torch.device("cpu")), {"foreach": False, "fused": False}]
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, **kernel) for m, kernel in zip(models, kernels, strict=True)]
+    optimizers = [
+        torch.optim.AdamW(m.parameters(), lr=0.1, **kernel) for m, kernel in zip(models, kernels, strict=True)
+    ]
     gradient = torch.randn(4, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
     for _ in range(3):
         for model, optimizer in zip(models, optimizers, strict=True):

@@ -44,5 +44,7 @@ def test_a_device_that_only_emulates_it_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     assert not has_bf16(torch.device("cuda"))
     assert asked == [False]
-    with pytest.raises(SettingError, match="plan.numerics: bf16 is only emulated on cuda. Use plan.numerics: fp32"):
+    with pytest.raises(
+        SettingError, match="plan.numerics: bf16 is only emulated on cuda. Use plan.numerics: fp32"
+    ):
         BF16().seams(Context(nn.Linear(1, 1), torch.device("cuda")))

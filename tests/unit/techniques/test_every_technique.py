@@ -103,7 +103,9 @@ def test_the_card_names_the_seams_that_are_filled(technique: type[Technique]) ->
     assert set(technique.card.seams) <= set(SEAM_NAMES)
     assert (technique.card.stage is not None) == (seams.gradients is not None)
     if seams.updated is not None:
-        assert seams.state is not None, "what follows the updates has a state, and one that cannot resume may not exist"
+        assert seams.state is not None, (
+            "what follows the updates has a state, and one that cannot resume may not exist"
+        )
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)

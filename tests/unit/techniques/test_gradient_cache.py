@@ -44,7 +44,9 @@ def towers() -> Towers:
 def gradients(loss: Any, micro_batch: int | None, cached: bool) -> dict[str, Tensor]:
     model = towers()
     techniques = [GradientCache()] if cached else []
-    Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, techniques, micro_batch=micro_batch)(numbers())
+    Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, techniques, micro_batch=micro_batch)(
+        numbers()
+    )
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -63,7 +65,9 @@ def test_a_coupling_loss_has_the_gradient_of_the_whole_window(micro_batch: int) 
     assert set(whole) == set(cached) == {"query.weight", "query.bias", "key.weight", "key.bias", "scale"}
     for name, expected in whole.items():
         torch.testing.assert_close(cached[name], expected, rtol=1e-10, atol=1e-14)
-    assert not torch.allclose(without["query.weight"], whole["query.weight"], rtol=0.01), "the loss does not couple"
+    assert not torch.allclose(without["query.weight"], whole["query.weight"], rtol=0.01), (
+        "the loss does not couple"
+    )
 
 
 def test_a_weight_that_the_loss_uses_beside_the_outputs_is_refused() -> None:
@@ -88,13 +92,19 @@ def test_outputs_of_another_shape_in_each_micro_batch_are_refused() -> None:
             return numbers[:, : len(numbers)] * self.weight
 
     model = Ragged()
-    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), info_nce, [GradientCache()], micro_batch=2)
+    step = Step(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), info_nce, [GradientCache()], micro_batch=2
+    )
     with pytest.raises(PlanConflict, match="outputs of different micro-batches cannot be joined"):
         step(numbers(3).float())
 
 
 def test_the_terms_have_the_cached_gradient() -> None:
-    outputs = {"a": torch.ones(2, 3, requires_grad=True), "n": torch.arange(2), "b": torch.ones(2, requires_grad=True)}
+    outputs = {
+        "a": torch.ones(2, 3, requires_grad=True),
+        "n": torch.arange(2),
+        "b": torch.ones(2, requires_grad=True),
+    }
     cached = [torch.arange(6.0).view(2, 3), torch.tensor([7.0, 8.0])]
     cached_terms(outputs, cached, torch.tensor(2.5)).weighted_sum().backward()
     found = [tensor.grad for tensor in leaves(outputs) if tensor.is_floating_point()]

@@ -26,7 +26,9 @@ def test_without_warmup_it_is_torchs_linear() -> None:
     optimizer = torch.optim.SGD([parameter([0.0])], lr=1.0)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=7)
     for update in range(9):
-        assert Linear().factor(update, total_updates=7) == pytest.approx(scheduler.get_last_lr()[0], abs=1e-12)
+        assert Linear().factor(update, total_updates=7) == pytest.approx(
+            scheduler.get_last_lr()[0], abs=1e-12
+        )
         optimizer.step()
         scheduler.step()
 

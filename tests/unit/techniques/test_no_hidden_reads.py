@@ -26,7 +26,9 @@ def reads(source: str) -> list[str]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in READING_METHODS:
             found.append(f"line {node.lineno}: .{node.func.attr}()")
         elif isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS and not is_a_number(node):
-            found.append(f"line {node.lineno}: {node.func.id}({ast.unparse(node.args[0]) if node.args else ''})")
+            found.append(
+                f"line {node.lineno}: {node.func.id}({ast.unparse(node.args[0]) if node.args else ''})"
+            )
     return found
 
 

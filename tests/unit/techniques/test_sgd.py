@@ -29,7 +29,9 @@ def test_nesterov_without_momentum_is_refused() -> None:
 
 def test_the_settings_reach_the_optimizer_and_vectors_are_not_decayed() -> None:
     model = nn.Linear(2, 2)
-    make = SGD(learning_rate=0.3, momentum=0.5, nesterov=True, weight_decay=0.2).seams(context(model)).optimizer
+    make = (
+        SGD(learning_rate=0.3, momentum=0.5, nesterov=True, weight_decay=0.2).seams(context(model)).optimizer
+    )
     assert make is not None
     decay, no_decay = make(parameter_groups(model)).param_groups
     for group, weight_decay in ((decay, 0.2), (no_decay, 0.0)):

@@ -39,4 +39,6 @@ class FlatCosine(Schedule):
         return cls(warmup=2, flat=0.25)
 
     def decay(self, done: float) -> float:
-        return 1.0 if done <= self.flat else (1 + math.cos(math.pi * (done - self.flat) / (1 - self.flat))) / 2
+        return (
+            1.0 if done <= self.flat else (1 + math.cos(math.pi * (done - self.flat) / (1 - self.flat))) / 2
+        )

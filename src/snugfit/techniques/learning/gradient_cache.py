@@ -30,7 +30,10 @@ def cached_terms(outputs: Any, cached: list[Tensor], weight: Tensor) -> LossTerm
     floating = [tensor for tensor in leaves(outputs) if tensor.is_floating_point()]
     rows = floating[0].shape[0]
     # in float32 at least: the divisor passes through here on its way back to bf16 outputs
-    pairs = [(out.to(torch.promote_types(out.dtype, weight.dtype)), c) for out, c in zip(floating, cached, strict=True)]
+    pairs = [
+        (out.to(torch.promote_types(out.dtype, weight.dtype)), c)
+        for out, c in zip(floating, cached, strict=True)
+    ]
     values = torch.stack([(out * c).reshape(rows, -1).sum(dim=1) for out, c in pairs]).sum(dim=0)
     weights = weight.to(values.dtype).expand_as(values)
     return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)

@@ -27,7 +27,9 @@ def hardest(terms: LossTerms, fraction: float) -> Tensor:
     >>> hardest(LossTerms(torch.tensor([0.1, 3.0, 2.0, 0.5])), fraction=0.5)
     tensor([1, 2])
     """
-    losses = terms.values if terms.weights is None else terms.values.masked_fill(terms.weights <= 0, -math.inf)
+    losses = (
+        terms.values if terms.weights is None else terms.values.masked_fill(terms.weights <= 0, -math.inf)
+    )
     kept = math.ceil(round(fraction * losses.shape[0], 9))  # 0.07 * 100 is a little more than 7
     return torch.argsort(losses, descending=True, stable=True)[:kept].sort().values
 

@@ -17,9 +17,7 @@ from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, 
 
 
 @contextmanager
-def perturbed(
-    parameters: Sequence[nn.Parameter], rho: float, adaptive: bool = False
-) -> Iterator[None]:
+def perturbed(parameters: Sequence[nn.Parameter], rho: float, adaptive: bool = False) -> Iterator[None]:
     """Within, parameters stand at the worst point within `rho`; on exit they are restored bit for bit.
 
     The step is `rho * g / |g|`, or with `adaptive` `rho * |w|^2 g / ||w| g|` elementwise, for the gradients in
