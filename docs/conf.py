@@ -18,6 +18,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 nitpicky = True
+smartquotes = False  # `--json` is not a dash
 
 html_theme = "furo"
 html_title = f"Snugfit {version}"

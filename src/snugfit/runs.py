@@ -147,7 +147,11 @@ def _run_recipe(
             folder=folder,
             emit=events,
             save_best=task.save_best,
-            identity={"recipe": recipe.hash(), "data": dict(task.fingerprints)},
+            identity={
+                "recipe": recipe.hash(),
+                "data": dict(task.fingerprints),
+                "updates": job.total_windows(len(task.material.train)),  # a smoke run has others
+            },
         )
         described = {"recipe": recipe.as_dict(), "data": dict(task.data)}
         header = describe_run(recipe.name, folder, training, plan, described)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from dataclasses import asdict, replace
 
 import pytest
@@ -80,7 +81,7 @@ def test_the_losses_of_a_window_are_far_enough_apart_to_be_ranked() -> None:
         problem = problems.reader(techniques)
         for window in problem.windows(rows=ROWS):
             losses = ranked_losses(problem, window)
-            gaps = [float(one - other) for one, other in zip(losses, losses[1:], strict=False)]
+            gaps = [float(one - other) for one, other in itertools.pairwise(losses)]
             assert min(gaps) > 1e-4
 
 

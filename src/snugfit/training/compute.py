@@ -65,6 +65,8 @@ class WindowCompute:
         columns = iter(zip_tensors(found))
         try:
             return map_tree(lambda _: torch.cat(next(columns)), found[0])
+        except torch.OutOfMemoryError:
+            raise  # it is a RuntimeError too
         except RuntimeError as error:
             raise PlanConflict(
                 f"the outputs of different micro-batches cannot be joined ({error}). A loss over the whole window needs "

@@ -9,7 +9,7 @@ from snugfit.core.progress import Progress
 
 def test_buffers_come_back_bit_for_bit_into_the_same_tensors() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
-    held = [buffer for buffer in model.buffers()]
+    held = list(model.buffers())
     expected = [buffer.clone() for buffer in held]
     buffers = Buffers(model)
     copies = buffers.copy()

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.losses import (
     LossTerms,
     as_terms,
@@ -18,7 +19,6 @@ from snugfit.core.losses import (
     mse,
     over_batches,
 )
-from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
 
 IGNORED = -100

@@ -47,7 +47,11 @@ def test_the_callers_state_is_given_back() -> None:
 
 def test_the_callers_state_is_given_back_after_an_error() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), preserved_randomness(CPU):
+
+    def draw_and_fail() -> None:
         torch.rand(3)
         raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), preserved_randomness(CPU):
+        draw_and_fail()
     assert torch.equal(torch.get_rng_state(), before)

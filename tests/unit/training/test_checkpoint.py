@@ -177,19 +177,18 @@ def test_loading_walks_back_over_a_damaged_checkpoint_and_says_so(
     assert loaded.rejected[0].startswith("update-00000006: ")
 
 
-def test_every_flipped_bit_of_a_manifest_is_noticed_or_harmless(tmp_path: Path) -> None:
-    path = write(tmp_path, 1) / checkpoint._MANIFEST
+def test_a_flipped_bit_of_any_byte_of_the_manifest_is_noticed_or_harmless(tmp_path: Path) -> None:
+    path = write(tmp_path, 1) / "manifest.json"
     whole = path.read_bytes()
     for place in range(len(whole)):
-        for bit in range(8):
-            content = bytearray(whole)
-            content[place] ^= 1 << bit
-            path.write_bytes(content)
-            try:
-                parts = checkpoint.load_newest(tmp_path).parts
-            except RunFolderError:
-                continue
-            assert not differences(parts, PARTS)
+        content = bytearray(whole)
+        content[place] ^= 1 << place % 8
+        path.write_bytes(content)
+        try:
+            parts = checkpoint.load_newest(tmp_path).parts
+        except RunFolderError:
+            continue
+        assert not differences(parts, PARTS)
 
 
 def test_a_checkpoint_of_another_format_is_passed_over_with_its_number(tmp_path: Path) -> None:

@@ -1,0 +1,229 @@
+"""The main job through the calls the command line makes: CSV → tiny encoder → train, resume, evaluate, predict."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+
+from snugfit.core.tree import leaves
+from snugfit.errors import DataError, ModelError, PlanConflict, SettingError, UserError
+from snugfit.models.bundle import load_bundle
+from snugfit.recipe import load_recipe
+from snugfit.runs import evaluate_run, plan_recipe, predict_rows, resume_run, train_recipe
+from snugfit.session import RunOptions
+from snugfit.tracking.spool import read_events
+from snugfit.training.checkpoint import load_newest
+
+GOOD = ["good", "fine", "great", "lovely"]
+BAD = ["bad", "poor", "awful", "dull"]
+OTHER = ["film", "book", "song", "play"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+RECIPE = """\
+name: films
+task: text-classification
+model: encoder
+data: {train: films.csv, validation: 0.25, text: [title, text], label: mood, max_length: 16}
+train: {epochs: 4, global_batch: 10, seed: 3}
+optimizer: {adamw: {learning_rate: 1.0e-2}}
+techniques: [{clip_norm: {max_norm: 1.0}}, {ema: {decay: 0.9}}, label_smoothing]
+evaluate: {every: 5}
+plan: {micro_batch: 4, device: cpu}
+track: {mlflow: false}
+"""
+
+
+def write_rows(path: Path, count: int, seed: int = 0) -> list[dict[str, str]]:
+    """Films with good and bad words; the mood is what most of them say."""
+    draw = random.Random(seed)
+    rows = []
+    for number in range(count):
+        words, mood = (GOOD, "happy") if number % 2 else (BAD, "sad")
+        text = " ".join(draw.choices(words + OTHER, k=draw.randint(2, 9)) + [draw.choice(words)])
+        rows.append({"mood": mood, "title": draw.choice(OTHER), "text": text})
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["mood", "title", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder: a recipe, rows, and an encoder with its tokenizer."""
+    folder = tmp_path_factory.mktemp("project")
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *GOOD, *BAD, *OTHER])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=32,
+    ).save_pretrained(folder / "encoder")
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.1,
+    )
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder / "encoder")
+    write_rows(folder / "films.csv", 80)
+    (folder / "films.yaml").write_text(RECIPE)
+    return folder
+
+
+def recipe(project: Path, tmp_path: Path, *overrides: str) -> Any:
+    return load_recipe(project / "films.yaml", [f"output={tmp_path / 'runs'}", *overrides])
+
+
+@pytest.fixture(scope="module")
+def finished(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return train_recipe(recipe(project, tmp_path_factory.mktemp("finished")))
+
+
+def test_a_stock_encoder_learns_and_what_was_scored_is_what_was_saved(finished: Any) -> None:
+    assert finished.status == "finished"
+    assert finished.updates == 24
+    assert finished.best["metrics"]["accuracy"] > 0.9
+    model, meta, tokenizer = load_bundle(Path(finished.run_dir) / "best")
+    assert isinstance(model, BertForSequenceClassification)
+    assert (meta["weights"], meta["labels"]) == ("ema", ["happy", "sad"])
+    assert meta["metrics"] == finished.best["metrics"]
+    assert tokenizer is not None
+
+
+def test_the_best_model_scores_on_its_validation_rows_what_the_run_said(
+    project: Path, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "held_out.csv", 30, seed=9)
+    result = train_recipe(recipe(project, tmp_path, f"data.validation={tmp_path / 'held_out.csv'}"))
+    assert result.best is not None
+    found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
+    assert found["rows"] == len(rows)
+    assert found["metrics"] == pytest.approx(result.best["metrics"], rel=1e-5)  # batches are cut differently
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(project: Path, tmp_path: Path, finished: Any) -> None:
+    stopped = train_recipe(recipe(project, tmp_path), RunOptions(stop_after_seconds=1e-6))
+    assert (stopped.status, stopped.resumable, stopped.updates) == ("stopped", True, 1)
+    resumed = resume_run(stopped.run_dir)
+    assert resumed.status == "finished"
+    whole, parts = (load_newest(Path(result.run_dir) / "checkpoints").parts for result in (finished, resumed))
+    for part in ("model", "techniques/ema"):
+        assert all(torch.equal(a, b) for a, b in zip(leaves(whole[part]), leaves(parts[part]), strict=True))
+    assert resumed.best == finished.best
+
+
+def test_resuming_under_another_plan_gives_the_same_run(project: Path, tmp_path: Path, finished: Any) -> None:
+    stopped = train_recipe(
+        recipe(project, tmp_path, "plan.micro_batch=5"), RunOptions(stop_after_seconds=1e-6)
+    )
+    assert resume_run(stopped.run_dir).updates == finished.updates
+
+
+def test_a_run_whose_data_changed_is_not_resumed(project: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "films.csv", 40)
+    changed = recipe(project, tmp_path, f"data.train={tmp_path / 'films.csv'}")
+    stopped = train_recipe(changed, RunOptions(stop_after_seconds=1e-6))
+    events = Path(stopped.run_dir, "events.jsonl").read_text()
+    with (tmp_path / "films.csv").open("a") as file:
+        file.write("sad,film,dull\n")
+    with pytest.raises(DataError, match=r"films\.csv has changed since this run began"):
+        resume_run(stopped.run_dir)
+    assert Path(stopped.run_dir, "events.jsonl").read_text() == events
+
+
+def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: Any) -> None:
+    rows = write_rows(tmp_path / "new.csv", 41, seed=5)
+    found = predict_rows(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert list(written[0]) == ["mood", "title", "text", "prediction", "probability"]
+    assert [row["text"] for row in written] == [row["text"] for row in rows]
+    right = sum(row["prediction"] == row["mood"] for row in written)
+    assert right / len(rows) > 0.9
+    assert all(0.5 <= float(row["probability"]) <= 1 for row in written)
+    assert found["rows"] == sum(found["predictions"].values()) == 41
+
+
+def test_a_column_named_prediction_is_not_overwritten(tmp_path: Path, finished: Any) -> None:
+    (tmp_path / "new.csv").write_text("title,text,prediction\nfilm,good,mine\n")
+    with pytest.raises(DataError, match="'prediction' already"):
+        predict_rows(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_label_not_seen_in_training_is_named(tmp_path: Path, finished: Any) -> None:
+    (tmp_path / "new.csv").write_text("mood,title,text\nhappy,film,good\nangry,film,bad\n")
+    with pytest.raises(DataError, match=r"new\.csv:3.*angry"):
+        evaluate_run(finished.run_dir, str(tmp_path / "new.csv"))
+
+
+def test_events_tell_the_whole_run(finished: Any) -> None:
+    events = read_events(Path(finished.run_dir) / "events.jsonl")
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "run"
+    assert kinds[-1] == "end"
+    assert kinds.count("update") == finished.updates
+    assert events[0]["data"]["labels"] == {"happy": 30, "sad": 30}
+    assert any("newly initialised" in event["message"] for event in events if event["event"] == "warning")
+
+
+def test_the_plan_says_what_would_run(project: Path, tmp_path: Path) -> None:
+    plan = plan_recipe(recipe(project, tmp_path))
+    assert (plan["micro_batches"], plan["updates_per_epoch"], plan["total_updates"]) == (3, 6, 24)
+    assert plan["weights_bytes"] == 4 * plan["parameters"]["total"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "words"),
+    [
+        ("data.train=missing.csv", DataError, r"missing\.csv"),
+        ("data.label=moood", DataError, "mood"),
+        ("model=nowhere", ModelError, "nowhere"),
+        ("evaluate.metrics=[accurracy]", SettingError, "accuracy"),
+        ("techniques=[ema, ema]", PlanConflict, "twice"),
+        ("data.max_length=400", SettingError, r"data\.max_length"),
+        ("track={mlflow: true, uri: 'nothing://here'}", UserError, "nothing"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_leaves_nothing_behind(
+    project: Path, tmp_path: Path, override: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        train_recipe(recipe(project, tmp_path, override))
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+def test_only_classifiers_are_registered(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("good film " * 400)
+    causal = load_recipe(
+        project / "films.yaml",
+        [
+            "task=causal-lm",
+            f"data={{train: {tmp_path / 'text.txt'}}}",
+            "evaluate={}",
+            "techniques=[]",
+            "track={register: films}",
+            f"output={tmp_path / 'runs'}",
+        ],
+    )
+    with pytest.raises(SettingError, match=r"track\.register"):
+        train_recipe(causal)

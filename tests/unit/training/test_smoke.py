@@ -1,0 +1,107 @@
+"""Smoke runs: a short run through every path, and whether the model can memorise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.recipe import load_recipe
+from snugfit.runs import resume_run, train_recipe
+from snugfit.session import RunOptions
+from snugfit.smoke import DEV_WINDOWS, OVERFIT_PASSES, overfit_verdict, verify_reload
+from snugfit.tracking.spool import read_events
+from snugfit.training.folder import RunFolder
+from snugfit.training.loop import RunResult
+from tests.unit.training.runs import finish, make_training
+
+MODULE = """
+import torch
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+
+def data():
+    inputs = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    return [(x, (x[0] * x[1] > 0).long()) for x in inputs]
+"""
+RECIPE = """
+task: python
+model: SMOKE_MODULE:model
+data: {train: "SMOKE_MODULE:data", validation: 0.25}
+train: {epochs: 4, global_batch: 8}
+optimizer: {adamw: {learning_rate: RATE, weight_decay: 0.0}}
+techniques: []
+evaluate: {every: 100}
+early_stopping: {patience: 1}
+track: {mlflow: true}
+output: OUTPUT
+"""
+
+
+def run(folder: Path, rate: float = 0.05, **options: Any) -> RunResult:
+    (folder / "smoke_material.py").write_text(MODULE)
+    text = RECIPE.replace("SMOKE_MODULE", "smoke_material").replace("OUTPUT", str(folder / "runs"))
+    (folder / "tiny.yaml").write_text(text.replace("RATE", str(rate)))
+    return train_recipe(load_recipe(folder / "tiny.yaml"), RunOptions(**options))
+
+
+def kinds(result: RunResult) -> list[str]:
+    return [event["event"] for event in read_events(Path(result.run_dir) / "events.jsonl")]
+
+
+def test_a_fast_dev_run_takes_every_path_in_two_updates(tmp_path: Path) -> None:
+    result = run(tmp_path, fast_dev_run=True)
+    assert (result.status, result.updates) == ("finished", DEV_WINDOWS)
+    found = kinds(result)
+    assert [found.count(kind) for kind in ("run", "update", "evaluation", "checkpoint", "end")] == [
+        1,
+        2,
+        2,
+        2,
+        1,
+    ]
+    assert "resume" not in found
+    assert (Path(result.run_dir) / "best/model.safetensors").exists()
+    assert (Path(result.run_dir) / "report.html").exists()
+    assert result.tracker_run_id is None  # a smoke run is not tracked
+    assert not list(tmp_path.rglob("*.db"))
+
+
+def test_a_fast_dev_run_is_not_resumed_as_the_real_one(tmp_path: Path) -> None:
+    result = run(tmp_path, fast_dev_run=True)
+    with pytest.raises(RunFolderError, match=r"^resume: 'updates' is not what it was .* 2 then, 16 now"):
+        resume_run(result.run_dir)
+
+
+def test_a_fast_dev_run_fails_if_what_was_saved_is_not_what_was_trained(tmp_path: Path) -> None:
+    training = make_training(tmp_path)
+    finish(training)
+    verify_reload(training)
+    with torch.no_grad():
+        training.step.parameters[0].add_(1)
+    with pytest.raises(TrainingFailed, match="loaded back is not the state that was saved"):
+        verify_reload(training)
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(0.05, "it can memorise"), (1e-7, "it did not memorise")])
+def test_overfitting_says_whether_the_model_can_memorise(tmp_path: Path, rate: float, verdict: str) -> None:
+    result = run(tmp_path, rate, overfit_batches=2)
+    assert result.status == "finished"
+    assert result.updates == 2 * OVERFIT_PASSES
+    assert result.stop_reason is not None
+    assert result.stop_reason.startswith(f"overfit: {verdict}")
+    assert "of 2 batches" in result.stop_reason
+    rows = [event for event in read_events(Path(result.run_dir) / "events.jsonl") if event["event"] == "end"]
+    assert rows[0]["stop_reason"] == result.stop_reason
+
+
+def test_overfitting_that_was_stopped_gives_no_verdict(tmp_path: Path) -> None:
+    result = run(tmp_path, overfit_batches=1, stop_after_seconds=0.0)
+    assert (result.status, result.updates) == ("stopped", 1)
+    assert result.stop_reason == "stopped after 0s as asked"
+    assert overfit_verdict(result, RunFolder(Path(result.run_dir))) == result
