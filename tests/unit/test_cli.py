@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-import snugfit.runs
 import snugfit.report.page
+import snugfit.runs
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main

@@ -45,7 +45,7 @@ def write_rows(path: Path, count: int, seed: int = 0) -> list[dict[str, str]]:
     rows = []
     for number in range(count):
         words, mood = (GOOD, "happy") if number % 2 else (BAD, "sad")
-        text = " ".join(draw.choices(words + OTHER, k=draw.randint(2, 9)) + [draw.choice(words)])
+        text = " ".join([*draw.choices(words + OTHER, k=draw.randint(2, 9)), draw.choice(words)])
         rows.append({"mood": mood, "title": draw.choice(OTHER), "text": text})
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["mood", "title", "text"])

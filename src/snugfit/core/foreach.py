@@ -44,10 +44,10 @@ def copy_(tensors: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """A scalar above 0 when any element is infinite or NaN: one kernel for all tensors, nothing read."""
-    found = torch.zeros((), device=device)
+    found = torch.zeros((), device=device, dtype=torch.float32)  # whatever the default dtype is
     for group in _by_kind(tensors):
         # what a dry run makes is fake, and must not stay in the cache
-        one = torch.ones((), device=device) if is_fake(group[0]) else _one(device)
+        one = _one.__wrapped__(device) if is_fake(group[0]) else _one(device)
         torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
     return found
 
@@ -60,7 +60,7 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 @functools.cache
 def _one(device: torch.device) -> Tensor:
-    return torch.ones((), device=device)
+    return torch.ones((), device=device, dtype=torch.float32)
 
 
 def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

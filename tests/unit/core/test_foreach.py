@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core import foreach
 from snugfit.core.foreach import copy_, count_nonfinite, global_norm, gradients_of, lerp_, scale_
 
 CPU = torch.device("cpu")
@@ -38,6 +39,17 @@ def test_the_largest_and_smallest_numbers_are_finite_and_kept() -> None:
     extremes = torch.tensor([torch.finfo(torch.float64).max, 5e-324], dtype=torch.float64)
     assert float(count_nonfinite([extremes], CPU)) == 0
     assert extremes.tolist() == [torch.finfo(torch.float64).max, 5e-324]
+
+
+def test_the_default_dtype_of_the_caller_does_not_matter() -> None:
+    foreach._one.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert float(count_nonfinite([torch.ones(2)], CPU)) == 0
+        assert float(count_nonfinite([torch.tensor([math.nan])], CPU)) > 0
+    finally:
+        torch.set_default_dtype(torch.float32)
+        foreach._one.cache_clear()
 
 
 def test_no_tensors_at_all_are_finite() -> None:

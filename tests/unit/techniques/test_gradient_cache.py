@@ -99,12 +99,16 @@ def test_outputs_of_another_shape_in_each_micro_batch_are_refused() -> None:
         step(numbers(3).float())
 
 
-def test_running_out_of_memory_while_joining_is_not_mistaken_for_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_while_joining_is_not_mistaken_for_a_conflict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full(*_: Any) -> Tensor:
         raise torch.OutOfMemoryError
 
     model = towers()
-    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), scaled_info_nce, [GradientCache()], micro_batch=2)
+    step = Step(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), scaled_info_nce, [GradientCache()], micro_batch=2
+    )
     monkeypatch.setattr(torch, "cat", full)
     with pytest.raises(torch.OutOfMemoryError):
         step(numbers())

@@ -1,0 +1,248 @@
+"""What the tests of faults run in processes of their own, to be stopped or killed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import snugfit as sf
+
+EXAMPLES = 40
+UPDATES = 18
+
+
+class Noisy:
+    """Points that are blurred anew whenever they are read; `seconds` makes reading one slow."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        source = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(EXAMPLES, 2, generator=source)
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        time.sleep(self.seconds)
+        blur = 0.1 * torch.randn(2) + 0.1 * float(np.random.randn()) + 0.1 * random.random()
+        return self.inputs[index] + blur, (self.inputs[index].sum() > 0).long()
+
+
+class Slow(nn.Module):
+    """A model with dropout whose forward takes a while, and leaves a mark when it has begun."""
+
+    def __init__(self, seconds: float = 0.0, mark: str | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
+        self.seconds, self.mark = seconds, mark
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.mark is not None:
+            Path(self.mark).touch()
+        time.sleep(self.seconds)
+        logits: Tensor = self.body(inputs)
+        return logits
+
+
+def train(
+    output: str,
+    resume: str | None = None,
+    kill_at: int | None = None,
+    seconds: float = 0.0,
+    load_seconds: float = 0.0,
+    workers: int = 0,
+    updates: int = UPDATES,
+    mark: str | None = None,
+    stop_after: float | None = None,
+) -> None:
+    """A run with everything that a resume could lose; its result goes to `output/result.json`.
+
+    `kill_at`: the process kills itself once it has told of that update.
+    """
+
+    def display(event: dict[str, Any]) -> None:
+        if event["event"] == "update" and event["update"] == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    result = sf.train(
+        Slow(seconds, mark),
+        Noisy(load_seconds),
+        optimizer=sf.AdamW(learning_rate=0.02),
+        techniques=[
+            sf.Linear(warmup=2),
+            sf.ClipNorm(max_norm=1.0),
+            sf.EMA(decay=0.8),
+            sf.SAM(rho=0.05),
+            sf.HardExamples(fraction=0.6),
+        ],
+        validation=0.2,
+        global_batch=7,
+        micro_batch=4,
+        updates=updates,
+        evaluate_every=4,
+        checkpoint_every=2,
+        device="cpu",
+        num_workers=workers,
+        output=output,
+        resume=resume,
+        stop_after_seconds=stop_after,
+        track=False,
+        display=display,
+    )
+    Path(output, "result.json").write_text(json.dumps(result.as_dict()))
+
+
+PARTS: dict[str, Any] = {
+    "model": {"parameters": {"weight": torch.arange(300.0)}},
+    "run": {"updates": 0, "nothing": None},
+    "techniques/ema": {"averages": {"weight": torch.arange(300.0)}},
+}
+
+
+def parts(number: int) -> dict[str, Any]:
+    """A state of which every part says what its number is."""
+    made: dict[str, Any] = json.loads(json.dumps(PARTS, default=lambda tensor: None))
+    made["model"]["parameters"]["weight"] = torch.full((300,), float(number))
+    made["run"]["updates"] = number
+    made["techniques/ema"]["averages"]["weight"] = torch.full((300,), float(number))
+    return made
+
+
+class WritePoints:
+    """Counts what a save does to the disk, and kills the process before, after or in the middle of one of it."""
+
+    def __init__(self, at: int | None = None, when: str = "") -> None:
+        self.calls: list[str] = []
+        self._at, self._when = at, when
+
+    def install(self) -> None:
+        import shutil
+
+        from snugfit.training import checkpoint
+
+        for owner, name in (
+            (os, "fsync"),
+            (os, "replace"),
+            (Path, "mkdir"),
+            (Path, "write_text"),
+            (shutil, "rmtree"),
+            (checkpoint, "save_file"),
+        ):
+            setattr(owner, name, self._watched(name, getattr(owner, name)))
+
+    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            number = len(self.calls)
+            self.calls.append(name)
+            here = number == self._at
+            if here and self._when == "before":
+                self.kill()
+            if here and self._when == "torn":
+                self._tear(name, args)
+            result = function(*args, **kwargs)
+            if here and self._when == "torn":  # written, and then half of it lost
+                written = args[1] if name == "save_file" else args[0]
+                os.truncate(written, os.path.getsize(written) // 2)
+                self.kill()
+            if here and self._when == "after":
+                self.kill()
+            return result
+
+        return call
+
+    def _tear(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == "rmtree" and Path(args[0]).is_dir():
+            files = sorted(path for path in Path(args[0]).rglob("*") if path.is_file())
+            for path in files[: (len(files) + 1) // 2]:
+                path.unlink()
+            self.kill()
+
+    @staticmethod
+    def kill() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
+    """Save over and over, each time killed at another point, and write down what is found afterwards.
+
+    Before the save stand the checkpoints 1 and 2, and a left-over; `damaged` is about one of the same name as what
+    is saved. Each line of the answer is one point: what was going on, and what was loaded, then saved, after the kill.
+    """
+    import shutil
+
+    from snugfit.training import checkpoint
+
+    root = Path(folder)
+
+    def prepare(place: Path) -> Path:
+        for number in (1, 2):
+            checkpoint.save(place / f"update-{number:08d}", parts(number), keep=2)
+        shutil.copytree(place / "update-00000001", place / ".saving-update-00000009")
+        if damaged:
+            shutil.copytree(place / "update-00000002", place / "update-00000003")
+            os.truncate(place / "update-00000003/run.json", 5)
+        return place
+
+    def save(place: Path, number: int) -> None:
+        checkpoint.save(place / f"update-{number:08d}", parts(number), keep=2)
+
+    template = prepare(root / "template")
+    trial = WritePoints()
+    pid = os.fork()
+    if pid == 0:
+        trial.install()
+        save(shutil.copytree(template, root / "trial"), 3)
+        (root / "calls.json").write_text(json.dumps(trial.calls))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    # copytree's own calls come before, and the answer's after
+    every = json.loads((root / "calls.json").read_text())
+
+    found = []
+    for number, name in enumerate(every):
+        moments = ["before", "after"]
+        if name in ("save_file", "write_text", "rmtree"):
+            moments.append("torn")
+        for when in moments:
+            place = shutil.copytree(template, root / f"{number}-{when}")
+            pid = os.fork()
+            if pid == 0:
+                WritePoints(number, when).install()
+                save(place, 3)
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            loaded = checkpoint.load_newest(place)
+            at = loaded.parts["run"]["updates"]
+            whole = not _different(loaded.parts, parts(at))
+            save(place, 4)
+            after = checkpoint.load_newest(place)
+            found.append(
+                {
+                    "point": f"{when} {name} ({number})",
+                    "killed": os.WIFSIGNALED(status),
+                    "loaded": at,
+                    "whole": whole,
+                    "next": after.parts["run"]["updates"],
+                    "next whole": not after.rejected and not _different(after.parts, parts(4)),
+                    "left": sorted(path.name for path in place.iterdir()),
+                }
+            )
+            shutil.rmtree(place)
+    Path(answer).write_text(json.dumps({"calls": every, "found": found}))
+
+
+def _different(one: Any, other: Any) -> bool:
+    from tests.laws.problems import differences
+
+    return bool(differences(one, other))

@@ -1,0 +1,45 @@
+"""A process that is killed at any point of a save leaves the old state or the new one, whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["new", "in place of a damaged one"])
+def test_a_kill_at_any_write_point_leaves_the_old_or_the_new_state(
+    damaged: bool, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer.json"
+    child = start("kill_at_every_write_point", folder=tmp_path / "points", damaged=damaged, answer=answer)
+    assert child.wait() == 0, child.log.read_text()
+    points = json.loads(answer.read_text())
+    # each kind of write was met: three parts of which two have tensors, the manifest, folders, the rename, the removals
+    for name, least in {
+        "save_file": 2,
+        "write_text": 4,
+        "fsync": 8,
+        "replace": 1,
+        "rmtree": 2,
+        "mkdir": 2,
+    }.items():
+        assert points["calls"].count(name) >= least, name
+
+    for point in points["found"]:
+        assert point["killed"] or point["point"].startswith("torn rmtree"), point
+        assert point["whole"], point
+        assert point["loaded"] in (2, 3), point
+        assert point["next"] == 4, point
+        assert point["next whole"], point
+        assert len(point["left"]) == 2, point
+    replaced = points["calls"].index("replace")
+    for point in points["found"]:
+        number = int(point["point"].rpartition("(")[2].rstrip(")"))
+        if number > replaced:  # once it has its name, it is the newest
+            assert point["loaded"] == 3, point
+        if number < replaced:
+            assert point["loaded"] == 2, point

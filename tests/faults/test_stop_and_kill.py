@@ -1,0 +1,138 @@
+"""Runs that are stopped by signals or killed, and resumed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snugfit.tracking.spool import read_events
+from snugfit.training import checkpoint
+from tests.faults.scenarios import UPDATES
+from tests.laws.problems import differences
+
+Start = Callable[..., Any]
+
+
+def run_dir(output: Path) -> Path:
+    (folder,) = (path.parent for path in output.glob("*/*/events.jsonl"))
+    return folder
+
+
+def result_of(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "result.json").read_text())
+    return found
+
+
+def state(output: Path) -> dict[str, Any]:
+    return checkpoint.load_newest(run_dir(output) / "checkpoints").parts
+
+
+def told(output: Path) -> list[tuple[Any, ...]]:
+    events = [
+        e for e in read_events(run_dir(output) / "events.jsonl") if e["event"] in ("update", "evaluation")
+    ]
+    return [(event["event"], event["window"], event["metrics"]["loss"]) for event in events]
+
+
+@pytest.fixture(scope="module")
+def whole(nursery: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run."""
+    output = tmp_path_factory.mktemp("whole")
+    request = {
+        "run": "tests.faults.scenarios:train",
+        "log": str(output / "log"),
+        "with": {"output": str(output)},
+    }
+    assert nursery(wait=nursery(**request)) == 0, (output / "log").read_text()
+    assert result_of(output)["updates"] == UPDATES
+    return output
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_killed_at_any_update_goes_on_to_the_same_weights(
+    workers: int, whole: Path, start: Start, tmp_path: Path
+) -> None:
+    # wherever it is killed the law must hold, so chance may choose; the message says where it was
+    kills = sorted(random.sample(range(3, UPDATES), 2))
+    output = tmp_path / "out"
+    settings: dict[str, Any] = {"output": output, "workers": workers}
+    for place, kill_at in enumerate(kills):
+        resume = {"resume": run_dir(output)} if place else {}
+        killed = start("train", kill_at=kill_at, **resume, **settings)
+        assert killed.wait() == -signal.SIGKILL, killed.log.read_text()
+    finished = start("train", resume=run_dir(output), **settings)
+    assert finished.wait() == 0, (kills, finished.log.read_text())
+    assert not differences(state(whole), state(output)), kills
+    assert told(output) == told(whole), kills
+    assert {key: result_of(output)[key] for key in ("status", "updates", "best", "last")} == {
+        key: result_of(whole)[key] for key in ("status", "updates", "best", "last")
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_at_the_boundary_and_the_run_goes_on_to_the_same_weights(
+    number: signal.Signals, whole: Path, start: Start, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    child = start("train", output=output, seconds=0.02)
+    child.wait_for_updates(output, 3)
+    child.signal(number)
+    assert child.wait() == 0, child.log.read_text()
+    result = result_of(output)
+    assert (result["status"], result["resumable"]) == ("stopped", True)
+    assert result["stop_reason"] == f"received {number.name}"
+    assert 3 <= result["updates"] < UPDATES
+    # nothing that was trained is lost: the newest checkpoint is of the last update
+    assert state(output)["run"]["step"]["progress"]["updates"] == result["updates"] == told(output)[-1][1]
+    end = read_events(run_dir(output) / "events.jsonl")[-1]
+    assert (end["event"], end["status"]) == ("end", "stopped")
+
+    resumed = start("train", output=output, resume=run_dir(output))
+    assert resumed.wait() == 0, resumed.log.read_text()
+    assert not differences(state(whole), state(output))
+    assert told(output) == told(whole)
+
+
+def test_a_signal_to_the_whole_group_does_not_lose_the_run_with_its_workers(
+    whole: Path, start: Start, tmp_path: Path
+) -> None:
+    """As `timeout` and job schedulers do it: the workers die at once, the run stops at its boundary."""
+    output = tmp_path / "out"
+    child = start("train", output=output, seconds=0.02, load_seconds=0.02, workers=2)
+    child.wait_for_updates(output, 2)
+    child.signal(signal.SIGTERM, group=True)
+    assert child.wait() == 0, child.log.read_text()
+    assert result_of(output)["stop_reason"] == "received SIGTERM"
+    resumed = start("train", output=output, resume=run_dir(output))
+    assert resumed.wait() == 0, resumed.log.read_text()
+    assert not differences(state(whole), state(output))
+
+
+def test_a_second_interrupt_ends_at_once_and_what_was_saved_stays_resumable(
+    start: Start, tmp_path: Path
+) -> None:
+    output, mark = tmp_path / "out", tmp_path / "mark"
+    assert start("train", output=output, stop_after=0.0, updates=4).wait() == 0
+    child = start("train", output=output, resume=run_dir(output), updates=4, seconds=60.0, mark=mark)
+    child.wait_for(mark.exists)
+    child.signal(signal.SIGINT)
+    child.signal(signal.SIGINT)
+    assert child.wait() == 130, child.log.read_text()
+    end = read_events(run_dir(output) / "events.jsonl")[-1]
+    assert (end["event"], end["status"], end["resumable"]) == ("end", "failed", True)
+    assert state(output)["run"]["step"]["progress"]["updates"] == 1
+
+
+def test_a_time_limit_stops_the_run(start: Start, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    child = start("train", output=output, seconds=0.02, stop_after=0.3)
+    assert child.wait() == 0, child.log.read_text()
+    result = result_of(output)
+    assert (result["status"], result["stop_reason"]) == ("stopped", "stopped after 0.3s as asked")
+    assert result["updates"] < UPDATES

@@ -1,0 +1,340 @@
+"""`snugfit.train` on modules and data made in Python."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import snugfit as sf
+from snugfit.errors import DataError, PlanConflict, RunFolderError, SettingError, TrackingError, UserError
+from snugfit.models.bundle import load_bundle
+from snugfit.tracking.spool import read_events
+from tests.laws.models import Reader
+from tests.laws.problems import differences
+from tests.laws.test_resume_run import Texts
+from tests.unit.training.runs import points, small_model
+
+DATA = points(40)
+
+
+def right(outputs: Tensor, data: Any) -> Tensor:
+    return (outputs.argmax(dim=1) == data[1]).float()
+
+
+def train(model: nn.Module | None = None, data: Any = DATA, **settings: Any) -> sf.RunResult:
+    defaults: dict[str, Any] = {
+        "optimizer": sf.SGD(learning_rate=0.2),
+        "epochs": 2,
+        "global_batch": 8,
+        "device": "cpu",
+        "track": False,
+    }
+    return sf.train(small_model() if model is None else model, data, **{**defaults, **settings})
+
+
+class Trained:
+    """A run with averaged weights, evaluated twice on points of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = small_model()
+        self.shown: list[dict[str, Any]] = []
+        self.validation = points(10, seed=3)
+        self.random = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+        self.result = train(
+            self.model,
+            techniques=[sf.EMA(decay=0.9), sf.ClipNorm(max_norm=1.0)],
+            validation=self.validation,
+            metrics={"right": right},
+            best="max:right",
+            name="points",
+            output=folder / "runs",
+            display=self.shown.append,
+        )
+        self.random_after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+        self.run_dir = Path(self.result.run_dir)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("trained"))
+
+
+def test_the_result_says_how_the_run_ended(trained: Trained) -> None:
+    found = trained.result.as_dict()
+    assert (found["status"], found["stop_reason"], found["resumable"]) == ("finished", None, False)
+    assert (found["updates"], found["epochs"]) == (10, 2.0)
+    assert set(found["best"]["metrics"]) == set(found["last"]["metrics"]) == {"loss", "right"}
+    assert found["best"]["update"] in (5, 10)
+    assert found["seconds"] > 0
+    assert found["examples_per_second"] > 0
+    assert found["peak_memory_bytes"] > 1e7
+    assert found["tracker_run_id"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_folder_has_events_checkpoints_the_best_model_and_a_report(trained: Trained) -> None:
+    assert trained.run_dir.parent.name == "points"
+    names = {path.name for path in trained.run_dir.iterdir()}
+    assert {"events.jsonl", "checkpoints", "best", "report.html"} <= names
+    assert not list(trained.run_dir.rglob("*.pt")) + list(trained.run_dir.rglob("*.pkl"))
+    page = (trained.run_dir / "report.html").read_text(encoding="utf-8")
+    assert "points" in page
+    assert "<svg" in page
+
+
+def test_the_events_tell_the_run_from_its_beginning_to_its_end(trained: Trained) -> None:
+    events = read_events(trained.run_dir / "events.jsonl")
+    assert [event["event"] for event in events] == [event["event"] for event in trained.shown]
+    first, last = events[0], events[-1]
+    assert (first["event"], first["name"], first["id"]) == ("run", "points", trained.run_dir.name)
+    assert (first["total_updates"], first["updates_per_epoch"]) == (10, 5)
+    assert first["parameters"] == {"total": 51, "trainable": 51}
+    assert first["data"] == {"train": 40, "validation": 10}
+    assert {"torch", "python"} <= set(first["versions"])
+    assert (last["event"], last["status"], last["updates"]) == ("end", "finished", 10)
+
+
+def test_the_best_bundle_is_the_model_that_was_scored(trained: Trained) -> None:
+    model, meta, tokenizer = load_bundle(trained.run_dir / "best", model=small_model(seed=5))
+    assert tokenizer is None
+    assert not model.training
+    best = trained.result.best
+    assert best is not None
+    assert (meta["task"], meta["weights"], meta["update"]) == ("python", "ema", best["update"])
+    assert meta["metrics"] == best["metrics"]
+    inputs, labels = (torch.stack(column) for column in zip(*trained.validation, strict=True))
+    with torch.no_grad():
+        outputs = model(inputs)
+    assert F.cross_entropy(outputs, labels).item() == pytest.approx(best["metrics"]["loss"], rel=1e-6)
+    assert right(outputs, (inputs, labels)).mean().item() == pytest.approx(best["metrics"]["right"])
+
+
+def test_it_learns(trained: Trained) -> None:
+    losses = [
+        e["metrics"]["loss"] for e in read_events(trained.run_dir / "events.jsonl") if e["event"] == "update"
+    ]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+
+
+def test_the_callers_random_state_is_left_alone(trained: Trained) -> None:
+    for before, after in zip(trained.random, trained.random_after, strict=True):
+        assert torch.equal(before, after) if isinstance(before, Tensor) else before == after
+
+
+def test_the_model_is_trained_in_place_with_the_raw_weights_of_the_end(trained: Trained) -> None:
+    newest = sorted((trained.run_dir / "checkpoints").iterdir())[-1]
+    raw = load_file(newest / "model.safetensors")
+    for name, parameter in trained.model.named_parameters():
+        assert torch.equal(raw[f"model/parameters/{name}"], parameter)
+
+
+@pytest.mark.parametrize("data", ["tensors", "mappings", "fraction"])
+def test_data_may_come_in_several_forms(data: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"updates": 1, "output": tmp_path}
+    if data == "tensors":
+        columns = [torch.stack(column) for column in zip(*DATA, strict=True)]
+        result = train(data=TensorDataset(*columns), **settings)
+    elif data == "mappings":
+        rows = [{"input": x, "labels": y} for x, y in DATA]
+        result = train(data=rows, **settings)
+    else:
+        result = train(validation=0.25, **settings)
+        assert result.best is not None
+    assert result.updates == 1
+
+
+def test_somebodys_module_with_tied_weights_and_nested_inputs_trains_unmodified(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, texts = Reader(dropout=0.1), Texts(12, per_token=True, context=True)
+    result = train(
+        model,
+        texts,
+        collate=texts.collate,
+        validation=0.25,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
+        techniques=[sf.SAM(rho=0.05), sf.EMA(decay=0.9)],
+        micro_batch=3,
+        output=tmp_path,
+    )
+    assert result.status == "finished"
+    assert model.head.weight is model.tokens.weight
+    again, meta, _ = load_bundle(Path(result.run_dir) / "best", model=Reader())
+    assert again.head.weight is again.tokens.weight
+    assert meta["weights"] == "ema"
+
+
+def test_without_an_optimizer_it_is_adamw(tmp_path: Path) -> None:
+    result = train(optimizer=None, updates=1, output=tmp_path)
+    run = read_events(Path(result.run_dir) / "events.jsonl")[0]
+    assert list(run["recipe"]["techniques"][0]) == ["adamw"]
+
+
+def resumable(output: Path) -> sf.RunResult:
+    result = train(stop_after_seconds=0.0, output=output, techniques=[sf.EMA(decay=0.9)], validation=DATA[:8])
+    assert (result.status, result.resumable, result.updates) == ("stopped", True, 1)
+    return result
+
+
+def test_a_stopped_run_goes_on_to_the_result_of_the_uninterrupted_one(tmp_path: Path) -> None:
+    stopped = resumable(tmp_path)
+    model = small_model(seed=2)
+    same: dict[str, Any] = {"techniques": [sf.EMA(decay=0.9)], "validation": DATA[:8], "output": tmp_path}
+    result = train(model, resume=stopped.run_dir, **same)
+    assert (result.run_dir, result.status, result.updates) == (stopped.run_dir, "finished", 10)
+    whole_model = small_model()
+    whole = train(whole_model, **same)
+    assert not differences(whole_model.state_dict(), model.state_dict())
+    assert (result.best, result.last) == (whole.best, whole.last)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"global_batch": 4},
+            r"^resume: 'global_batch' is not what it was when this run began: 8 then, 4 now\.",
+        ),
+        ({"seed": 1}, "^resume: 'seed' .* 0 then, 1 now"),
+        ({"data": points(41)}, "^resume: 'examples' .* 40 then, 41 now"),
+        ({"epochs": 3}, "^resume: 'updates' .* 10 then, 15 now"),
+        ({"techniques": [sf.EMA(decay=0.5)]}, r"^resume: 'techniques' .*0\.9.* then, .*0\.5.* now"),
+        ({"model": nn.Linear(2, 3)}, "^model: its parameters are not those of the saved state"),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_settings(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    stopped = resumable(tmp_path)
+    told = (Path(stopped.run_dir) / "events.jsonl").read_bytes()
+    settings = {
+        "techniques": [sf.EMA(decay=0.9)],
+        "validation": DATA[:8],
+        "resume": stopped.run_dir,
+        **change,
+    }
+    with pytest.raises(UserError, match=message):
+        train(**settings)
+    assert (Path(stopped.run_dir) / "events.jsonl").read_bytes() == told
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"data": []}, DataError, "^data: holds no examples"),
+        (
+            {"data": iter(DATA)},
+            DataError,
+            "^data: is a list_iterator. Give a data set with a length and an index",
+        ),
+        ({"data": DataLoader(DATA)}, DataError, "^data: is a DataLoader. Give its data set"),
+        ({"validation": []}, DataError, "^validation: holds no examples"),
+        ({"validation": 1.0}, DataError, "^data.validation: 1 of 40 examples leaves one part empty"),
+        ({"validation": 0}, DataError, "^data.validation: 0 of 40"),
+        (
+            {"metrics": ["right"], "validation": 0.5},
+            SettingError,
+            r"^evaluate\.metrics: no metric 'right'\. Known: ",
+        ),
+        ({"metrics": "perplexty", "validation": 0.5}, SettingError, "Did you mean 'perplexity'"),
+        (
+            {"metrics": {"right": right}},
+            SettingError,
+            "^metrics: right need data to be measured on. Give validation",
+        ),
+        (
+            {"metrics": {"right": right}, "validation": 0.5},
+            SettingError,
+            "^evaluate.best: .*Write 'max:right'",
+        ),
+        ({"best": "accuracy", "validation": 0.5}, SettingError, "^evaluate.best: 'accuracy' is not among"),
+        ({"patience": 2}, SettingError, "^early_stopping.patience: needs data"),
+        ({"patience": 0, "validation": 0.5}, SettingError, "^early_stopping.patience: must be positive"),
+        ({"epochs": None}, SettingError, "^train: give one of epochs and updates"),
+        ({"epochs": -1}, SettingError, "^train.epochs: must be positive"),
+        ({"updates": 0}, SettingError, "^train.updates: must be positive"),
+        ({"global_batch": 0}, SettingError, "^train.global_batch: must be positive"),
+        ({"micro_batch": 0}, SettingError, "micro_batch: must be at least 1"),
+        ({"num_workers": -1}, SettingError, "^plan.num_workers: must be zero or positive"),
+        ({"device": "cuda:99"}, SettingError, "^plan.device: 'cuda:99' cannot be used here"),
+        ({"device": "gpu"}, SettingError, "^plan.device: 'gpu' cannot be used here"),
+        (
+            {"loss": "crossentropy"},
+            SettingError,
+            "^loss: no built-in 'crossentropy'. Did you mean 'cross_entropy'",
+        ),
+        ({"loss": nn.CrossEntropyLoss()}, SettingError, "^loss: CrossEntropyLoss has reduction='mean'"),
+        (
+            {"loss": "mse", "metrics": "perplexity", "validation": 0.5},
+            SettingError,
+            "^evaluate.metrics: perplexity",
+        ),
+        (
+            {"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))])},
+            SettingError,
+            "^optimizer: holds no parameter",
+        ),
+        ({"techniques": [sf.AdamW()]}, PlanConflict, "both give the optimizer"),
+        ({"techniques": [sf.EMA(), sf.EMA()]}, PlanConflict, "'ema' is given twice"),
+        ({"model": nn.ReLU()}, SettingError, "^model: has no parameter"),
+        ({"resume": "nowhere"}, RunFolderError, "^nowhere: no such run folder"),
+        ({"track": True, "track_uri": "not a uri://"}, TrackingError, "not a uri"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_leaves_nothing_behind(
+    tmp_path: Path, settings: dict[str, Any], error: type[UserError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        train(output=tmp_path / "runs", **settings)
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "runs").glob("**/*"))
+
+
+def test_an_unwritable_output_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RunFolderError, match="^output: the run's folder .* cannot be written"):
+        train(output=tmp_path / "runs")
+
+
+def test_what_a_model_raises_comes_through_and_the_run_is_told_as_failed(tmp_path: Path) -> None:
+    class Broken(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        train(Broken(2, 3), output=tmp_path, name="broken")
+    (folder,) = (tmp_path / "broken").iterdir()
+    end = read_events(folder / "events.jsonl")[-1]
+    assert (end["event"], end["status"], end["resumable"]) == ("end", "failed", False)
+    assert end["stop_reason"] == "ZeroDivisionError: mine"
+
+
+def test_the_model_given_is_not_replaced_by_a_copy(tmp_path: Path) -> None:
+    model = small_model()
+    before = copy.deepcopy(model.state_dict())
+    train(model, output=tmp_path, updates=1)
+    assert differences(before, model.state_dict())
+
+
+def test_a_run_that_is_not_tracked_loads_no_tracker_nor_other_extras() -> None:
+    code = """
+import sys, torch, snugfit as sf
+data = [(torch.ones(2), torch.tensor(0)), (torch.zeros(2), torch.tensor(1))]
+sf.train(torch.nn.Linear(2, 2), data, validation=data, epochs=1, track=False, device="cpu")
+extras = {"mlflow", "transformers", "torchmetrics", "datasets", "matplotlib", "pydantic", "typer", "pandas"}
+print(sorted(extras & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
