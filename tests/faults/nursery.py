@@ -15,6 +15,8 @@ import sys
 import traceback
 from typing import Any
 
+import torch
+
 import snugfit.api  # noqa: F401 - what children would import
 
 
@@ -39,7 +41,16 @@ def child(request: dict[str, Any]) -> None:
         os._exit(status)
 
 
+def warm_up() -> None:
+    """Make the first update of the process, for which torch imports a good deal more."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+
+
 def main() -> None:
+    warm_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin:
         request = json.loads(line)

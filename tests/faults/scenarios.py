@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
+from snugfit.training.stop import StopRequest
 
 EXAMPLES = 40
 UPDATES = 18
@@ -65,11 +66,21 @@ def train(
     updates: int = UPDATES,
     mark: str | None = None,
     stop_after: float | None = None,
+    received: str | None = None,
 ) -> None:
     """A run with everything that a resume could lose; its result goes to `output/result.json`.
 
-    `kill_at`: the process kills itself once it has told of that update.
+    `kill_at`: the process kills itself once it has told of that update; `received` is a file that is made once a signal
+    has been received.
     """
+    receive = StopRequest._receive
+
+    def marking(stop: StopRequest, number: int, frame: Any) -> None:
+        receive(stop, number, frame)
+        if received is not None:
+            Path(received).touch()
+
+    StopRequest._receive = marking  # type: ignore[method-assign]
 
     def display(event: dict[str, Any]) -> None:
         if event["event"] == "update" and event["update"] == kill_at:
@@ -103,20 +114,17 @@ def train(
     Path(output, "result.json").write_text(json.dumps(result.as_dict()))
 
 
-PARTS: dict[str, Any] = {
-    "model": {"parameters": {"weight": torch.arange(300.0)}},
-    "run": {"updates": 0, "nothing": None},
-    "techniques/ema": {"averages": {"weight": torch.arange(300.0)}},
-}
-
-
 def parts(number: int) -> dict[str, Any]:
     """A state of which every part says what its number is."""
-    made: dict[str, Any] = json.loads(json.dumps(PARTS, default=lambda tensor: None))
-    made["model"]["parameters"]["weight"] = torch.full((300,), float(number))
-    made["run"]["updates"] = number
-    made["techniques/ema"]["averages"]["weight"] = torch.full((300,), float(number))
-    return made
+
+    def weight() -> Tensor:
+        return torch.full((300,), float(number))
+
+    return {
+        "model": {"parameters": {"weight": weight()}},
+        "run": {"updates": number, "nothing": None},
+        "techniques/ema": {"averages": {"weight": weight()}},
+    }
 
 
 class WritePoints:
@@ -148,25 +156,20 @@ class WritePoints:
             here = number == self._at
             if here and self._when == "before":
                 self.kill()
-            if here and self._when == "torn":
-                self._tear(name, args)
+            if here and self._when == "torn" and name == "rmtree":  # half of it is gone
+                files = sorted(path for path in Path(args[0]).rglob("*") if path.is_file())
+                for path in files[: (len(files) + 1) // 2]:
+                    path.unlink()
+                self.kill()
             result = function(*args, **kwargs)
-            if here and self._when == "torn":  # written, and then half of it lost
+            if here and self._when == "torn":  # half of it was written
                 written = args[1] if name == "save_file" else args[0]
                 os.truncate(written, os.path.getsize(written) // 2)
-                self.kill()
-            if here and self._when == "after":
+            if here:
                 self.kill()
             return result
 
         return call
-
-    def _tear(self, name: str, args: tuple[Any, ...]) -> None:
-        if name == "rmtree" and Path(args[0]).is_dir():
-            files = sorted(path for path in Path(args[0]).rglob("*") if path.is_file())
-            for path in files[: (len(files) + 1) // 2]:
-                path.unlink()
-            self.kill()
 
     @staticmethod
     def kill() -> None:
@@ -206,7 +209,6 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
         (root / "calls.json").write_text(json.dumps(trial.calls))
         os._exit(0)
     os.waitpid(pid, 0)
-    # copytree's own calls come before, and the answer's after
     every = json.loads((root / "calls.json").read_text())
 
     found = []

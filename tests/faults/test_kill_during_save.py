@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder that needs no disk, if there is such a place: hundreds of fsyncs would be waited for."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("damaged", [False, True], ids=["new", "in place of a damaged one"])
 def test_a_kill_at_any_write_point_leaves_the_old_or_the_new_state(
-    damaged: bool, start: Callable[..., Any], tmp_path: Path
+    damaged: bool, start: Callable[..., Any], in_memory: Path
 ) -> None:
-    answer = tmp_path / "answer.json"
-    child = start("kill_at_every_write_point", folder=tmp_path / "points", damaged=damaged, answer=answer)
+    answer = in_memory / "answer.json"
+    child = start("kill_at_every_write_point", folder=in_memory / "points", damaged=damaged, answer=answer)
     assert child.wait() == 0, child.log.read_text()
     points = json.loads(answer.read_text())
     # each kind of write was met: three parts of which two have tensors, the manifest, folders, the rename, the removals
@@ -30,7 +39,7 @@ def test_a_kill_at_any_write_point_leaves_the_old_or_the_new_state(
         assert points["calls"].count(name) >= least, name
 
     for point in points["found"]:
-        assert point["killed"] or point["point"].startswith("torn rmtree"), point
+        assert point["killed"], point
         assert point["whole"], point
         assert point["loaded"] in (2, 3), point
         assert point["next"] == 4, point

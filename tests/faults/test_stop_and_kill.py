@@ -117,11 +117,14 @@ def test_a_signal_to_the_whole_group_does_not_lose_the_run_with_its_workers(
 def test_a_second_interrupt_ends_at_once_and_what_was_saved_stays_resumable(
     start: Start, tmp_path: Path
 ) -> None:
-    output, mark = tmp_path / "out", tmp_path / "mark"
+    output, mark, received = tmp_path / "out", tmp_path / "mark", tmp_path / "received"
     assert start("train", output=output, stop_after=0.0, updates=4).wait() == 0
-    child = start("train", output=output, resume=run_dir(output), updates=4, seconds=60.0, mark=mark)
+    child = start(
+        "train", output=output, resume=run_dir(output), updates=4, seconds=20.0, mark=mark, received=received
+    )
     child.wait_for(mark.exists)
     child.signal(signal.SIGINT)
+    child.wait_for(received.exists)
     child.signal(signal.SIGINT)
     assert child.wait() == 130, child.log.read_text()
     end = read_events(run_dir(output) / "events.jsonl")[-1]

@@ -142,6 +142,7 @@ def make_step(
     dropout: float = 0.0,
     momentum: float = 0.9,
     model_seed: int = 1,
+    nominal: float = 1.0,
 ) -> Step:
     """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
     model = problem.model(dtype, dropout, model_seed)
@@ -155,6 +156,7 @@ def make_step(
         micro_batch=micro_batch,
         total_updates=TOTAL_UPDATES,
         forward=problem.forward,
+        nominal=nominal,
     )
 
 

@@ -28,8 +28,20 @@ def test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout(
             first_of_window = len(passes)
             assert step(window).applied
             same_in_every_pass(passes[first_of_window:])
-    firsts = [draws[0] for draws in passes if draws[0].rows == ("row 0", "row 1", "row 2")]
-    assert len({draw.mask[:, :2].numpy().tobytes() for draw in firsts}) == 3, "windows share their draws"
+
+
+@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
+def test_the_same_rows_draw_other_dropout_in_another_window(techniques: tuple[Technique, ...]) -> None:
+    problem = problems.reader(techniques)
+    step = make_step(problem, techniques, micro_batch=3, dropout=0.5)
+    window = problem.windows()[0]
+    with dropped(step) as passes:
+        firsts = []
+        for _ in range(3):
+            firsts.append(len(passes))
+            step(window)
+    masks = [passes[first][0].mask for first in firsts]
+    assert len({mask.numpy().tobytes() for mask in masks}) == 3
 
 
 def same_in_every_pass(passes: list[list[Draw]]) -> None:

@@ -30,6 +30,16 @@ def test_any_split_of_a_window_gives_the_same_update_under_one_technique(
     agree_for_every_split(problem(techniques), techniques, micro_batches=[1, 2, 4, 6])
 
 
+@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
+def test_the_nominal_weight_only_moves_the_range(techniques: tuple[Technique, ...]) -> None:
+    problem = problems.reader(techniques)
+    window = problem.windows()[0]
+    steps = [make_step(problem, techniques, micro_batch=3, nominal=nominal) for nominal in (1.0, 1000.0)]
+    one, other = (step(window) for step in steps)
+    assert one.loss == pytest.approx(other.loss, rel=TOLERANCE)
+    assert relative_error(*(problems.gradients(step) for step in steps)) <= TOLERANCE
+
+
 def test_batch_norm_couples_the_rows_of_a_micro_batch_by_nature() -> None:
     """Why the model with batch norm is not put through this law: its micro-batch is part of the recipe."""
     problem = problems.normed(())

@@ -1,0 +1,71 @@
+"""The recipes that ship, each run through the command line as `--fast-dev-run`, on tiny models made here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, GPT2Config, PreTrainedTokenizerFast
+
+from snugfit.cli import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+WORDS = ["[PAD]", "[UNK]", "the", "film", "was", "good", "bad"]
+
+
+def write_tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=256
+    ).save_pretrained(folder)
+
+
+def run(capsys: pytest.CaptureFixture[str], recipe: str, *overrides: str) -> dict[str, object]:
+    status = main(["train", str(EXAMPLES / recipe), *overrides, "--fast-dev-run", "--json", "--quiet"])
+    printed = capsys.readouterr().out.splitlines()
+    assert status == 0, printed
+    found: dict[str, object] = json.loads(printed[-1])
+    return found
+
+
+def test_text_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tokenizer(tmp_path / "encoder")
+    BertModel(
+        BertConfig(
+            vocab_size=len(WORDS),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+            max_position_embeddings=128,
+        )
+    ).save_pretrained(tmp_path / "encoder")
+    rows = [f"{label},the film was {label}" for label in ("good", "bad")] * 40
+    (tmp_path / "rows.csv").write_text("\n".join(["label,text", *rows]))
+    found = run(
+        capsys,
+        "text_classification.yaml",
+        f"model={tmp_path / 'encoder'}",
+        f"data.train={tmp_path / 'rows.csv'}",
+    )
+    assert (found["status"], found["updates"]) == ("finished", 2)
+    assert Path(str(found["run_dir"]), "best", "model.safetensors").exists()
+
+
+def test_causal_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tokenizer(tmp_path / "decoder")
+    config = GPT2Config(vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=1, n_positions=256)
+    config.save_pretrained(tmp_path / "decoder")
+    (tmp_path / "corpus.txt").write_text("the film was good the film was bad " * 1500)
+    found = run(
+        capsys, "causal_lm.yaml", f"model={tmp_path / 'decoder'}", f"data.train={tmp_path / 'corpus.txt'}"
+    )
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
+def test_a_module_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "mlp/mlp.yaml")
+    assert (found["status"], found["updates"]) == ("finished", 2)
