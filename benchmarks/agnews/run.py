@@ -26,14 +26,22 @@ OVERRIDES = ["data.text=[title,text]", "data.max_length=64", "train.epochs=1", "
 
 
 def snugfit(*arguments: str) -> dict[str, object]:
-    command = [sys.executable, "-c", "from snugfit.cli import main; raise SystemExit(main())", *arguments, "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from snugfit.cli import main; raise SystemExit(main())",
+        *arguments,
+        "--json",
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("train", type=Path)
     parser.add_argument("test", type=Path)
     parser.add_argument("--seeds", type=int, default=1)

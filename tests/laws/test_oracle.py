@@ -88,7 +88,7 @@ def test_the_losses_of_a_window_are_far_enough_apart_to_be_ranked() -> None:
 def ranked_losses(problem: Problem, window: Window) -> list[torch.Tensor]:
     per_row = loop.row_losses if window["labels"].ndim == 2 else loop.contrastive_losses
     losses, counts = per_row(problem.model(), window)
-    means = [loss / count for loss, count in zip(losses, counts, strict=True) if count]
+    means = [loss.detach() / count for loss, count in zip(losses, counts, strict=True) if count]
     return sorted(means, reverse=True)
 
 

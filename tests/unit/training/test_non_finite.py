@@ -148,6 +148,16 @@ def test_windows_that_do_not_follow_each_other_do_not_reach_the_limit(tmp_path: 
     assert finish(training).updates == 1
 
 
+def test_updates_that_are_replayed_do_not_restart_the_count_towards_the_limit(tmp_path: Path) -> None:
+    """Windows 3 and 4 fail, and after each the run goes back to window 1 and repeats window 2."""
+    order = Order(20, global_batch=4, seed=0)
+    data = points(20, poison=[order.window(number - 1)[0][1] for number in (3, 4)])
+    settings: dict[str, Any] = {"train": data, "non_finite": "roll_back", "non_finite_limit": 2}
+    stop_at(make_training(tmp_path, **settings), 1)
+    with pytest.raises(TrainingFailed, match=r"^window 4: .*2 windows in a row"):
+        finish(resumed(make_training(tmp_path, **settings)))
+
+
 def test_the_count_towards_the_limit_survives_a_stop(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"non_finite": "skip", "non_finite_limit": 2}
     stop_at(poisoned_training(tmp_path, 2, 3, **settings), 2)
