@@ -68,16 +68,21 @@ class Events:
 
 @contextmanager
 def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """The events of a run; on an error, a folder in which no run has begun is removed."""
-    events = Events(folder, display)
-    try:
-        yield events
-    except BaseException:
-        if folder.events.stat().st_size == 0:
-            folder.discard()
-        raise
-    finally:
-        events.close()
+    """The events of a run, for this process alone; on an error, a folder in which no run has begun is removed.
+
+    Raises:
+        RunFolderError: another process is training it, or its events cannot be written.
+    """
+    with folder.claimed():
+        events = Events(folder, display)
+        try:
+            yield events
+        except BaseException:
+            if folder.events.stat().st_size == 0:
+                folder.discard()
+            raise
+        finally:
+            events.close()
 
 
 def run_session(

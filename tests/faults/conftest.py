@@ -81,6 +81,7 @@ def nursery() -> Iterator[Callable[..., int]]:
         return answer
 
     yield ask
+    stdin.write("\n")  # workers that other tests forked meanwhile may hold the pipe open
     stdin.close()
     process.wait(timeout=PATIENCE_SECONDS)
 

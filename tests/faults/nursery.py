@@ -2,7 +2,7 @@
 
 Starting Python with torch costs seconds, forking milliseconds. It reads one JSON object a line from stdin:
 `{"run": "module:function", "with": {...}, "log": path}` forks and answers with the child's process id;
-`{"wait": pid}` answers with how that child ended, as `subprocess` counts it: -9 for SIGKILL.
+`{"wait": pid}` answers with how that child ended, as `subprocess` counts it: -9 for SIGKILL. An empty line ends it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def warm_up() -> None:
 def main() -> None:
     warm_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for line in sys.stdin:
+    while line := sys.stdin.readline().strip():
         request = json.loads(line)
         if "wait" in request:
             _, status = os.waitpid(request["wait"], 0)

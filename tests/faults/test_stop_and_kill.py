@@ -132,6 +132,21 @@ def test_a_second_interrupt_ends_at_once_and_what_was_saved_stays_resumable(
     assert state(output)["run"]["step"]["progress"]["updates"] == 1
 
 
+def test_a_run_that_is_under_way_is_not_resumed_by_a_second_process(start: Start, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    first = start("train", output=output, seconds=0.05)
+    first.wait_for_updates(output, 2)
+    second = start("train", output=output, resume=run_dir(output))
+    assert second.wait() == 1
+    assert "RunFolderError" in second.log.read_text()
+    assert f"{run_dir(output)}: another process is training this run." in second.log.read_text()
+    first.signal(signal.SIGTERM)
+    assert first.wait() == 0, first.log.read_text()
+    kinds = [event["event"] for event in read_events(run_dir(output) / "events.jsonl", raw=True)]
+    assert kinds.count("run") == 1
+    assert "resume" not in kinds
+
+
 def test_a_time_limit_stops_the_run(start: Start, tmp_path: Path) -> None:
     output = tmp_path / "out"
     child = start("train", output=output, seconds=0.02, stop_after=0.3)

@@ -50,6 +50,23 @@ def test_a_window_that_raises_changes_nothing(techniques: tuple[Technique, ...])
     assert not problems.gradients(step), "gradients of an aborted pass are left"
 
 
+@pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
+def test_a_gradient_that_is_not_finite_under_a_finite_loss_changes_nothing(
+    techniques: tuple[Technique, ...],
+) -> None:
+    problem = problems.reader(techniques)
+    first, second, _ = problem.windows()
+    step = make_step(problem, techniques, micro_batch=3)
+    step(first)
+    before = saved(step)
+    overflow = step.model.get_parameter("mix.weight").register_hook(lambda gradient: gradient * math.inf)
+    result = step(second)
+    overflow.remove()
+    assert math.isfinite(result.loss) and not result.applied
+    assert changed(before, saved(step)) <= {"/progress/windows", "/progress/skipped", "/progress/examples"}
+    assert step(second).applied
+
+
 def bad_windows_change_nothing(
     problem: Problem, techniques: tuple[Technique, ...], micro_batch: int | None
 ) -> None:

@@ -7,7 +7,8 @@ import os
 import secrets
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,28 @@ class RunFolder:
                 f"{path}: not a run's folder: it has no events.jsonl. Give <output>/<name>/<id>."
             )
         return cls(path.resolve())
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Within, this is the only process that trains the run.
+
+        Raises:
+            RunFolderError: another one is at it.
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows: no such lock; two at a time are the user's to avoid
+            yield
+            return
+        with (self.path / ".lock").open("w") as file:
+            try:
+                # not flock: forked workers would hold it for some seconds after the run was killed
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError) as error:
+                raise RunFolderError(
+                    f"{self.path}: another process is training this run. Wait until it ends, or stop it."
+                ) from error
+            yield
 
     def discard(self) -> None:
         """Remove a folder in which no run has begun, and the one above it if that is empty then."""

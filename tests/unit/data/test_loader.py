@@ -232,7 +232,7 @@ def test_a_transfer_that_breaks_off_is_the_same_error(
     broken: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reset(iterator: Any) -> Any:
-        raise broken
+        raise type(broken)(*broken.args)  # a new one: it keeps the iterator, and so its workers, alive
 
     monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "__next__", reset)
     with pytest.raises(WorkerDied, match=type(broken).__name__) as raised:
