@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import logging
 import statistics
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import paired_ratio, write_result
@@ -43,6 +45,7 @@ class Setting:
     labels: Callable[[Any], torch.Tensor]
     learning_rate: float
     warmup: int
+    train_warmup: int
     updates: int
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -50,6 +53,14 @@ class Setting:
 
     def mean_loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return F.cross_entropy(self.forward(model, batch), self.labels(batch))
+
+    def dataset(self) -> Any:
+        """Rows for a trainer that makes its own batches: tensors where the batch is a tuple of them."""
+        if isinstance(self.batch, tuple):
+            return TensorDataset(
+                *(tensor.repeat(self.total, *[1] * (tensor.ndim - 1)) for tensor in self.batch)
+            )
+        return _Repeated(self)
 
     @property
     def total(self) -> int:
@@ -94,8 +105,7 @@ def snugfit_step(setting: Setting) -> float:
     model = copy.deepcopy(setting.model)
 
     def loss(outputs: Any, batch: Any) -> torch.Tensor:
-        logits = outputs if isinstance(outputs, torch.Tensor) else outputs.logits
-        return F.cross_entropy(logits, setting.labels(batch), reduction="none")
+        return F.cross_entropy(_logits(outputs), setting.labels(batch), reduction="none")
 
     step, batches = sf.Step(model, setting.optimizer(model), loss), Batches(setting)
     for batch in batches:
@@ -104,10 +114,14 @@ def snugfit_step(setting: Setting) -> float:
 
 
 def snugfit_train(setting: Setting) -> float:
-    """Everything on: progress bar, spool, MLflow on SQLite, non-finite guard, memory, checkpoint at the end."""
+    """Everything on: progress bar, spool, MLflow on SQLite, non-finite guard, memory, checkpoint at the end.
+
+    Its first updates are not counted: the tracker gets the first 1,000 whole, and at most 10 a second from then on.
+    """
     import snugfit as sf
     from snugfit.display import TerminalDisplay
 
+    setting = dataclasses.replace(setting, warmup=setting.train_warmup)
     model, marks = copy.deepcopy(setting.model), []
     bar = TerminalDisplay()
 
@@ -122,10 +136,13 @@ def snugfit_train(setting: Setting) -> float:
     with tempfile.TemporaryDirectory() as folder:
         sf.train(
             model,
-            _Repeated(setting),
+            setting.dataset(),
             optimizer=setting.optimizer(model),
             updates=setting.total,
             global_batch=setting.labels(setting.batch).shape[0],
+            loss=lambda outputs, batch: F.cross_entropy(
+                _logits(outputs), setting.labels(batch), reduction="none"
+            ),
             collate=lambda rows: setting.batch,
             output=folder,
             device="cpu",
@@ -133,6 +150,11 @@ def snugfit_train(setting: Setting) -> float:
             display=display,
         )
     return (marks[1] - marks[0]) / setting.updates
+
+
+def _logits(outputs: Any) -> torch.Tensor:
+    logits: torch.Tensor = outputs if isinstance(outputs, torch.Tensor) else outputs.logits
+    return logits
 
 
 class _Repeated(list):  # type: ignore[type-arg]
@@ -254,7 +276,9 @@ def mlp() -> Setting:
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
     batch = (torch.randn(8, 32), torch.randint(0, 2, (8,)))
-    return Setting(model, batch, lambda model, batch: model(batch[0]), lambda batch: batch[1], 1e-3, 50, 400)
+    return Setting(
+        model, batch, lambda model, batch: model(batch[0]), lambda batch: batch[1], 1e-3, 50, 1100, 600
+    )
 
 
 def minilm() -> Setting:
@@ -270,7 +294,7 @@ def minilm() -> Setting:
         logits: torch.Tensor = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         return logits
 
-    return Setting(model, batch, forward, lambda batch: batch["labels"], 1e-5, 1, 3)
+    return Setting(model, batch, forward, lambda batch: batch["labels"], 1e-5, 1, 1, 3)
 
 
 def main() -> None:
