@@ -241,12 +241,13 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
     assert capsys.readouterr().out.split() == ["metrics", "loss", "0.25,", "accuracy", "nan", "rows", "1,200"]
     assert main(["evaluate", "runs/my/1", "test.csv", "--json"]) == 0
     assert last_line(capsys)["metrics"] == {"loss": 0.25, "accuracy": "NaN"}
-    assert main(["predict", "models:/my@champion", "new.csv", "-o", "out.csv", "--json"]) == 0
+    store = ["--uri", "http://host:5000"]
+    assert main(["predict", "models:/my@champion", "new.csv", "-o", "out.csv", *store, "--json"]) == 0
     assert last_line(capsys) == {"output": "out.csv", "rows": 2, "predictions": {"a": 2}}
     assert calls == [
-        ("runs/my/1", "test.csv", {"metrics": ("accuracy", "mae"), "bad_rows": "skip"}),
-        ("runs/my/1", "test.csv", {"metrics": (), "bad_rows": "fail"}),
-        ("models:/my@champion", "new.csv", "out.csv", {"bad_rows": "fail"}),
+        ("runs/my/1", "test.csv", {"metrics": ("accuracy", "mae"), "bad_rows": "skip", "uri": None}),
+        ("runs/my/1", "test.csv", {"metrics": (), "bad_rows": "fail", "uri": None}),
+        ("models:/my@champion", "new.csv", "out.csv", {"bad_rows": "fail", "uri": "http://host:5000"}),
     ]
 
 

@@ -52,6 +52,12 @@ _FastDevRun = Annotated[
 _OverfitBatches = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Train on N batches only: can it learn them by heart?")
 ]
+_Registry = Annotated[
+    str | None,
+    typer.Option(
+        "--uri", metavar="URI", help="Where models:/ are stored; MLFLOW_TRACKING_URI, else runs/mlflow.db."
+    ),
+]
 _BadRows = Annotated[str, typer.Option(metavar="POLICY", help="Rows that cannot be used: fail or skip.")]
 
 
@@ -135,13 +141,14 @@ def evaluate(
     ],
     metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
     bad_rows: _BadRows = "fail",
+    uri: _Registry = None,
     as_json: _Json = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
     from snugfit import runs
 
     asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    show(runs.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows), as_json)
+    show(runs.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows, uri=uri), as_json)
 
 
 @app.command(epilog="Example: snugfit predict models:/agnews@champion new.csv -o predictions.csv")
@@ -152,6 +159,7 @@ def predict(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write.")],
     bad_rows: _BadRows = "fail",
+    uri: _Registry = None,
     as_json: _Json = False,
 ) -> None:
     """Write rows with their predictions.
@@ -160,7 +168,7 @@ def predict(
     """
     from snugfit import runs
 
-    show(runs.predict_rows(source, data, output, bad_rows=bad_rows), as_json)
+    show(runs.predict_rows(source, data, output, bad_rows=bad_rows, uri=uri), as_json)
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")
