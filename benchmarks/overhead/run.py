@@ -143,7 +143,7 @@ def snugfit_train(setting: Setting) -> float:
             loss=lambda outputs, batch: F.cross_entropy(
                 _logits(outputs), setting.labels(batch), reduction="none"
             ),
-            collate=lambda rows: setting.batch,
+            collate=None if isinstance(setting.batch, tuple) else lambda rows: setting.batch,
             output=folder,
             device="cpu",
             track_uri=_tracker(),

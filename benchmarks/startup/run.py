@@ -86,7 +86,7 @@ Loss(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[Fir
 """,
 }
 COMMANDS = {
-    "snugfit --help": [sys.executable, "-m", "snugfit.cli", "--help"],
+    "snugfit --help": [sys.executable, "-c", "from snugfit.cli import main; main()", "--help"],
     "import torch": [sys.executable, "-c", "import torch"],
     "import snugfit, all names": [
         sys.executable,

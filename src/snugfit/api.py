@@ -59,6 +59,8 @@ def train(
 ) -> RunResult:
     """Train any `nn.Module` on a map-style data set; the model is trained in place.
 
+    On return `model` has the last weights; the best ones, averaged where a technique averages, are in `best/`.
+
     Args:
         data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`.
         validation: another data set, or the fraction of `data` to hold out.

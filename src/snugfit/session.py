@@ -78,7 +78,9 @@ def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
         try:
             yield events
         except BaseException:
-            if folder.events.stat().st_size == 0:
+            # an empty spool beside a checkpoint is a run whose events were lost with the power, not one to remove
+            kept = checkpoint.any_in(folder.checkpoints) or folder.best.exists()
+            if folder.events.stat().st_size == 0 and not kept:
                 folder.discard()
             raise
         finally:
@@ -106,6 +108,7 @@ def run_session(
     folder = training.folder
     if resume:
         training.restore()
+    before = training.step.progress.windows
     events("run", **header)
     for note in notes:
         events("warning", message=note)
@@ -126,7 +129,10 @@ def run_session(
     if tracking is not None and tracker is not None:
         sent = tracker.flush()
         result = dataclasses.replace(result, tracker_run_id=sent.run_id)
-        if tracking.register is not None and result.status == "finished":
+        trained = (
+            training.step.progress.windows > before
+        )  # a finished run that is resumed registers nothing anew
+        if tracking.register is not None and result.status == "finished" and trained:
             _register(tracking, folder, sent, events)
     events("end", **result.as_dict())
     if tracker is not None and (message := tracker.close().message(folder.path)):

@@ -10,6 +10,7 @@ from torch.utils.data import Subset
 
 from snugfit.core.job import Job
 from snugfit.core.tree import leaves
+from snugfit.data.loader import Order
 from snugfit.errors import TrainingFailed
 from snugfit.tracking.spool import read_events
 from snugfit.training.folder import RunFolder
@@ -30,7 +31,8 @@ def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
     material = task.material
     if options.overfit_batches is not None:
         count = min(options.overfit_batches * job.global_batch, len(material.train))
-        few = Subset(material.train, range(count))
+        order = Order(len(material.train), count, job.seed)  # the file's own order may be by label
+        few = Subset(material.train, [index for _, index in order.window(0)])
         passes = job.windows_per_epoch(count) * OVERFIT_PASSES
         job = dataclasses.replace(
             job, epochs=None, windows=passes, evaluate_every=passes, patience=None, shuffle=False
@@ -81,4 +83,5 @@ def overfit_verdict(result: RunResult, folder: RunFolder) -> RunResult:
         else f"it did not memorise in {OVERFIT_PASSES} passes: {moved}. Look at the learning rate, the labels, and whether the parameters that "
         "matter train"
     )
-    return dataclasses.replace(result, stop_reason=f"overfit: {verdict}")
+    status = "finished" if memorised else "failed"
+    return dataclasses.replace(result, status=status, stop_reason=f"overfit: {verdict}")

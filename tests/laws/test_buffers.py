@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.technique import Technique
+from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import make_step
 
@@ -73,3 +74,11 @@ def test_a_model_that_arrives_in_eval_mode_is_trained_in_training_mode() -> None
     step.model.eval()
     step(problem.windows()[0])
     assert all(module.training for module in step.model.modules())
+
+
+def test_a_part_that_arrives_in_eval_mode_is_trained_in_training_mode() -> None:
+    encoder = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).eval()
+    model = torch.nn.Sequential(encoder, torch.nn.Linear(4, 2))
+    assert model.training
+    Step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert all(module.training for module in model.modules())

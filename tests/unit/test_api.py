@@ -284,7 +284,7 @@ def test_a_run_is_not_resumed_with_other_settings(
         (
             {"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))])},
             SettingError,
-            "^optimizer: holds no parameter",
+            "^optimizer: .* are not of the model",
         ),
         ({"techniques": [sf.AdamW()]}, PlanConflict, "both give the optimizer"),
         ({"techniques": [sf.EMA(), sf.EMA()]}, PlanConflict, "'ema' is given twice"),
@@ -338,3 +338,34 @@ print(sorted(extras & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+def test_a_resume_that_is_refused_removes_nothing_even_when_the_events_were_lost(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.randint(0, 2, (12,)))
+    options = {"epochs": 1, "output": tmp_path, "track": False, "device": "cpu"}
+    result = sf.train(torch.nn.Linear(3, 2), data, global_batch=4, **options)
+    run = Path(result.run_dir)
+    run.joinpath("events.jsonl").write_text("")
+    with pytest.raises(UserError):
+        sf.train(torch.nn.Linear(3, 2), data, global_batch=6, resume=run, **options)
+    assert list(run.glob("checkpoints/update-*"))
+
+
+def test_parameters_outside_the_model_are_refused() -> None:
+    model, temperature = torch.nn.Linear(3, 2), torch.nn.Parameter(torch.zeros(()))
+    with pytest.raises(SettingError, match="1 of its parameters are not of the model"):
+        sf.Step(model, torch.optim.SGD([*model.parameters(), temperature], lr=0.1))
+
+
+@pytest.mark.parametrize(("global_batch", "micro_batch"), [(4, None), (5, 2)])
+def test_batch_norm_never_meets_a_single_example(
+    tmp_path: Path, global_batch: int, micro_batch: int | None
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    data = TensorDataset(torch.randn(9, 3), torch.randint(0, 2, (9,)))
+    with pytest.raises(SettingError, match=r"train\.global_batch: .* single example"):
+        sf.train(
+            model, data, global_batch=global_batch, micro_batch=micro_batch, output=tmp_path, track=False
+        )
+    assert not list(tmp_path.iterdir())

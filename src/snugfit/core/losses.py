@@ -12,7 +12,7 @@ from torch import Tensor
 
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import DataError, SettingError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,12 @@ def find_loss(loss: str | Loss) -> Loss:
 
 def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> LossTerms:
     """Terms whose weighted mean is what the torch module gives with reduction 'mean'."""
+    if not isinstance(module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
+        if logits.shape != labels.shape and logits.numel() == labels.numel():
+            logits = logits.reshape(labels.shape)  # torch would spread (rows, 1) and (rows,) to (rows, rows)
+        return LossTerms(module(logits, labels))
     values = module(logits, labels)
-    if not isinstance(module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)) or labels.is_floating_point():
+    if labels.is_floating_point():
         return LossTerms(values)
     counted = labels != module.ignore_index
     weights = counted.to(_wide(values.dtype))
@@ -171,6 +175,11 @@ def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> Lo
 
 
 def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
+    if labels.shape != logits.shape[:-1]:
+        raise DataError(
+            f"loss: labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: there is one "
+            "label for each row, or for each token."
+        )
     counted = labels != IGNORE_INDEX
     # a NaN in an ignored position would come back through log_softmax's backward
     safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0)

@@ -178,7 +178,7 @@ class _Fetch:
 
     def __call__(self, keys: Sequence[Key]) -> Batch:
         indices = [index for _, index in keys]
-        if type(self._dataset) is TensorDataset:
+        if type(self._dataset) is TensorDataset and self._collate is default_collate:
             rows = torch.tensor(indices)
             return Batch.of(tuple(tensor[rows] for tensor in self._dataset.tensors), ids=indices)
         with _kept_randomness():

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
+from snugfit.core.batch import split
 from snugfit.core.composition import check
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
@@ -60,6 +61,7 @@ def assemble(
     if job.patience is not None and material.validation is None:
         raise SettingError("early_stopping.patience: needs data to be measured on. Give data.validation.")
     examples = len(material.train)
+    _check_batch_norm(material.model, job, plan, examples)
     pin = plan.device.startswith("cuda")
 
     def loader(dataset: Any, batch: int, shuffle: bool) -> Loader:
@@ -135,6 +137,20 @@ def check_dataset(setting: str, dataset: Any) -> None:
         )
     if len(dataset) == 0:
         raise DataError(f"{setting}: holds no examples.")
+
+
+def _check_batch_norm(model: nn.Module, job: Job, plan: Plan, examples: int) -> None:
+    """Refuse a run that would come to a batch of one example, of which batch norm has no statistics."""
+    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return
+    last = examples % job.global_batch or job.global_batch
+    for rows in (min(job.global_batch, examples), last):
+        if min(len(part) for part in split(rows, plan.micro_batch)) == 1:
+            raise SettingError(
+                f"train.global_batch: a window of {rows} of the {examples} examples would be run with a single example in a "
+                f"micro-batch (plan.micro_batch: {plan.micro_batch}), and the model has batch norm, which needs two. Choose "
+                "another global batch or micro-batch."
+            )
 
 
 def find_device(setting: str) -> str:

@@ -42,7 +42,7 @@ class Step:
     """Turns windows into updates: `result = step(batch)`.
 
     Args:
-        model: any module; its parameters say which device the step runs on.
+        model: any module; put in training mode here (set parts to eval mode afterwards to keep them so). Its parameters say which device the step runs on.
         optimizer: a torch optimizer, or a technique such as `AdamW(learning_rate=1e-3)`.
         loss: `(outputs, batch) -> unreduced losses or LossTerms`, a torch loss module with reduction 'none', or the name
             of a built-in one.
@@ -87,6 +87,7 @@ class Step:
                 "model: has no parameter that requires a gradient, so there is nothing to train."
             )
         self.device = self.parameters[0].device
+        self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
         self.micro_batch = micro_batch
         self.seed = seed
         self.nominal = nominal
@@ -109,7 +110,7 @@ class Step:
 
     def _train_step(self, window: Batch) -> StepResult:
         self._set_hyperparameters()
-        if not self.model.training:  # a model from a hub arrives in eval mode
+        if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
         buffers = None if self._buffers is None else self._buffers.copy()
         self._passes = 0
@@ -139,6 +140,10 @@ class Step:
             return self._forward(self.model, batch.data)
         args, kwargs = inputs_of(batch.data)
         return self.model(*args, **kwargs)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within, the model has the weights that techniques keep for evaluation, such as an average; else its own."""
+        return self.seams.weights(self.model)
 
     def one_pass(self) -> AbstractContextManager[None]:
         """Around each pass over the window: buffers, such as batch norm's statistics, keep the first pass only."""
@@ -213,9 +218,14 @@ def _optimizer(
         if make is not None:
             raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
         own = {id(parameter) for parameter in model.parameters()}
-        if not any(id(parameter) in own for group in given.param_groups for parameter in group["params"]):
+        foreign = sum(
+            id(parameter) not in own for group in given.param_groups for parameter in group["params"]
+        )
+        if foreign:
             raise SettingError(
-                "optimizer: holds no parameter of the model, so nothing would train. Make it from model.parameters()."
+                f"optimizer: {foreign} of its parameters are not of the model, so their gradients would be neither divided nor "
+                "cleared, and no checkpoint would hold them. Make it from model.parameters(); put parameters of the loss "
+                "into the model."
             )
         return given
     if make is None:

@@ -19,7 +19,7 @@ from snugfit.core.losses import (
     mse,
     over_batches,
 )
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
 
 IGNORED = -100
 NAN = math.nan
@@ -209,3 +209,16 @@ def test_logits_are_found_in_what_models_return() -> None:
     assert all(logits_of(found) is logits for found in (logits, Output(), {"logits": logits}, (logits, None)))
     with pytest.raises(SettingError, match="no logits in tuple"):
         logits_of(("text",))
+
+
+@pytest.mark.parametrize("module", [torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss])
+def test_an_elementwise_torch_loss_does_not_spread_rows_over_rows(module: type[torch.nn.Module]) -> None:
+    outputs, labels = torch.randn(4, 1), torch.randn(4)
+    terms = find_loss(module(reduction="none"))(outputs, (None, labels))
+    assert terms.values.shape == (4,)
+    assert torch.equal(terms.values, module(reduction="none")(outputs[:, 0], labels))
+
+
+def test_labels_that_do_not_fit_the_logits_are_refused_with_both_shapes() -> None:
+    with pytest.raises(DataError, match=r"\(4, 1\) do not fit logits of shape \(4, 2\)"):
+        cross_entropy(torch.randn(4, 2), (None, torch.zeros(4, 1, dtype=torch.long)))

@@ -238,3 +238,12 @@ def test_a_transfer_that_breaks_off_is_the_same_error(
     with pytest.raises(WorkerDied, match=type(broken).__name__) as raised:
         next(loader(workers=1).windows(0, 2))
     assert isinstance(raised.value, SnugfitError)
+
+
+def test_a_collate_of_ones_own_is_used_for_a_tensor_dataset_too() -> None:
+    dataset = torch.utils.data.TensorDataset(torch.arange(4.0), torch.arange(4))
+    loader = Loader(
+        dataset, Order(4, 4, shuffle=False), lambda rows: {"x": torch.stack([x for x, _ in rows]) + 1}
+    )
+    (window,) = loader.windows(0, 1)
+    assert window.data["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
