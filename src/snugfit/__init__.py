@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from snugfit.errors import UserError as UserError
     from snugfit.recipe import Recipe as Recipe
     from snugfit.recipe import load_recipe as load_recipe
-    from snugfit.techniques.learning.adamw import AdamW as AdamW
-    from snugfit.techniques.learning.clip_norm import ClipNorm as ClipNorm
-    from snugfit.techniques.learning.constant import Constant as Constant
-    from snugfit.techniques.learning.cosine import Cosine as Cosine
-    from snugfit.techniques.learning.ema import EMA as EMA
-    from snugfit.techniques.learning.flat_cosine import FlatCosine as FlatCosine
-    from snugfit.techniques.learning.gradient_cache import GradientCache as GradientCache
-    from snugfit.techniques.learning.hard_examples import HardExamples as HardExamples
-    from snugfit.techniques.learning.label_smoothing import LabelSmoothing as LabelSmoothing
-    from snugfit.techniques.learning.linear import Linear as Linear
-    from snugfit.techniques.learning.sam import SAM as SAM
-    from snugfit.techniques.learning.sgd import SGD as SGD
-    from snugfit.techniques.numerics.bf16 import BF16 as BF16
     from snugfit.training.loop import RunResult as RunResult
     from snugfit.training.step import Step as Step
     from snugfit.training.step import StepResult as StepResult
@@ -61,17 +48,16 @@ _HOMES = {
 
 __all__ = sorted([*_HOMES, "techniques"])
 
-if not TYPE_CHECKING:  # type checkers know the names from the imports above, and so see a misspelt one
 
-    def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            found = getattr(import_module(_HOMES[name]), name)
-        elif name == "techniques":
-            found = import_module("snugfit.techniques")
-        else:
-            found = _technique(name)
-        globals()[name] = found
-        return found
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    elif name == "techniques":
+        found = import_module("snugfit.techniques")
+    else:
+        found = _technique(name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.technique import Technique
+from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
 from snugfit.models.bundle import save_bundle
@@ -95,8 +95,14 @@ def train(
         patience=patience,
         checkpoint_every=checkpoint_every,
     )
-    plan = Plan(micro_batch=micro_batch, device=find_device(device), num_workers=num_workers)
     all_techniques = [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
+    numerics = [each.card.name for each in all_techniques if each.card.family is Family.NUMERICS]
+    plan = Plan(
+        micro_batch=micro_batch,
+        numerics=" ".join(numerics) or "fp32",
+        device=find_device(device),
+        num_workers=num_workers,
+    )
     if optimizer is None and not any("optimizer" in technique.card.seams for technique in techniques):
         all_techniques.insert(0, find("adamw")())
     check_settings(job, plan, all_techniques, metric_map)

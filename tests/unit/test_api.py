@@ -369,3 +369,24 @@ def test_batch_norm_never_meets_a_single_example(
             model, data, global_batch=global_batch, micro_batch=micro_batch, output=tmp_path, track=False
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_a_metric_may_not_take_the_name_of_the_loss(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(8, 3), torch.randint(0, 2, (8,)))
+    with pytest.raises(SettingError, match="'loss' is always evaluated"):
+        sf.train(
+            nn.Linear(3, 2),
+            data,
+            validation=0.25,
+            metrics={"loss": lambda outputs, batch: outputs[:, 0]},
+            output=tmp_path,
+            track=False,
+        )
+
+
+def test_the_run_tells_its_numerics(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(8, 3), torch.randint(0, 2, (8,)))
+    result = sf.train(
+        nn.Linear(3, 2), data, techniques=[sf.BF16()], epochs=1, device="cpu", output=tmp_path, track=False
+    )
+    assert read_events(Path(result.run_dir) / "events.jsonl")[0]["plan"]["numerics"] == "bf16"

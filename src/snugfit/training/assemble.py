@@ -106,6 +106,10 @@ def check_settings(
         SettingError: an unknown metric, device or numerics.
     """
     check(techniques)
+    if "loss" in metrics:
+        raise SettingError(
+            "evaluate.metrics: 'loss' is always evaluated. Remove it, or give your metric another name."
+        )
     check_metrics(metric for metric in metrics.values() if isinstance(metric, str))
     monitored(job.best, metrics)
     if plan.num_workers < 0:
