@@ -82,3 +82,34 @@ def test_a_part_that_arrives_in_eval_mode_is_trained_in_training_mode() -> None:
     assert model.training
     Step(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert all(module.training for module in model.modules())
+
+
+class Cached(torch.nn.Module):
+    """A linear layer with a cache that grows with the longest batch, as rotary embeddings have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+        self.register_buffer("cache", torch.zeros(1), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.cache.shape[0] < inputs.shape[0]:
+            self.cache = torch.zeros(inputs.shape[0])
+        return self.layer(inputs)
+
+
+def test_a_cache_that_grows_is_neither_saved_nor_in_the_way() -> None:
+    def make() -> Step:
+        torch.manual_seed(0)
+        model = Cached()
+        return Step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    first, second = make(), make()
+    batch = (torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    assert not first(
+        (torch.full((2, 3), torch.nan), batch[1][:2])
+    ).applied  # grows in a window that is refused
+    first(batch)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.model.layer.weight, first.model.layer.weight)
+    assert second(batch).loss == first(batch).loss

@@ -19,9 +19,11 @@ class Buffers:
         return [buffer.detach().clone() for buffer in self._model.buffers()]
 
     def restore(self, copies: list[Tensor]) -> None:
+        """Put the copies back; a cache that has another shape by now is left as it is."""
         with torch.no_grad():
             for buffer, copy in zip(self._model.buffers(), copies, strict=True):
-                buffer.copy_(copy)
+                if buffer.shape == copy.shape:
+                    buffer.copy_(copy)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

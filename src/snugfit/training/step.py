@@ -187,9 +187,11 @@ class Step:
         self.progress.load_state_dict(state["progress"])
 
     def _named_tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        # a buffer that is not persistent is a cache, which may have grown: it is made again and not saved
+        saved = self.model.state_dict(keep_vars=True)
         return {
             "parameters": {name: p.detach() for name, p in self.model.named_parameters()},
-            "buffers": {name: b.detach() for name, b in self.model.named_buffers()},
+            "buffers": {name: b.detach() for name, b in self.model.named_buffers() if name in saved},
         }
 
     def _set_hyperparameters(self) -> None:
