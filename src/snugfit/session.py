@@ -108,6 +108,7 @@ def run_session(
     folder = training.folder
     if resume:
         training.restore()
+    training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
     events("run", **header)
     for note in notes:

@@ -30,7 +30,10 @@ def result_of(output: Path) -> dict[str, Any]:
 
 
 def state(output: Path) -> dict[str, Any]:
-    return checkpoint.load_newest(run_dir(output) / "checkpoints").parts
+    """All of the newest checkpoint but its description, which names the plan: another plan gives the same state."""
+    parts = checkpoint.load_newest(run_dir(output) / "checkpoints").parts
+    assert parts["run"].pop("description")
+    return parts
 
 
 def told(output: Path) -> list[tuple[Any, ...]]:

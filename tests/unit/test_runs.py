@@ -175,6 +175,13 @@ def test_a_label_not_seen_in_training_is_named(tmp_path: Path, finished: Any) ->
         evaluate_run(finished.run_dir, str(tmp_path / "new.csv"))
 
 
+def test_a_checkpoint_found_alone_says_what_made_it(finished: Any) -> None:
+    described = load_newest(Path(finished.run_dir) / "checkpoints").parts["run"]["description"]
+    assert described["recipe"]["name"] == "films"
+    assert described["plan"]["micro_batch"] == 4
+    assert described["versions"]["torch"] == torch.__version__
+
+
 def test_events_tell_the_whole_run(finished: Any) -> None:
     events = read_events(Path(finished.run_dir) / "events.jsonl")
     kinds = [event["event"] for event in events]

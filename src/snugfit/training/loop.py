@@ -59,6 +59,7 @@ class Training:
 
     Args:
         save_best: writes the model, with the weights that were scored, and this description into a folder.
+        description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, such as the data's sha256; kept in each checkpoint.
     """
 
@@ -71,6 +72,7 @@ class Training:
     emit: Emit
     save_best: Callable[[Path, Mapping[str, Any]], None]
     identity: Mapping[str, Any] = field(default_factory=dict)
+    description: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self) -> None:
@@ -122,6 +124,7 @@ class Training:
                 "watch": self.watch.state_dict(),
                 "last_metrics": self._last_metrics,
                 "identity": dict(self.identity),
+                "description": dict(self.description),
             },
             **{f"techniques/{name}": part for name, part in state["techniques"].items()},
         }
