@@ -12,6 +12,7 @@ VOCABULARY = 11
 WIDTH = 8
 FEATURES = 3
 LONGEST = 9
+IMAGE = 8
 
 
 class Reader(nn.Module):
@@ -65,6 +66,42 @@ class Normed(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         logits: Tensor = self.body(numbers)
+        return logits
+
+
+class Viewer(nn.Module):
+    """A tiny residual net on images of any size, with dropout, tied weights and a statistic of what went through it."""
+
+    rows_seen: Tensor
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, padding=1))] * 2)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("rows_seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if self.training:
+            self.rows_seen += pixels.shape[0]
+        hidden = self.stem(pixels)
+        for block in self.blocks:
+            hidden = hidden + block(F.gelu(hidden))
+        logits: Tensor = self.head(self.dropout(hidden.mean(dim=(2, 3))))
+        return logits
+
+
+class NormedViewer(nn.Module):
+    """A convolutional net with batch norm."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(dropout))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(pixels).mean(dim=(2, 3)))
         return logits
 
 

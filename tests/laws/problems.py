@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,11 +13,22 @@ from torch import Tensor, nn
 
 from snugfit.core.composition import check
 from snugfit.core.losses import Loss, LossTerms
-from snugfit.core.technique import Family, Stage, Technique
+from snugfit.core.technique import Family, Kind, Stage, Technique
 from snugfit.errors import PlanConflict
 from snugfit.techniques import discover
 from snugfit.training.step import Forward, Step
-from tests.laws.models import FEATURES, LONGEST, VOCABULARY, WIDTH, Normed, Reader, contrastive
+from tests.laws.models import (
+    FEATURES,
+    IMAGE,
+    LONGEST,
+    VOCABULARY,
+    WIDTH,
+    Normed,
+    NormedViewer,
+    Reader,
+    Viewer,
+    contrastive,
+)
 
 TOTAL_UPDATES = 5
 WINDOW_ROWS = (7, 7, 5)  # the last one of an epoch is partial
@@ -53,15 +64,28 @@ def reader(techniques: Sequence[Technique]) -> Problem:
     return Problem("reader", lambda p: Reader(p), _texts(per_token=True), "cross_entropy")
 
 
+def viewer(techniques: Sequence[Technique]) -> Problem:
+    """The convolutional net."""
+    return Problem("viewer", Viewer, _images("pixels"), _loss_of_rows(techniques))
+
+
 def normed(techniques: Sequence[Technique]) -> Problem:
-    """The MLP with batch norm."""
-    return Problem("normed", Normed, _numbers, _rows_against_rows if couples(techniques) else "cross_entropy")
+    """A net with batch norm: an MLP, or a convolutional one where images are asked for."""
+    if takes_images(techniques):
+        return Problem("normed", NormedViewer, _images("pixels"), _loss_of_rows(techniques))
+    return Problem("normed", Normed, _numbers, _loss_of_rows(techniques))
+
+
+def vit(techniques: Sequence[Technique]) -> Problem:
+    """A stock vision transformer."""
+    windows = _images("pixel_values")
+    return Problem("vit", _vit, windows, _loss_of_rows(techniques), forward=_of_any_size)
 
 
 def bert(techniques: Sequence[Technique]) -> Problem:
     """A stock encoder for text classification."""
-    loss = _rows_against_rows if couples(techniques) else "cross_entropy"
-    return Problem("bert", _bert, _classified(labels_per_token=False), loss, floats=False)
+    windows = _classified(labels_per_token=False)
+    return Problem("bert", _bert, windows, _loss_of_rows(techniques), floats=False)
 
 
 def gpt2(techniques: Sequence[Technique]) -> Problem:
@@ -72,9 +96,38 @@ def gpt2(techniques: Sequence[Technique]) -> Problem:
     return Problem("gpt2", _gpt2, _classified(labels_per_token=True), "causal_lm", floats=False)
 
 
+def main(techniques: Sequence[Technique]) -> Problem:
+    """Somebody's own module that suits the techniques: the transformer, or the convolutional net for images."""
+    return viewer(techniques) if takes_images(techniques) else reader(techniques)
+
+
+Maker = Callable[[Sequence[Technique]], Problem]
+
+
+def suitable(techniques: Sequence[Technique]) -> list[Maker]:
+    """Somebody's own module and the stock models whose examples the techniques can work on."""
+    return [viewer, vit] if takes_images(techniques) else [reader, bert, gpt2]
+
+
+def with_batch_norm(techniques: Sequence[Technique]) -> list[Maker]:
+    """The nets with batch norm; none of them reads text."""
+    return [] if any(technique.card.kind is Kind.TOKENS for technique in techniques) else [normed]
+
+
+def cases(
+    given: Sequence[tuple[Technique, ...]], *kinds: Callable[[Sequence[Technique]], list[Maker]]
+) -> list[tuple[Maker, tuple[Technique, ...]]]:
+    """Each combination with each problem of these kinds."""
+    return [(make, techniques) for techniques in given for kind in kinds for make in kind(techniques)]
+
+
+def takes_images(techniques: Sequence[Technique]) -> bool:
+    return any(technique.card.kind in (Kind.IMAGES, Kind.NUMBERS) for technique in techniques)
+
+
 def couples(techniques: Sequence[Technique]) -> bool:
     """Whether one of them serves losses that compare the rows of a window."""
-    return any(technique.card.stage is Stage.COUPLING for technique in techniques)
+    return any(Stage.COUPLING in technique.card.stages for technique in techniques)
 
 
 def examples() -> list[Technique]:
@@ -101,13 +154,9 @@ def together() -> tuple[Technique, ...]:
     return chosen
 
 
-def combinations() -> list[tuple[Technique, ...]]:
-    """Every legal pair, and as many as compose."""
-    return [*legal_pairs(), together()]
-
-
-def singles_and_combinations() -> list[tuple[Technique, ...]]:
-    return [*singles(), *combinations()]
+def singles_and_together() -> list[tuple[Technique, ...]]:
+    """Each alone, and as many as compose; the pairs are in test_matrix.py."""
+    return [*singles(), together()]
 
 
 def is_legal(techniques: Sequence[Technique]) -> bool:
@@ -122,6 +171,8 @@ def name_of(techniques: object) -> str | None:
     """Names joined, for the ids of tests."""
     if isinstance(techniques, Technique):
         return techniques.card.name
+    if callable(techniques):
+        return techniques.__name__
     if not isinstance(techniques, tuple):
         return None
     if len(techniques) > 2:
@@ -224,7 +275,8 @@ def cast(window: Window, dtype: torch.dtype) -> Window:
 def poisoned(window: Window, value: float) -> Window:
     """The window with `value` in the floating inputs of its last row."""
     window = copy.deepcopy(window)
-    floating = window["context"]["numbers"]["features"] if "context" in window else window["numbers"]
+    entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
+    floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
     floating[-1] = value
     return window
 
@@ -305,6 +357,24 @@ def _numbers(rows: Sequence[int]) -> list[Window]:
     ]
 
 
+def _images(name: str) -> Callable[[Sequence[int]], list[Window]]:
+    def make(rows: Sequence[int]) -> list[Window]:
+        source = torch.Generator().manual_seed(13)
+        return [
+            {
+                name: torch.randn(count, 1, IMAGE, IMAGE, generator=source),
+                "labels": torch.randint(0, 3, (count,), generator=source),
+            }
+            for count in rows
+        ]
+
+    return make
+
+
+def _loss_of_rows(techniques: Sequence[Technique]) -> str | Loss:
+    return _rows_against_rows if couples(techniques) else "cross_entropy"
+
+
 def _classified(labels_per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
     def make(rows: Sequence[int]) -> list[Window]:
         made = _texts(per_token=labels_per_token)(rows)
@@ -351,6 +421,28 @@ def _bert(dropout: float) -> nn.Module:
     return BertForSequenceClassification(config)
 
 
+def _of_any_size(model: nn.Module, data: Any) -> Any:
+    return model(pixel_values=data["pixel_values"], interpolate_pos_encoding=True)
+
+
+def _vit(dropout: float) -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=IMAGE,
+        patch_size=2,
+        num_channels=1,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=2 * WIDTH,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=3,
+    )
+    return ViTForImageClassification(config)
+
+
 def _gpt2(dropout: float) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -365,7 +457,3 @@ def _gpt2(dropout: float) -> nn.Module:
         attn_pdrop=dropout,
     )
     return GPT2LMHeadModel(config)
-
-
-def with_features(problem: Problem, **changes: Any) -> Problem:
-    return replace(problem, **changes)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.technique import Technique
@@ -13,9 +16,9 @@ from tests.laws import problems
 from tests.laws.problems import make_step
 
 
-@pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
+@pytest.mark.parametrize("techniques", problems.singles_and_together(), ids=problems.name_of)
 def test_a_models_own_statistic_counts_each_row_once(techniques: tuple[Technique, ...]) -> None:
-    problem = problems.reader(techniques)
+    problem = problems.main(techniques)
     step = make_step(problem, techniques, micro_batch=2)
     rows = 0
     for window in problem.windows():
@@ -24,40 +27,63 @@ def test_a_models_own_statistic_counts_each_row_once(techniques: tuple[Technique
         assert int(step.model.rows_seen) == rows
 
 
-@pytest.mark.parametrize("techniques", problems.singles_and_combinations(), ids=problems.name_of)
+@pytest.mark.parametrize(
+    ("make", "techniques"),
+    problems.cases(problems.singles_and_together(), problems.with_batch_norm),
+    ids=problems.name_of,
+)
 @pytest.mark.parametrize("micro_batch", [None, 4])
 def test_batch_norm_keeps_the_statistics_of_one_pass_at_the_weights_before_the_update(
-    techniques: tuple[Technique, ...], micro_batch: int | None
+    make: problems.Maker, techniques: tuple[Technique, ...], micro_batch: int | None
 ) -> None:
-    problem = problems.normed(techniques)
+    problem = make(techniques)
     step = make_step(problem, techniques, micro_batch=micro_batch)
     norm = step.model.body[1]
-    for number, window in enumerate(problem.windows()):
-        linear = step.model.body[0]
-        mean, variance = by_hand(
-            F.linear(window["numbers"], linear.weight, linear.bias).detach(),
-            norm.running_mean.clone(),
-            norm.running_var.clone(),
-            micro_batch,
-        )
-        assert step(window).applied
-        # float64 against the same formula in another order of summation
-        torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-14)
-        torch.testing.assert_close(norm.running_var, variance, rtol=1e-12, atol=1e-14)
-        assert int(norm.num_batches_tracked) == (number + 1) * (1 if micro_batch is None else 2)
+    passes = 1 if micro_batch is None else 2
+    with normalised(*step.model.body[:2]) as inputs:
+        for number, window in enumerate(problem.windows()):
+            mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+            before = {name: value.clone() for name, value in step.model.body[0].state_dict().items()}
+            del inputs[:]
+            assert step(window).applied
+            assert sum(len(part.values) for part in inputs[:passes]) == len(window["labels"])
+            for part in inputs[:passes]:
+                assert all(torch.equal(part.weights[name], before[name]) for name in before)
+                mean, variance = by_hand(part.values, mean, variance)
+            # float64 against the same formula in another order of summation
+            torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(norm.running_var, variance, rtol=1e-12, atol=1e-14)
+            assert int(norm.num_batches_tracked) == (number + 1) * passes
 
 
-def by_hand(inputs: Tensor, mean: Tensor, variance: Tensor, micro_batch: int | None) -> tuple[Tensor, Tensor]:
-    """Ioffe & Szegedy 2015, with torch's momentum of 0.1 and unbiased variance; 7 rows are cut 4 + 3, 5 rows 3 + 2."""
-    parts = (
-        [inputs]
-        if micro_batch is None
-        else [inputs[: (len(inputs) + 1) // 2], inputs[(len(inputs) + 1) // 2 :]]
-    )
-    for part in parts:
-        mean = 0.9 * mean + 0.1 * part.mean(dim=0)
-        variance = 0.9 * variance + 0.1 * part.var(dim=0, unbiased=True)
-    return mean, variance
+@dataclass(frozen=True)
+class Normalised:
+    """What batch norm was given, and the weights of the layer before it at that time."""
+
+    values: Tensor
+    weights: dict[str, Tensor]
+
+
+@contextmanager
+def normalised(layer: torch.nn.Module, norm: torch.nn.Module) -> Iterator[list[Normalised]]:
+    """Record what goes from the layer into batch norm."""
+    found: list[Normalised] = []
+
+    def note(module: torch.nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
+        weights = {name: value.clone() for name, value in layer.state_dict().items()}
+        found.append(Normalised(inputs[0].detach().clone(), weights))
+
+    hook = norm.register_forward_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def by_hand(inputs: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Ioffe & Szegedy 2015, with torch's momentum of 0.1 and unbiased variance, over all but the channels."""
+    channels = inputs.transpose(0, 1).flatten(1)
+    return 0.9 * mean + 0.1 * channels.mean(dim=1), 0.9 * variance + 0.1 * channels.var(dim=1, unbiased=True)
 
 
 def test_a_module_that_is_frozen_in_eval_mode_stays_so() -> None:

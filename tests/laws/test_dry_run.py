@@ -19,7 +19,7 @@ from tests.laws.problems import Problem, make_step
 
 @pytest.mark.parametrize("techniques", [*problems.singles(), problems.together()], ids=problems.name_of)
 def test_a_step_asks_no_tensor_for_its_value_but_through_read(techniques: tuple[Technique, ...]) -> None:
-    problem = problems.reader(techniques)
+    problem = problems.main(techniques)
     window = problem.windows(torch.float32)[0]
     with FakeTensorMode() as mode:
         assert fake_step(problem, techniques)(fake_batch(window, mode)).applied
@@ -27,7 +27,7 @@ def test_a_step_asks_no_tensor_for_its_value_but_through_read(techniques: tuple[
 
 @pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
 def test_a_dry_run_leaves_nothing_fake_behind_for_a_real_run(techniques: tuple[Technique, ...]) -> None:
-    problem = problems.reader(techniques)
+    problem = problems.main(techniques)
     windows = problem.windows(torch.float32)
     for _ in range(2):
         with FakeTensorMode() as mode:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -18,24 +16,35 @@ CHANGING = [*problems.of_family(Family.PLACEMENT), *problems.of_family(Family.NU
 
 
 def partners(technique: Technique) -> list[tuple[Technique, ...]]:
-    """What it can be combined with, and nothing."""
-    return [(), *((other,) for other in problems.examples() if problems.is_legal((technique, other)))]
+    """What it can be combined with."""
+    return [(other,) for other in problems.examples() if problems.is_legal((technique, other))]
 
 
 CASES = [(technique, others) for technique in CHANGING for others in partners(technique)]
 
 
+ALONE = [(technique, make) for technique in CHANGING for make in problems.suitable((technique,))]
+
+
 @pytest.mark.parametrize(("technique", "others"), CASES, ids=problems.name_of)
-@pytest.mark.parametrize("problem", [problems.reader, problems.bert, problems.gpt2])
+def test_beside_another_technique_it_leaves_the_gradient_the_same(
+    technique: Technique, others: tuple[Technique, ...]
+) -> None:
+    leaves_the_gradient(problems.main((technique, *others)), technique, others, micro_batch=3)
+
+
+@pytest.mark.parametrize(("technique", "make"), ALONE, ids=problems.name_of)
 @pytest.mark.parametrize("micro_batch", [None, 3])
 def test_with_and_without_it_the_gradient_is_the_same(
-    problem: Callable[[tuple[Technique, ...]], Problem],
-    technique: Technique,
-    others: tuple[Technique, ...],
-    micro_batch: int | None,
+    technique: Technique, make: problems.Maker, micro_batch: int | None
+) -> None:
+    leaves_the_gradient(make((technique,)), technique, (), micro_batch)
+
+
+def leaves_the_gradient(
+    given: Problem, technique: Technique, others: tuple[Technique, ...], micro_batch: int | None
 ) -> None:
     dtype, tolerance = TOLERANCE[technique.card.family]
-    given = problem(others)
     window = given.windows(dtype)[0]
     plain = make_step(given, others, dtype=dtype)
     changed = make_step(given, (technique, *others), dtype=dtype, micro_batch=micro_batch)

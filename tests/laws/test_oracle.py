@@ -37,7 +37,7 @@ def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro
     oracle = importlib.import_module(f"tests.oracles.{technique.card.name}")
     tolerance = getattr(oracle, "RELATIVE_TOLERANCE", TOLERANCE)
     dtype = torch.float64 if tolerance == TOLERANCE else torch.float32
-    problem = problems.reader((technique,))
+    problem = problems.main((technique,))
     windows = problem.windows(dtype, ROWS)
     step = make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=0.0)
     losses = [step(window).loss for window in windows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,17 +15,12 @@ from tests.laws.problems import Problem, Window, differences, make_step, poisone
 ROWS = (5, 5, 5, 5, 3)
 
 
-@pytest.mark.parametrize("techniques", problems.combinations(), ids=problems.name_of)
-def test_a_resumed_run_is_the_uninterrupted_one_under_several_techniques(
-    techniques: tuple[Technique, ...],
-) -> None:
-    stopping_changes_nothing(problems.reader(techniques), techniques, stops=[3])
+CASES = problems.cases(problems.singles_and_together(), problems.suitable, problems.with_batch_norm)
 
 
-@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
-@pytest.mark.parametrize("problem", [problems.reader, problems.normed, problems.bert, problems.gpt2])
-def test_a_resumed_run_is_the_uninterrupted_one_under_one_technique(
-    problem: Callable[[tuple[Technique, ...]], Problem], techniques: tuple[Technique, ...]
+@pytest.mark.parametrize(("problem", "techniques"), CASES, ids=problems.name_of)
+def test_a_resumed_run_is_the_uninterrupted_one(
+    problem: problems.Maker, techniques: tuple[Technique, ...]
 ) -> None:
     stopping_changes_nothing(problem(techniques), techniques, stops=[1, 2, 3, 4])
 
@@ -35,7 +29,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_under_one_technique(
 def test_a_state_of_other_techniques_is_refused_and_leaves_no_trace(
     techniques: tuple[Technique, ...],
 ) -> None:
-    problem = problems.reader(())
+    problem = problems.main(techniques)
     step = make_step(problem, techniques)
     plain = make_step(problem, (), model_seed=2)
     for window in problem.windows()[: 0 if problems.couples(techniques) else 1]:

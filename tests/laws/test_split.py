@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -15,24 +13,19 @@ from tests.laws.problems import Problem, Window, make_step, relative_error
 TOLERANCE = 1e-10
 
 
-@pytest.mark.parametrize("techniques", problems.combinations(), ids=problems.name_of)
-def test_any_split_of_a_window_gives_the_same_update_under_several_techniques(
-    techniques: tuple[Technique, ...],
-) -> None:
-    agree_for_every_split(problems.reader(techniques), techniques, micro_batches=[3])
+CASES = problems.cases(problems.singles_and_together(), problems.suitable)
 
 
-@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
-@pytest.mark.parametrize("problem", [problems.reader, problems.bert, problems.gpt2])
-def test_any_split_of_a_window_gives_the_same_update_under_one_technique(
-    problem: Callable[[tuple[Technique, ...]], Problem], techniques: tuple[Technique, ...]
+@pytest.mark.parametrize(("problem", "techniques"), CASES, ids=problems.name_of)
+def test_any_split_of_a_window_gives_the_same_update(
+    problem: problems.Maker, techniques: tuple[Technique, ...]
 ) -> None:
     agree_for_every_split(problem(techniques), techniques, micro_batches=[1, 2, 4, 6])
 
 
 @pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
 def test_the_nominal_weight_only_moves_the_range(techniques: tuple[Technique, ...]) -> None:
-    problem = problems.reader(techniques)
+    problem = problems.main(techniques)
     window = problem.windows()[0]
     steps = [make_step(problem, techniques, micro_batch=3, nominal=nominal) for nominal in (1.0, 1000.0)]
     one, other = (step(window) for step in steps)

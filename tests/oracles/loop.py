@@ -74,7 +74,9 @@ def row_losses(model: nn.Module, window: Window) -> tuple[list[Tensor], list[int
     """For each row the sum of the losses of its labels, and their number."""
     losses, counts = [], []
     for row in rows(window):
-        logits = forward(model, row)["logits"][0]
+        outputs = forward(model, row)
+        logits = (outputs if isinstance(outputs, Tensor) else outputs["logits"])[0]
+        logits = logits.reshape(-1, logits.shape[-1])
         labels = row["labels"].reshape(-1)
         summed = torch.zeros((), dtype=logits.dtype)
         count = 0
@@ -122,8 +124,11 @@ def contrastive_gradient(model: nn.Module, window: Window) -> tuple[Named, float
 
 def rows(window: Window) -> list[Window]:
     """The rows one by one, each at its own length."""
+    count = len(window["labels"])
+    if "input_ids" not in window:
+        return [take(window, [row]) for row in range(count)]
     found = []
-    for row in range(len(window["labels"])):
+    for row in range(count):
         length = int(window["attention_mask"][row].sum())
         labels = window["labels"][row : row + 1]
         found.append(
@@ -143,6 +148,8 @@ def rows(window: Window) -> list[Window]:
 def take(window: Window, chosen: Sequence[int]) -> Window:
     """The chosen rows, padded as they were."""
     places = torch.tensor(list(chosen))
+    if "context" not in window:
+        return {name: tensor[places] for name, tensor in window.items()}
     return {
         "input_ids": window["input_ids"][places],
         "attention_mask": window["attention_mask"][places],

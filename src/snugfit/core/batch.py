@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.tree import leaves, map_tree
-from snugfit.errors import DataError
+from snugfit.errors import DataError, SettingError
 
 LABELS = "labels"
 IGNORE_INDEX = -100
@@ -41,7 +41,7 @@ class Batch:
     `data` is the user's own structure. `ids` are the example ids, `positions` the rows' places in their
     window, `lengths` the unpadded lengths (host integers, None when unknown), `padded` the width of the token
     tensors, 0 where cutting their padding is not known to be safe; `extras` are what techniques let travel with
-    the rows: tensors with one entry a row.
+    the rows: tensors with one entry a row; rows stay together in micro-batches by groups of `group`.
     """
 
     data: Any
@@ -50,6 +50,7 @@ class Batch:
     lengths: tuple[int, ...] | None = None
     padded: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict)
+    group: int = 1
 
     @classmethod
     def of(cls, data: Any, ids: Sequence[int] = ()) -> Batch:
@@ -109,6 +110,7 @@ class Batch:
             lengths=lengths,
             padded=padded,
             extras={name: map_tree(take, value) for name, value in self.extras.items()},
+            group=self.group,
         )
 
     def with_extras(self, **extras: Any) -> Batch:
@@ -122,17 +124,28 @@ class Batch:
         return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
 
 
-def split(rows: int, micro_batch: int | None) -> list[range]:
-    """Cut `rows` into as few parts of at most `micro_batch` as possible, as even as possible.
+def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
+    """Cut `rows` into as few parts of at most `micro_batch` as possible, as even as possible, between groups.
 
     >>> split(7, 3)
     [range(0, 3), range(3, 5), range(5, 7)]
+    >>> split(7, 3, group=2)
+    [range(0, 2), range(2, 4), range(4, 6), range(6, 7)]
+
+    Raises:
+        SettingError: a group is larger than a micro-batch.
     """
     if micro_batch is None or rows <= micro_batch:
         return [range(rows)]
-    parts = -(-rows // micro_batch)
-    size, larger = divmod(rows, parts)
-    ends = [part * size + min(part, larger) for part in range(parts + 1)]
+    if micro_batch < group:
+        raise SettingError(
+            f"plan.micro_batch: is {micro_batch}, and examples are mixed in groups of {group}, which stay together. Give at "
+            f"least {group}."
+        )
+    groups = -(-rows // group)
+    parts = -(-groups // (micro_batch // group))
+    size, larger = divmod(groups, parts)
+    ends = [min(rows, group * (part * size + min(part, larger))) for part in range(parts + 1)]
     return [range(start, end) for start, end in itertools.pairwise(ends)]
 
 

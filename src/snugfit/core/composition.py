@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.loss_scale import LossScale
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed
-from snugfit.core.technique import BatchLoss, Context, GradientsOf, Stage, Stateful, Technique
+from snugfit.core.technique import (
+    SINGLE_SEAMS,
+    STAGED_SEAMS,
+    BatchLoss,
+    Context,
+    GradientsOf,
+    Kind,
+    Moment,
+    Rate,
+    Stage,
+    Stateful,
+    Technique,
+)
 from snugfit.errors import PlanConflict
-
-_AT_MOST_ONE = ("optimizer", "schedule", "weights")
 
 
 def check(techniques: Sequence[Technique]) -> None:
@@ -36,69 +47,127 @@ def check(techniques: Sequence[Technique]) -> None:
                     raise PlanConflict(
                         f"'{first.name}' and '{second.name}' exclude each other: {first.conflicts[second.name]}"
                     )
-            for seam in _AT_MOST_ONE:
+            for seam in SINGLE_SEAMS:
                 if seam in card.seams and seam in other.seams:
                     raise PlanConflict(
                         f"'{other.name}' and '{card.name}' both give the {seam}, and a run has one. Remove one."
                     )
-            if card.stage is not None and card.stage == other.stage:
+            for stage in card.stages:
+                if stage in other.stages and stage is not Stage.TERM:
+                    raise PlanConflict(
+                        f"'{other.name}' and '{card.name}' both stand at the stage '{stage.name.lower()}' of the seam "
+                        f"'{stage.seam}', which holds one. Remove one."
+                    )
+            kinds = {card.kind, other.kind}
+            if Kind.TOKENS in kinds and kinds & {Kind.IMAGES, Kind.NUMBERS}:
                 raise PlanConflict(
-                    f"'{other.name}' and '{card.name}' both stand at the stage '{card.stage.name.lower()}' of the "
-                    "gradients, which holds one. Remove one."
+                    f"'{other.name}' works on {other.kind} and '{card.name}' on {card.kind}: no examples are both. "
+                    "Remove one."
                 )
+
+
+def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
+    """The techniques by their place in the chain of `seam`; those without one last, as they were given."""
+    if seam not in STAGED_SEAMS:
+        return list(techniques)
+    return sorted(techniques, key=lambda technique: technique.card.stage(seam) or max(Stage))
 
 
 @dataclass(frozen=True)
 class Composition:
-    """The seams of one step: each field is what the step calls."""
+    """The seams of one step: each field or method is what the step calls."""
 
+    names: tuple[str, ...]
     loss: BatchLoss
     gradients: GradientsOf
     coupled: bool
     make_optimizer: Callable[[list[ParameterGroup]], torch.optim.Optimizer] | None
-    schedule: Callable[[int], float] | None
+    schedule: Callable[[int, Mapping[str, Any]], Rate] | None
+    scale: LossScale | None
+    export: Callable[[nn.Module], nn.Module] | None
     states: Mapping[str, Stateful]
     weights_name: str
-    _batches: tuple[tuple[str, Callable[[Batch, torch.Generator], Batch]], ...]
-    _forwards: tuple[Callable[[], AbstractContextManager[Any]], ...]
-    _adjusts: tuple[Callable[[Sequence[nn.Parameter]], Mapping[str, Tensor]], ...]
-    _updateds: tuple[Callable[[nn.Module, Progress], None], ...]
     _weights: Callable[[nn.Module], AbstractContextManager[Any]] | None
+    _groups: tuple[_Named, ...]
+    _begins: tuple[_Named, ...]
+    _batches: tuple[_Named, ...]
+    _forwards: tuple[_Named, ...]
+    _accepts: tuple[_Named, ...]
+    _adjusts: tuple[_Named, ...]
+    _updateds: tuple[_Named, ...]
+    _settles: tuple[_Named, ...]
+    _evaluateds: tuple[_Named, ...]
 
-    def batch(self, window: Batch, seed: int, windows: int) -> Batch:
-        """Transform the whole window; each technique draws from a generator of its own."""
+    def groups(self, groups: list[ParameterGroup]) -> list[ParameterGroup]:
+        """The parameter groups that the optimizer is made from."""
+        for _, regroup in self._groups:
+            groups = regroup(groups)
+        return groups
+
+    @property
+    def regroup(self) -> tuple[str, ...]:
+        """Names of the techniques that need to make parameter groups."""
+        return tuple(name for name, _ in self._groups)
+
+    def begin(self, model: nn.Module, progress: Progress, seed: int) -> None:
+        """Bring the model into the state that the moment asks for."""
+        for name, begin in self._begins:
+            begin(model, _moment(progress, seed, "begin", name))
+
+    def batch(self, window: Batch, progress: Progress, seed: int) -> Batch:
+        """Transform the whole window; each technique has draws of its own."""
         for name, transform in self._batches:
-            generator = torch.Generator().manual_seed(derive_seed(seed, "batch", name, windows))
-            window = transform(window, generator)
+            window = transform(window, _moment(progress, seed, "batch", name))
         return window
 
-    def forward(self) -> AbstractContextManager[Any]:
-        """The contexts around forward and loss."""
+    def forward(self, batch: Batch) -> AbstractContextManager[Any]:
+        """The contexts around forward and loss of `batch`."""
         if not self._forwards:
             return _NOTHING
         with ExitStack() as stack:  # leaves those entered if a later one fails
-            for forward in self._forwards:
-                stack.enter_context(forward())
+            for _, forward in self._forwards:
+                stack.enter_context(forward(batch))
             return stack.pop_all()
 
-    def adjust(self, parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
+    def accept(self, loss: float) -> str | None:
+        """The first reason to refuse the update, or None."""
+        return next((reason for _, accept in self._accepts if (reason := accept(loss))), None)
+
+    def adjust(self, parameters: Sequence[nn.Parameter], progress: Progress, seed: int) -> dict[str, Tensor]:
         """Change the true gradients in place; returns what was measured."""
         metrics: dict[str, Tensor] = {}
-        for adjust in self._adjusts:
-            metrics.update(adjust(parameters))
+        for name, adjust in self._adjusts:
+            metrics.update(adjust(parameters, _moment(progress, seed, "adjust", name)))
         return metrics
 
     def updated(self, model: nn.Module, progress: Progress) -> None:
-        for updated in self._updateds:
+        for _, updated in self._updateds:
             updated(model, progress)
 
     def weights(self, model: nn.Module) -> AbstractContextManager[Any]:
         """A context in which `model` has the weights to evaluate, compare and export."""
         return _NOTHING if self._weights is None else self._weights(model)
 
+    @property
+    def settles(self) -> bool:
+        """Whether something is to be done before weights are evaluated."""
+        return bool(self._settles)
+
+    def settle(self, model: nn.Module, passes: Callable[[], Iterator[None]]) -> None:
+        for _, settle in self._settles:
+            settle(model, passes())
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        for _, evaluated in self._evaluateds:
+            evaluated(metrics)
+
 
 _NOTHING = nullcontext()
-_T = TypeVar("_T")
+_Named = tuple[str, Callable[..., Any]]
+
+
+def _moment(progress: Progress, seed: int, seam: str, name: str) -> Moment:
+    return Moment(progress.updates, progress.windows, derive_seed(seed, seam, name, progress.windows))
 
 
 def compose(
@@ -110,33 +179,40 @@ def compose(
         PlanConflict: two of them exclude each other.
     """
     check(techniques)
-    made = [(technique, technique.seams(context)) for technique in techniques]
+    made = {technique.card.name: technique.seams(context) for technique in techniques}
+
+    def chain(seam: str) -> tuple[_Named, ...]:
+        names = [technique.card.name for technique in in_order(techniques, seam)]
+        found = [(name, getattr(made[name], seam)) for name in names]
+        return tuple(entry for entry in found if entry[1] is not None)
+
+    def single(seam: str) -> Any:
+        return next((function for _, function in chain(seam)), None)
+
     gradients = run
-    staged = [(technique.card.stage, seams.gradients) for technique, seams in made if seams.gradients]
-    for _, wrap in sorted(staged, key=lambda entry: entry[0] or Stage.BACKEND):
+    for _, wrap in chain("gradients"):
         gradients = wrap(gradients)
-    for _, seams in made:
-        if seams.loss is not None:
-            loss = seams.loss(loss)
-
-    def first(seam: str) -> Any:
-        return next((getattr(seams, seam) for _, seams in made if getattr(seams, seam) is not None), None)
-
+    for _, wrap in chain("loss"):
+        loss = wrap(loss)
     return Composition(
+        names=tuple(made),
         loss=loss,
         gradients=gradients,
-        coupled=any(technique.card.stage is Stage.COUPLING for technique in techniques),
-        make_optimizer=first("optimizer"),
-        schedule=first("schedule"),
-        states={technique.card.name: seams.state for technique, seams in made if seams.state is not None},
-        weights_name=next((t.card.name for t, seams in made if seams.weights is not None), "raw"),
-        _batches=tuple((t.card.name, seams.batch) for t, seams in made if seams.batch is not None),
-        _forwards=_filled(seams.forward for _, seams in made),
-        _adjusts=_filled(seams.adjust for _, seams in made),
-        _updateds=_filled(seams.updated for _, seams in made),
-        _weights=first("weights"),
+        coupled=any(Stage.COUPLING in technique.card.stages for technique in techniques),
+        make_optimizer=single("optimizer"),
+        schedule=single("schedule"),
+        scale=single("scale"),
+        export=single("export"),
+        states={name: seams.state for name, seams in made.items() if seams.state is not None},
+        weights_name=next((name for name, _ in chain("weights")), "raw"),
+        _weights=single("weights"),
+        _groups=chain("groups"),
+        _begins=chain("begin"),
+        _batches=chain("batch"),
+        _forwards=chain("forward"),
+        _accepts=chain("accept"),
+        _adjusts=chain("adjust"),
+        _updateds=chain("updated"),
+        _settles=chain("settle"),
+        _evaluateds=chain("evaluated"),
     )
-
-
-def _filled(entries: Iterable[_T | None]) -> tuple[_T, ...]:
-    return tuple(entry for entry in entries if entry is not None)

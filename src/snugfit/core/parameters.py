@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+
+from snugfit.errors import SettingError
 
 ParameterGroup = dict[str, Any]
 
@@ -19,6 +22,41 @@ def takes_decay(parameter: nn.Parameter) -> bool:
     [True, False, False]
     """
     return parameter.ndim >= 2 and parameter.numel() > max(parameter.shape)
+
+
+def set_momentum(group: ParameterGroup, momentum: float) -> None:
+    """Set the momentum of a parameter group, which Adam and its kin keep as the first of `betas`.
+
+    Raises:
+        SettingError: its optimizer has none.
+    """
+    if "betas" in group:
+        group["betas"] = (momentum, *group["betas"][1:])
+    elif "momentum" in group:
+        group["momentum"] = momentum
+    else:
+        raise SettingError(
+            "schedule: moves the momentum, and the optimizer has neither momentum nor betas. Choose another of the two."
+        )
+
+
+def divided(
+    groups: list[ParameterGroup], part_of: Callable[[str, nn.Parameter], str | None]
+) -> list[tuple[str | None, ParameterGroup]]:
+    """Each group cut by what `part_of` says of its parameters; None leaves them together under the group's own name.
+
+    Returns:
+        The part and the new group, in the order in which the parameters first belong to it.
+    """
+    found: list[tuple[str | None, ParameterGroup]] = []
+    for group in groups:
+        parts: dict[str | None, list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in group["params"]:
+            parts.setdefault(part_of(name, parameter), []).append((name, parameter))
+        for part, params in parts.items():
+            name = group["name"] if part is None else f"{part}, {group['name']}"
+            found.append((part, {**group, "name": name, "params": params}))
+    return found
 
 
 def parameter_groups(model: nn.Module) -> list[ParameterGroup]:

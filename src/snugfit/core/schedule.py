@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from snugfit.core.technique import Context, Seams, Technique
+from snugfit.core.technique import Context, Rate, Seams, Technique
 from snugfit.errors import SettingError
 
 
@@ -54,10 +54,22 @@ class Schedule(Technique):
             return warmup_factor(updates, warmup)
         return self.decay(min(1.0, (updates - warmup) / max(1, total_updates - warmup)))
 
+    def momentum(self, updates: int, total_updates: int) -> float | None:
+        """The momentum for that update, where the schedule moves it too."""
+        return None
+
     def seams(self, context: Context) -> Seams:
         total = context.total_updates
         if total is None:
-            raise SettingError(
-                f"{self.card.name}: needs the number of updates of the run. Give total_updates to the step."
-            )
-        return Seams(schedule=lambda updates: self.factor(updates, total))
+            if self.needs_total():
+                raise SettingError(
+                    f"{self.card.name}: needs the number of updates of the run. Give total_updates to the step."
+                )
+            total = 1
+        return Seams(
+            schedule=lambda updates, group: Rate(self.factor(updates, total), self.momentum(updates, total))
+        )
+
+    def needs_total(self) -> bool:
+        """Whether the length of the run matters."""
+        return True

@@ -8,16 +8,17 @@ must survive a stop is the `state` of its seams.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
+from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
@@ -25,12 +26,46 @@ from snugfit.errors import SettingError
 
 
 class Stage(enum.IntEnum):
-    """Where a technique stands among those that wrap the gradients; a later stage wraps the earlier ones."""
+    """Where a technique stands in the chain of a seam, from the first to the last; each place holds one technique.
 
-    BACKEND = 0
-    COUPLING = 1
-    SELECT = 2
-    PERTURB = 3
+    The order is the reason for the place, never the order of a list: a length is bounded before noise is added, a loss is
+    focused before it is shared between two labels. `gradients` and `loss` nest: a later stage wraps the earlier ones.
+    """
+
+    # prepare
+    EXTEND = 0  # modules are added
+    ADAPT = 1  # weights are frozen, adapters put beside them
+    LAYOUT = 2
+    # batch
+    CUT = 10  # the size of an example changes
+    MIX = 11  # examples are mixed with each other
+    # loss
+    FOCUS = 20  # values are changed one by one
+    SMOOTH = 21  # the label is softened
+    SHARE = 22  # the loss is shared between two labels
+    TERM = 23  # something is added; holds any number, a sum has no order
+    # gradients
+    BACKEND = 30
+    COUPLING = 31
+    SELECT = 32
+    PERTURB = 33
+    # adjust
+    ELEMENT = 40  # each element by itself
+    UNIT = 41  # each row of weights by itself
+    NORM = 42  # all as one vector
+    NOISE = 43
+    # updated
+    MOVE = 50  # the weights that training goes on from
+    AVERAGE = 51
+
+    @property
+    def seam(self) -> str:
+        """The seam whose chain it is a place of."""
+        return ("prepare", "batch", "loss", "gradients", "adjust", "updated")[self // 10]
+
+
+STAGED_SEAMS = tuple(dict.fromkeys(stage.seam for stage in Stage))
+"""Seams that are chains: who fills one says where it stands."""
 
 
 class Family(enum.StrEnum):
@@ -41,12 +76,22 @@ class Family(enum.StrEnum):
     NUMERICS = "numerics"
 
 
+class Kind(enum.StrEnum):
+    """What a technique needs the examples to be."""
+
+    ANY = "any"
+    NUMBERS = "numbers"
+    IMAGES = "images"
+    TOKENS = "tokens"
+
+
 @dataclass(frozen=True)
 class Card:
     """What is said about a technique wherever it is listed, and what composition checks.
 
-    `couples_examples`: one example's loss depends on others of its micro-batch, so that the micro-batch is
-    part of the recipe. `conflicts` maps other techniques' names to the reason and the way out.
+    `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
+    its micro-batch, so that the micro-batch is part of the recipe. `conflicts` maps other techniques' names to the
+    reason and the way out.
     """
 
     name: str
@@ -54,11 +99,39 @@ class Card:
     family: Family
     source: str
     seams: tuple[str, ...]
-    stage: Stage | None = None
+    stages: tuple[Stage, ...] = ()
+    kind: Kind = Kind.ANY
     couples_examples: bool = False
     conflicts: Mapping[str, str] = field(default_factory=dict)
     cost: str = ""
     use_when: str = ""
+
+    def stage(self, seam: str) -> Stage | None:
+        """Its place in the chain of `seam`."""
+        return next((stage for stage in self.stages if stage.seam == seam), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where the run stands when a seam is called, and what may be drawn there: stateless, so nothing of it is saved.
+
+    `updates` counts applied updates, `windows` those consumed; `seed` is of this technique in this window.
+    """
+
+    updates: int
+    windows: int
+    seed: int
+
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A generator on `device` at its beginning: asked again, it draws the same."""
+        return torch.Generator(device).manual_seed(self.seed)
+
+
+class Rate(NamedTuple):
+    """What a schedule sets: the learning rate's factor, and the momentum (or beta1) where it moves that too."""
+
+    factor: float
+    momentum: float | None = None
 
 
 class Stateful(Protocol):
@@ -118,26 +191,41 @@ class Context:
 class Seams:
     """The places of the step that a technique fills; None where it does not.
 
+    - `groups`: parameter groups to parameter groups, before the optimizer is made; in sequence. `lr_factor` of a group
+      is its part of the learning rate.
     - `optimizer`: parameter groups to an optimizer; at most one technique.
-    - `schedule`: the learning rate's factor after that many applied updates; at most one.
-    - `batch`: transforms the whole window before it is split; in sequence. The generator is the window's own.
-    - `loss`: wraps the loss; nested, the last listed outermost.
-    - `forward`: a context around forward and loss; nested.
-    - `gradients`: wraps the computation of the gradients; nested by the card's stage, one for each stage.
+    - `schedule`: what is set in a parameter group after that many applied updates; at most one.
+    - `scale`: what the loss is multiplied by, so that 16-bit gradients stay in range; at most one.
+    - `begin`: at the beginning of each window; what it leaves in the model is a function of the moment alone.
+    - `batch`: transforms the whole window before it is split; in sequence.
+    - `loss`: wraps the loss; nested.
+    - `forward`: a context around forward and loss of a micro-batch, and of a batch to be scored; nested.
+    - `gradients`: wraps the computation of the gradients; nested.
+    - `accept`: a reason to refuse the update, from the window's loss; asked only when all is finite.
     - `adjust`: changes the true gradients in place, returns metrics; in sequence.
-    - `updated`: after an applied update, and only then.
+    - `updated`: after an applied update, and only then; in sequence.
     - `weights`: a context in which the model has the weights to evaluate, compare and export; at most one.
+    - `settle`: before weights are evaluated, inside that context; the iterator runs a training window at each step.
+    - `evaluated`: after an evaluation, with its metrics.
+    - `export`: the model as it is delivered, sharing nothing that training goes on to change; at most one.
     """
 
+    groups: Callable[[list[ParameterGroup]], list[ParameterGroup]] | None = None
     optimizer: Callable[[list[ParameterGroup]], torch.optim.Optimizer] | None = None
-    schedule: Callable[[int], float] | None = None
-    batch: Callable[[Batch, torch.Generator], Batch] | None = None
+    schedule: Callable[[int, Mapping[str, Any]], Rate] | None = None
+    scale: LossScale | None = None
+    begin: Callable[[nn.Module, Moment], None] | None = None
+    batch: Callable[[Batch, Moment], Batch] | None = None
     loss: Callable[[BatchLoss], BatchLoss] | None = None
-    forward: Callable[[], AbstractContextManager[Any]] | None = None
+    forward: Callable[[Batch], AbstractContextManager[Any]] | None = None
     gradients: Callable[[GradientsOf], GradientsOf] | None = None
-    adjust: Callable[[Sequence[nn.Parameter]], Mapping[str, Tensor]] | None = None
+    accept: Callable[[float], str | None] | None = None
+    adjust: Callable[[Sequence[nn.Parameter], Moment], Mapping[str, Tensor]] | None = None
     updated: Callable[[nn.Module, Progress], None] | None = None
     weights: Callable[[nn.Module], AbstractContextManager[Any]] | None = None
+    settle: Callable[[nn.Module, Iterator[None]], None] | None = None
+    evaluated: Callable[[Mapping[str, float]], None] | None = None
+    export: Callable[[nn.Module], nn.Module] | None = None
     state: Stateful | None = None
 
     def filled(self) -> tuple[str, ...]:
@@ -145,17 +233,10 @@ class Seams:
         return tuple(name for name in SEAM_NAMES if getattr(self, name) is not None)
 
 
-SEAM_NAMES = (
-    "optimizer",
-    "schedule",
-    "batch",
-    "loss",
-    "forward",
-    "gradients",
-    "adjust",
-    "updated",
-    "weights",
-)
+SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name != "state")
+
+SINGLE_SEAMS = ("optimizer", "schedule", "scale", "weights", "export")
+"""Seams that at most one technique fills."""
 
 
 class Technique:
@@ -170,6 +251,10 @@ class Technique:
     def seams(self, context: Context) -> Seams:
         """The seams filled for one run."""
         raise NotImplementedError
+
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics of the evaluation that it looks at; a run that does not measure them is refused."""
+        return ()
 
     @classmethod
     def example(cls) -> Self:

@@ -38,7 +38,8 @@ class WindowCompute:
         step = self.step
         for parameter in step.parameters:
             parameter.grad = None
-        parts = split(self.batch.rows, step.micro_batch)
+        parts = split(self.batch.rows, step.micro_batch, self.batch.group)
+        factor = 1.0 if step.seams.scale is None else step.seams.scale.factor
         # with one pass on one rank the divisor is known before backward
         alone = len(parts) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
@@ -46,21 +47,23 @@ class WindowCompute:
         with step.one_pass():
             for number, part in self._micro_batches(parts):
                 with step.strategy.accumulate(step.model, last=number == len(parts) - 1):
-                    with step.seams.forward():
+                    with step.seams.forward(part):
                         terms = self.loss(step.forward(part), part)
                     weights.append(terms.weight())
-                    divisor = _divisor(weights[0]) if alone else step.nominal
+                    divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
                     terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
                 sums.append(terms.detach().weighted_sum())
-        return self._divided(sums, weights, alone)
+        return self._divided(sums, weights, alone, factor)
 
     def outputs(self) -> Any:
         """The model's outputs of all rows, without gradient; tensors joined along the rows."""
         found = []
         with torch.no_grad(), self.step.one_pass():
-            for _, part in self._micro_batches(split(self.batch.rows, self.step.micro_batch)):
-                with self.step.seams.forward():
+            for _, part in self._micro_batches(
+                split(self.batch.rows, self.step.micro_batch, self.batch.group)
+            ):
+                with self.step.seams.forward(part):
                     found.append(self.step.forward(part))
         columns = iter(zip_tensors(found))
         try:
@@ -75,7 +78,7 @@ class WindowCompute:
 
     def loss_of(self, outputs: Any) -> LossTerms:
         """The loss of these outputs of all rows, with gradient."""
-        with self.step.seams.forward():
+        with self.step.seams.forward(self.batch):
             return self.loss(outputs, self.batch)
 
     def terms(self) -> LossTerms:
@@ -85,8 +88,10 @@ class WindowCompute:
                 return self.loss_of(self.outputs()).by_row()
         values, weights = [], []
         with torch.no_grad(), self.step.one_pass():
-            for _, part in self._micro_batches(split(self.batch.rows, self.step.micro_batch)):
-                with self.step.seams.forward():
+            for _, part in self._micro_batches(
+                split(self.batch.rows, self.step.micro_batch, self.batch.group)
+            ):
+                with self.step.seams.forward(part):
                     row_terms = self.loss(self.step.forward(part), part).by_row()
                 values.append(row_terms.values)
                 weights.append(
@@ -110,7 +115,9 @@ class WindowCompute:
             seed_device(seed, step.device)
             yield number, self.batch.select(rows)
 
-    def _divided(self, sums: list[Tensor], weights: list[Tensor | float], alone: bool) -> Gradients:
+    def _divided(
+        self, sums: list[Tensor], weights: list[Tensor | float], alone: bool, factor: float
+    ) -> Gradients:
         step = self.step
         loss_sum, weight = sums[0], weights[0]
         for further_sum, further_weight in zip(sums[1:], weights[1:], strict=True):
@@ -120,7 +127,9 @@ class WindowCompute:
             loss_sum, weight = step.strategy.add_up([loss_sum, weight])
         gradients = gradients_of(step.parameters)
         if not alone:
-            scale_(gradients, step.nominal / _divisor(weight))
+            scale_(gradients, step.nominal / (_divisor(weight) * factor))
+        elif factor != 1.0:
+            scale_(gradients, 1.0 / factor)
         nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
         return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
 

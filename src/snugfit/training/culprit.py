@@ -50,9 +50,7 @@ def find_culprit(step: Step, window: Batch) -> str:
     try:
         with preserved_randomness(step.device):
             moved = window.to(step.device)
-            WindowCompute(
-                step, step.seams.batch(moved, step.seed, step.progress.windows), step.seams.loss
-            ).run()
+            WindowCompute(step, step.seams.batch(moved, step.progress, step.seed), step.seams.loss).run()
         gradients = [
             f"gradient of {name}"
             for name, p in step.model.named_parameters()

@@ -39,7 +39,7 @@ class Scored:
     device: torch.device
     run: Callable[[Batch], Any]
     loss: BatchLoss
-    forward: Callable[[], AbstractContextManager[Any]] = nullcontext
+    forward: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
     weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
     micro_batch: int | None = None
 
@@ -77,7 +77,7 @@ def evaluate(
         for batch in batches:
             for rows in split(batch.rows, scored.micro_batch):
                 part = batch.select(rows).to(device)
-                with scored.forward():
+                with scored.forward(part):
                     outputs = scored.run(part)
                     terms = scored.loss(outputs, part)
                 # in float64: the sum of many batches must not depend on how they were cut

@@ -150,8 +150,10 @@ class Training:
         windows = self.validation.windows(
             0, self.validation.order.windows_per_epoch, rescue=lambda: stop.asked
         )
+        self.step.settle(lambda: self.loader.windows(0, self.loader.order.windows_per_epoch))
         with closing(windows):
             metrics = evaluate(Scored.of(self.step), windows, self.metrics)
+        self.step.seams.evaluated(metrics)
         best = self.watch.observe(progress.updates, metrics, self.monitor)
         self._last_metrics = metrics
         if best:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.batch import Batch, inputs_of, split
 from snugfit.core.buffers import Buffers
-from snugfit.core.composition import check, compose
+from snugfit.core.composition import Composition, check, compose, in_order
 from snugfit.core.losses import Loss, find_loss, over_batches
-from snugfit.core.parameters import parameter_groups
+from snugfit.core.parameters import parameter_groups, set_momentum
 from snugfit.core.progress import Progress
-from snugfit.core.random import preserved_randomness
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.technique import Compute, Context, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
@@ -28,7 +28,8 @@ class StepResult(NamedTuple):
     """What one window did.
 
     `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
-    updated (not if anything was non-finite, or the window empty), `metrics` what techniques measured.
+    updated (not if anything was non-finite, or the window empty), `refused` why a technique refused a finite update,
+    `metrics` what techniques measured.
     """
 
     loss: float
@@ -36,6 +37,7 @@ class StepResult(NamedTuple):
     applied: bool
     metrics: Mapping[str, torch.Tensor]
     learning_rate: float
+    refused: str | None = None
 
 
 class Step:
@@ -46,7 +48,7 @@ class Step:
         optimizer: a torch optimizer, or a technique such as `AdamW(learning_rate=1e-3)`.
         loss: `(outputs, batch) -> unreduced losses or LossTerms`, a torch loss module with reduction 'none', or the name
             of a built-in one.
-        techniques: what else to do; conflicts are refused here.
+        techniques: what else to do, in any order: each has its place; conflicts are refused here.
         micro_batch: rows of one forward and backward; None takes the window whole. Changes memory, not the update.
         total_updates: length of the run in updates; schedules need it.
         seed: of everything random in layers and techniques.
@@ -77,8 +79,7 @@ class Step:
         if isinstance(optimizer, Technique):
             techniques = [optimizer, *techniques]
         check(techniques)
-        for technique in techniques:
-            model = technique.prepare(model)
+        model = _prepared(model, techniques, seed)
         self.strategy = strategy or Strategy()
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
@@ -98,9 +99,10 @@ class Step:
         self.user_loss = over_batches(find_loss(loss))
         context = Context(model, self.device, total_updates, seed)
         self.seams = compose(techniques, context, self.user_loss, _run)
-        self.optimizer = _optimizer(optimizer, self.seams.make_optimizer, model)
+        self.optimizer = _optimizer(optimizer, self.seams, model)
         for group in self.optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
+            group.setdefault("initial_lr", group["lr"] * group.get("lr_factor", 1.0))
+            group["lr"] = group["initial_lr"]
 
     def __call__(self, batch: Any) -> StepResult:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
@@ -112,10 +114,11 @@ class Step:
         self._set_hyperparameters()
         if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
+        self.seams.begin(self.model, self.progress, self.seed)
         buffers = None if self._buffers is None else self._buffers.copy()
         self._passes = 0
         try:
-            transformed = self.seams.batch(window, self.seed, self.progress.windows)
+            transformed = self.seams.batch(window, self.progress, self.seed)
             gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
         except BaseException:
             self._undo(buffers)
@@ -123,16 +126,20 @@ class Step:
 
         loss, weight, nonfinite = gradients.read()
         metrics: Mapping[str, torch.Tensor] = {}
-        applied = nonfinite == 0 and weight > 0
+        finite = nonfinite == 0
+        refused = self.seams.accept(loss) if finite and weight > 0 else None
+        applied = finite and weight > 0 and refused is None
         if applied:
-            metrics = self.seams.adjust(self.parameters)
+            metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
             self.optimizer.step()
             self.progress.updates += 1
             self.seams.updated(self.model, self.progress)
-        else:  # non-finite or empty: changes nothing
+        else:  # non-finite, empty or refused: changes nothing
             self._undo(buffers)
+        if self.seams.scale is not None and weight > 0:
+            self.seams.scale.update(finite)
         self.progress.consume(window.rows, applied)
-        return StepResult(loss, weight, applied, metrics, self.optimizer.param_groups[0]["lr"])
+        return StepResult(loss, weight, applied, metrics, self.optimizer.param_groups[0]["lr"], refused)
 
     def forward(self, batch: Batch) -> Any:
         """The model's outputs of a batch."""
@@ -144,6 +151,24 @@ class Step:
     def averaged(self) -> AbstractContextManager[None]:
         """Within, the model has the weights that techniques keep for evaluation, such as an average; else its own."""
         return self.seams.weights(self.model)
+
+    def settle(self, windows: Callable[[], Generator[Any]]) -> None:
+        """Before scoring: let techniques bring what an average cannot hold, such as batch norm's statistics, in line with
+        the averaged weights, by windows of training data."""
+
+        def passes() -> Iterator[None]:
+            with closing(iter(windows())) as taken:
+                for window in taken:
+                    batch = (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
+                    for rows in split(batch.rows, self.micro_batch):
+                        part = batch.select(rows)
+                        with torch.no_grad(), self.seams.forward(part):
+                            self.forward(part)
+                    yield
+
+        if self.seams.settles:
+            with preserved_randomness(self.device), self.averaged():
+                self.seams.settle(self.model, passes)
 
     def one_pass(self) -> AbstractContextManager[None]:
         """Around each pass over the window: buffers, such as batch norm's statistics, keep the first pass only."""
@@ -195,10 +220,13 @@ class Step:
         }
 
     def _set_hyperparameters(self) -> None:
-        if self.seams.schedule is not None:
-            factor = self.seams.schedule(self.progress.updates)
-            for group in self.optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * factor
+        if self.seams.schedule is None:
+            return
+        for group in self.optimizer.param_groups:
+            rate = self.seams.schedule(self.progress.updates, group)
+            group["lr"] = group["initial_lr"] * rate.factor
+            if rate.momentum is not None:
+                set_momentum(group, rate.momentum)
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:
@@ -207,16 +235,29 @@ class Step:
             self._buffers.restore(buffers)
 
 
+def _prepared(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.Module:
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    for technique in in_order(techniques, "prepare"):
+        with preserved_randomness(device):  # new weights are of the run's seed, whatever the caller has drawn
+            seed_device(derive_seed(seed, "prepare", technique.card.name), device)
+            model = technique.prepare(model)
+    return model
+
+
 def _run(compute: Compute) -> Any:
     return compute.run()
 
 
 def _optimizer(
-    given: torch.optim.Optimizer | Technique | None,
-    make: Callable[..., torch.optim.Optimizer] | None,
-    model: nn.Module,
+    given: torch.optim.Optimizer | Technique | None, seams: Composition, model: nn.Module
 ) -> torch.optim.Optimizer:
+    make = seams.make_optimizer
     if isinstance(given, torch.optim.Optimizer):
+        if seams.regroup:
+            raise SettingError(
+                f"optimizer: '{seams.regroup[0]}' makes parameter groups of its own, and a torch optimizer has its own already. "
+                f"Give the optimizer as a technique, such as AdamW(), or remove '{seams.regroup[0]}'."
+            )
         if make is not None:
             raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
         own = {id(parameter) for parameter in model.parameters()}
@@ -232,7 +273,7 @@ def _optimizer(
         return given
     if make is None:
         raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
-    return make(parameter_groups(model))
+    return make(seams.groups(parameter_groups(model)))
 
 
 def _check_same(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], kind: str) -> None:

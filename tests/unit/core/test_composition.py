@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.composition import Composition, compose
+from snugfit.core.composition import Composition, check, compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
 from snugfit.core.progress import Progress
@@ -21,6 +21,8 @@ from snugfit.core.technique import (
     Context,
     Family,
     GradientsOf,
+    Kind,
+    Moment,
     Seams,
     Stage,
     Technique,
@@ -28,6 +30,7 @@ from snugfit.core.technique import (
 from snugfit.errors import PlanConflict
 
 CONTEXT = Context(nn.Linear(1, 1), torch.device("cpu"))
+WINDOW = Batch.of(torch.zeros(1))
 NOTHING = Gradients(torch.tensor(0.0), 1.0, torch.tensor(0.0))
 
 
@@ -40,10 +43,12 @@ class Noting(Technique):
     filled: tuple[str, ...]
     stage: Stage | None = None
 
+    kind: ClassVar[Kind] = Kind.ANY
     card: ClassVar[Card]
 
     def __post_init__(self) -> None:
-        card = Card(self.name, "", Family.LEARNING, "", self.filled, self.stage)
+        stages = () if self.stage is None else (self.stage,)
+        card = Card(self.name, "", Family.LEARNING, "", self.filled, stages, self.kind)
         object.__setattr__(self, "card", card)
 
     def seams(self, context: Context) -> Seams:
@@ -53,14 +58,15 @@ class Noting(Technique):
             "forward": self.forward,
             "gradients": self.gradients,
             "adjust": self.adjust,
+            "accept": lambda loss: f"{self.name}: {loss}" if loss > 1 else None,
             "updated": lambda model, progress: self.notes.append(self.name),
             "weights": lambda model: self.forward(),
-            "schedule": lambda updates: 0.5,
         }
         return Seams(**{seam: every[seam] for seam in self.filled})
 
-    def batch(self, window: Batch, generator: torch.Generator) -> Batch:
-        return window.with_extras(**{self.name: torch.rand(window.rows, generator=generator)})
+    def batch(self, window: Batch, moment: Moment) -> Batch:
+        self.notes.append(self.name)
+        return window.with_extras(**{self.name: torch.rand(window.rows, generator=moment.generator())})
 
     def loss(self, next: BatchLoss) -> BatchLoss:
         def wrapped(outputs: Any, batch: Batch) -> LossTerms:
@@ -70,7 +76,7 @@ class Noting(Technique):
         return wrapped
 
     @contextmanager
-    def forward(self) -> Iterator[None]:
+    def forward(self, batch: Batch | None = None) -> Iterator[None]:
         self.notes.append(f"enter {self.name}")
         try:
             yield
@@ -84,7 +90,7 @@ class Noting(Technique):
 
         return wrapped
 
-    def adjust(self, parameters: Sequence[nn.Parameter]) -> Mapping[str, Tensor]:
+    def adjust(self, parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
         self.notes.append(self.name)
         return {self.name: torch.tensor(1.0)}
 
@@ -106,11 +112,36 @@ class Notes:
         return NOTHING
 
 
-def test_losses_nest_with_the_last_listed_outermost() -> None:
+def test_losses_nest_by_stage_however_they_are_listed() -> None:
     notes = Notes()
-    composed = notes.compose(("first", "loss", None), ("second", "loss", None))
+    composed = notes.compose(
+        ("term", "loss", Stage.TERM),
+        ("share", "loss", Stage.SHARE),
+        ("focus", "loss", Stage.FOCUS),
+        ("smooth", "loss", Stage.SMOOTH),
+    )
     composed.loss(torch.zeros(1), Batch.of(torch.zeros(1)))
-    assert notes.written == ["second", "first", "loss"]
+    assert notes.written == ["term", "share", "smooth", "focus", "loss"]
+
+
+def test_terms_that_are_added_may_be_any_number() -> None:
+    notes = Notes()
+    composed = notes.compose(("one", "loss", Stage.TERM), ("other", "loss", Stage.TERM))
+    composed.loss(torch.zeros(1), Batch.of(torch.zeros(1)))
+    assert set(notes.written) == {"one", "other", "loss"}
+
+
+def test_examples_cannot_be_tokens_and_images() -> None:
+    class Reading(Noting):
+        kind = Kind.TOKENS
+
+    class Looking(Noting):
+        kind = Kind.IMAGES
+
+    given = [Reading("reads", [], ()), Looking("looks", [], ())]
+    with pytest.raises(PlanConflict, match="'reads' works on tokens and 'looks' on images.* Remove one."):
+        check(given)
+    check([Reading("one", [], ()), Reading("other", [], ())])
 
 
 def test_gradients_nest_by_stage_however_they_are_listed() -> None:
@@ -127,25 +158,36 @@ def test_gradients_nest_by_stage_however_they_are_listed() -> None:
     assert not notes.compose(("select", "gradients", Stage.SELECT)).coupled
 
 
-def test_each_stage_of_the_gradients_holds_one() -> None:
-    with pytest.raises(PlanConflict, match="'one' and 'other' both stand at the stage 'select'"):
-        Notes().compose(("one", "gradients", Stage.SELECT), ("other", "gradients", Stage.SELECT))
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.TERM])
+def test_each_stage_holds_one(stage: Stage) -> None:
+    with pytest.raises(
+        PlanConflict, match=f"'one' and 'other' both stand at the stage '{stage.name.lower()}'"
+    ):
+        Notes().compose(("one", stage.seam, stage), ("other", stage.seam, stage))
 
 
-def test_adjustments_follow_the_list_and_their_metrics_are_collected() -> None:
+def test_sequences_go_by_stage_and_the_metrics_of_adjustments_are_collected() -> None:
     notes = Notes()
-    composed = notes.compose(("a", "adjust", None), ("b", "adjust", None))
-    assert set(composed.adjust([])) == {"a", "b"}
-    composed = notes.compose(("c", "updated", None), ("d", "updated", None))
+    composed = notes.compose(("noise", "adjust", Stage.NOISE), ("norm", "adjust", Stage.NORM))
+    assert set(composed.adjust([], Progress(), seed=0)) == {"noise", "norm"}
+    composed = notes.compose(("average", "updated", Stage.AVERAGE), ("move", "updated", Stage.MOVE))
     composed.updated(CONTEXT.model, Progress())
-    assert notes.written == ["a", "b", "c", "d"]
+    composed = notes.compose(("mix", "batch", Stage.MIX), ("cut", "batch", Stage.CUT))
+    composed.batch(Batch.of(torch.zeros(1)), Progress(), seed=0)
+    assert notes.written == ["norm", "noise", "move", "average", "cut", "mix"]
+
+
+def test_the_first_reason_to_refuse_an_update_counts() -> None:
+    composed = Notes().compose(("easy", "accept", None), ("strict", "accept", None))
+    assert composed.accept(2.0) == "easy: 2.0"
+    assert composed.accept(0.5) is None
 
 
 def test_contexts_around_forward_are_left_in_reverse_and_can_be_entered_again() -> None:
     notes = Notes()
     composed = notes.compose(("a", "forward", None), ("b", "forward", None))
     for _ in range(2):
-        with composed.forward():
+        with composed.forward(WINDOW):
             notes.written.append("forward")
     assert notes.written == ["enter a", "enter b", "forward", "leave b", "leave a"] * 2
 
@@ -166,13 +208,15 @@ def test_each_batch_technique_draws_from_a_generator_of_its_own() -> None:
     """So that adding one does not change what the others draw, and nothing has to be saved."""
     notes = Notes()
     window = Batch.of(torch.zeros(4))
-    alone = notes.compose(("b", "batch", None)).batch(window, seed=1, windows=2).extras
+    at = Progress(windows=2)
+    alone = notes.compose(("b", "batch", None)).batch(window, at, seed=1).extras
     both = notes.compose(("a", "batch", None), ("b", "batch", None))
-    found = both.batch(window, seed=1, windows=2).extras
+    found = both.batch(window, at, seed=1).extras
     assert torch.equal(found["b"], alone["b"])
     assert not torch.equal(found["a"], found["b"])
-    for other in ({"seed": 2, "windows": 2}, {"seed": 1, "windows": 3}):
-        assert not torch.equal(both.batch(window, **other).extras["b"], found["b"])
+    for windows, seed in ((2, 2), (3, 1)):
+        other = both.batch(window, Progress(windows=windows), seed).extras["b"]
+        assert not torch.equal(other, found["b"])
 
 
 def test_a_failing_context_does_not_leave_the_earlier_ones_entered() -> None:
@@ -180,10 +224,10 @@ def test_a_failing_context_does_not_leave_the_earlier_ones_entered() -> None:
     composed = notes.compose(("a", "forward", None), ("b", "forward", None))
     forwards = composed._forwards
 
-    def failing() -> Any:
+    def failing(batch: Batch) -> Any:
         raise RuntimeError("no such precision")
 
-    object.__setattr__(composed, "_forwards", (forwards[0], failing))
+    object.__setattr__(composed, "_forwards", (forwards[0], ("b", failing)))
     with pytest.raises(RuntimeError, match="no such precision"):
-        composed.forward().__enter__()
+        composed.forward(WINDOW).__enter__()
     assert notes.written == ["enter a", "leave a"]

@@ -41,9 +41,9 @@ def test_a_schedule_is_pure_stays_in_range_and_survives_the_end_of_the_run(
 ) -> None:
     made, other = schedule(warmup=warmup), schedule(warmup=warmup)
     order = [5, 0, 11, 5, 9, 30, 3]
-    factor = made.seams(context(12)).schedule
-    again = other.seams(context(12)).schedule
-    assert factor is not None and again is not None
+    one, two = made.seams(context(12)).schedule, other.seams(context(12)).schedule
+    assert one is not None and two is not None
+    factor, again = (lambda update: one(update, {}).factor), (lambda update: two(update, {}).factor)
     expected = {update: factor(update) for update in sorted(order)}
     assert [again(update) for update in order] == [expected[update] for update in order]
     assert all(0 <= value <= 1 for value in expected.values())

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.technique import Context, Technique
+from snugfit.core.technique import Context, Moment, Technique
 from snugfit.errors import SettingError
+
+MOMENT = Moment(updates=0, windows=0, seed=0)
 
 
 def refuses(technique: type[Technique], **setting: Any) -> None:

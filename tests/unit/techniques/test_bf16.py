@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.losses import cross_entropy
 from snugfit.core.technique import Context
 from snugfit.errors import SettingError
@@ -15,7 +16,7 @@ def test_products_are_in_bf16_and_the_loss_in_float32() -> None:
     model = nn.Linear(8, 4)
     forward = BF16().seams(context(model)).forward
     assert forward is not None
-    with forward():
+    with forward(Batch.of(torch.ones(1))):
         logits = model(torch.randn(3, 8))
         terms = cross_entropy(logits, (None, torch.tensor([0, 1, 2])))
     assert logits.dtype == torch.bfloat16
@@ -27,7 +28,7 @@ def test_weights_and_their_gradients_stay_in_float32() -> None:
     model = nn.Linear(8, 4)
     forward = BF16().seams(context(model)).forward
     assert forward is not None
-    with forward():
+    with forward(Batch.of(torch.ones(1))):
         loss = model(torch.randn(3, 8)).float().sum()
     loss.backward()
     assert model.weight.dtype == torch.float32

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from snugfit.techniques.learning.clip_norm import ClipNorm, clip_norm_
-from tests.unit.techniques.settings import context, parameter, refuses
+from tests.unit.techniques.settings import MOMENT, context, parameter, refuses
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan")])
@@ -43,7 +43,7 @@ def test_an_infinite_bound_only_measures() -> None:
     weight = parameter([0.0], [7.0])
     seams = ClipNorm(max_norm=math.inf).seams(context())
     assert seams.adjust is not None
-    assert float(seams.adjust([weight])["gradient_norm"]) == 7.0
+    assert float(seams.adjust([weight], MOMENT)["gradient_norm"]) == 7.0
     assert weight.grad is not None and weight.grad.tolist() == [7.0]
 
 

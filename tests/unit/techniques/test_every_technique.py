@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import snugfit.techniques
-from snugfit.core.technique import SEAM_NAMES, Context, Family, Technique
+from snugfit.core.technique import SEAM_NAMES, STAGED_SEAMS, Context, Family, Technique
 from snugfit.errors import SettingError
 from snugfit.techniques import discover, find
 
@@ -101,7 +101,10 @@ def test_the_card_names_the_seams_that_are_filled(technique: type[Technique]) ->
     seams = technique.example().seams(Context(nn.Linear(2, 2), torch.device("cpu"), total_updates=10))
     assert set(technique.card.seams) == set(seams.filled())
     assert set(technique.card.seams) <= set(SEAM_NAMES)
-    assert (technique.card.stage is not None) == (seams.gradients is not None)
+    for seam in technique.card.seams:
+        staged = seam in STAGED_SEAMS
+        assert (technique.card.stage(seam) is not None) == staged, f"its place in the chain of {seam}"
+    assert {stage.seam for stage in technique.card.stages} <= {*technique.card.seams, "prepare"}
     if seams.updated is not None:
         assert seams.state is not None, (
             "what follows the updates has a state, and one that cannot resume may not exist"

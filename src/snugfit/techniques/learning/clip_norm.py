@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.foreach import global_norm, gradients_of, scale_
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 
 
 def clip_norm_(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
@@ -48,6 +48,7 @@ class ClipNorm(Technique):
         family=Family.LEARNING,
         source="Pascanu et al. 2013, arXiv:1211.5063",
         seams=("adjust",),
+        stages=(Stage.NORM,),
         cost="one pass over the gradients",
         use_when="recurrent nets and transformers; 1.0 is the usual bound",
     )
@@ -60,7 +61,7 @@ class ClipNorm(Technique):
         return cls(max_norm=0.05)
 
     def seams(self, context: Context) -> Seams:
-        def adjust(parameters: Sequence[nn.Parameter]) -> Mapping[str, Tensor]:
+        def adjust(parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
             return {"gradient_norm": clip_norm_(parameters, self.max_norm)}
 
         return Seams(adjust=adjust)

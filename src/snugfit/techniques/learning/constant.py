@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from snugfit.core.schedule import Schedule
-from snugfit.core.technique import Card, Context, Family, Seams
+from snugfit.core.technique import Card, Family
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,5 @@ class Constant(Schedule):
     def decay(self, done: float) -> float:
         return 1.0
 
-    def seams(self, context: Context) -> Seams:
-        if 0 < self.warmup < 1:
-            return super().seams(context)
-        return Seams(schedule=lambda updates: self.factor(updates, total_updates=1))
+    def needs_total(self) -> bool:
+        return 0 < self.warmup < 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snugfit.core.foreach import copy_, lerp_
 from snugfit.core.progress import Progress
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 
 
 def ema_(averages: Sequence[Tensor], parameters: Sequence[Tensor], decay: float) -> None:
@@ -51,6 +51,7 @@ class EMA(Technique):
         family=Family.LEARNING,
         source="Polyak & Juditsky 1992; decay warm-up as in TensorFlow's ExponentialMovingAverage",
         seams=("updated", "weights"),
+        stages=(Stage.AVERAGE,),
         cost="one copy of the parameters; one pass over them an update",
         use_when="the evaluation metric jumps from one evaluation to the next",
     )

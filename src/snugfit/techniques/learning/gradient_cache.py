@@ -54,7 +54,7 @@ class GradientCache(Technique):
         family=Family.LEARNING,
         source="Gao et al. 2021, arXiv:2101.06983",
         seams=("gradients",),
-        stage=Stage.COUPLING,
+        stages=(Stage.COUPLING,),
         cost="one more forward; the window's outputs and their gradient are held",
         use_when="the loss compares examples of the batch, and the batch does not fit",
     )

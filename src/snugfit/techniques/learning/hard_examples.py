@@ -46,7 +46,7 @@ class HardExamples(Technique):
         family=Family.LEARNING,
         source="Shrivastava et al. 2016, arXiv:1604.03540; Loshchilov & Hutter 2016, arXiv:1511.06343",
         seams=("gradients",),
-        stage=Stage.SELECT,
+        stages=(Stage.SELECT,),
         cost="one more forward of the window; forward and backward of the kept part only",
         use_when="most examples are easy and the labels are clean",
     )

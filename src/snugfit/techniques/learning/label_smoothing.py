@@ -11,7 +11,7 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import LossTerms, logits_of
-from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Technique
+from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 
@@ -37,6 +37,7 @@ class LabelSmoothing(Technique):
         family=Family.LEARNING,
         source="Szegedy et al. 2016, arXiv:1512.00567",
         seams=("loss",),
+        stages=(Stage.SMOOTH,),
         cost="one log-softmax over the logits",
         use_when="classification, and the probabilities should be calibrated; 0.1 is usual",
     )

@@ -65,7 +65,7 @@ class SAM(Technique):
         family=Family.LEARNING,
         source="Foret et al. 2021, arXiv:2010.01412; adaptive: Kwon et al. 2021, arXiv:2102.11600",
         seams=("gradients",),
-        stage=Stage.PERTURB,
+        stages=(Stage.PERTURB,),
         cost="a second forward and backward an update; one copy of the weights meanwhile",
         use_when="generalisation matters more than training time; 0.05 plain, 0.5 to 2 adaptive",
     )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
 
@@ -43,7 +44,7 @@ class BF16(Technique):
                 f"plan.numerics: bf16 is only emulated on {context.device}. Use plan.numerics: fp32."
             )
 
-        def forward() -> AbstractContextManager[Any]:
+        def forward(batch: Batch) -> AbstractContextManager[Any]:
             return torch.autocast(context.device.type, dtype=torch.bfloat16)
 
         return Seams(forward=forward)
