@@ -53,9 +53,9 @@ def commit() -> str:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def write_result(folder: Path, result: dict[str, Any]) -> Path:
+def write_result(folder: Path, result: dict[str, Any], name: str = "") -> Path:
     """Write `result` with date, commit and machine beside the benchmark."""
-    path = folder / "results" / f"{time.strftime('%Y-%m-%d')}.json"
+    path = folder / "results" / f"{name and name + '-'}{time.strftime('%Y-%m-%d')}.json"
     path.parent.mkdir(exist_ok=True)
     described = {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine(), **result}
     path.write_text(json.dumps(described, indent=1) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from snugfit.core.job import Job, Plan
+from snugfit.core.entry import as_entry
+from snugfit.core.job import Job, Plan, StopWhen
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
@@ -34,6 +34,7 @@ def train(
     loss: str | Loss = "cross_entropy",
     optimizer: torch.optim.Optimizer | Technique | None = None,
     techniques: Sequence[Technique] = (),
+    preset: str | None = None,
     validation: Any = None,
     metrics: Sequence[str] | Mapping[str, str | RowMetric] = (),
     epochs: float | None = 3.0,
@@ -43,7 +44,12 @@ def train(
     best: str | None = None,
     evaluate_every: int | None = None,
     patience: int | None = None,
+    min_delta: float = 0.0,
+    stop_when: StopWhen | None = None,
+    non_finite: str = "skip",
+    non_finite_limit: int = 10,
     checkpoint_every: int | None = None,
+    checkpoint_keep: int = 2,
     seed: int = 0,
     device: str = "auto",
     num_workers: int = 0,
@@ -59,15 +65,23 @@ def train(
 ) -> RunResult:
     """Train any `nn.Module` on a map-style data set; the model is trained in place.
 
-    On return `model` has the last weights; the best ones, averaged where a technique averages, are in `best/`.
+    On return `model` has the last weights, and the adapters of a technique that puts some into it; the best weights,
+    averaged or merged where a technique does that, are in `best/`.
 
     Args:
         data: `len()` and `[index]`, of tuples (inputs, labels) or mappings with `labels`.
         validation: another data set, or the fraction of `data` to hold out.
         metrics: names of built-in metrics, or names with `(outputs, batch) -> one value a row`.
-        optimizer: a torch optimizer or a technique; AdamW at its defaults if not given.
+        optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
+        preset: optimizer, schedule and techniques that go together, such as "fine_tune"; what is given besides wins.
         epochs, updates: the length of the run; `updates` wins.
         best: the metric that picks the best weights; the first metric if not given, else the loss.
+        patience: evaluations that may pass without an improvement of more than `min_delta`.
+        stop_when: `(evaluations so far) -> the reason to stop, or None`; each evaluation has `update`, `epoch`, `metrics`,
+            `weights` and `best`.
+        non_finite: what to do with a window whose loss or gradient is not finite: skip it, stop, or roll_back to the newest
+            checkpoint and pass over it; `non_finite_limit` such windows in a row end the run.
+        checkpoint_keep: checkpoints that are kept, at least 2.
         resume: the folder of a run of the same model, data and settings, to go on from its newest checkpoint.
         track: send the run to MLflow, by default in a database beside the runs.
 
@@ -93,9 +107,22 @@ def train(
         best=best or next(iter(metric_map), "loss"),
         evaluate_every=evaluate_every,
         patience=patience,
+        min_delta=min_delta,
+        stop_when=stop_when,
+        non_finite=non_finite,
+        non_finite_limit=non_finite_limit,
         checkpoint_every=checkpoint_every,
+        checkpoint_keep=checkpoint_keep,
     )
     all_techniques = [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
+    if preset is not None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            raise SettingError(
+                "preset: brings an optimizer, and a torch optimizer is given too. Give its schedule and techniques by name."
+            )
+        from snugfit.recipe.presets import completed  # pydantic, which `sf.train` does without
+
+        all_techniques = completed(all_techniques, preset)
     numerics = [each.card.name for each in all_techniques if each.card.family is Family.NUMERICS]
     plan = Plan(
         micro_batch=micro_batch,
@@ -103,9 +130,9 @@ def train(
         device=find_device(device),
         num_workers=num_workers,
     )
-    if optimizer is None and not any("optimizer" in technique.card.seams for technique in techniques):
+    if optimizer is None and not any("optimizer" in technique.card.seams for technique in all_techniques):
         all_techniques.insert(0, find("adamw")())
-    check_settings(job, plan, all_techniques, metric_map)
+    check_settings(job, plan, all_techniques, metric_map, validated=validation is not None)
     check_dataset("data", data)
     held_out = validation
     if isinstance(validation, (int, float)):
@@ -114,8 +141,11 @@ def train(
         check_dataset("validation", validation)
     folder = RunFolder.create(Path(output), name) if resume is None else RunFolder.open(Path(resume))
 
-    def save_best(path: Path, description: Mapping[str, Any]) -> None:
-        save_bundle(path, model, {"task": "python", "model": None, **description})
+    def save_best(
+        path: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module
+    ) -> None:
+        meta = {"task": "python", "model": None, **description}
+        save_bundle(path, model, meta, adapters_of=trained)
 
     with opened(folder, display) as events:
         training = assemble(
@@ -133,7 +163,7 @@ def train(
         described = {
             "recipe": {
                 "evaluate": {"best": job.best},
-                "techniques": [_describe(each) for each in all_techniques],
+                "techniques": [as_entry(each) for each in all_techniques],
             },
             "data": {"train": len(data), "validation": 0 if held_out is None else len(held_out)},
         }
@@ -163,10 +193,5 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
         "updates": job.total_windows(examples),
         "seed": job.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
-        "techniques": [_describe(technique) for technique in techniques],
+        "techniques": [as_entry(technique) for technique in techniques],
     }
-
-
-def _describe(technique: Technique) -> dict[str, Any]:
-    settings: dict[str, Any] = dataclasses.asdict(technique) if dataclasses.is_dataclass(technique) else {}
-    return {technique.card.name: settings}

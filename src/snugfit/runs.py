@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.core.imports import load_object
 from snugfit.core.job import Job, Plan
+from snugfit.core.schedule import Schedule
+from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import RunFolderError, SettingError
@@ -85,7 +88,7 @@ def plan_recipe(recipe: Recipe) -> dict[str, Any]:
     """The plan of a recipe as it would run here: explicit settings, sizes that are known, nothing predicted."""
     job, plan = _job(recipe), _plan(recipe)
     metrics = {metric: metric for metric in job.metrics}
-    check_settings(job, plan, recipe.all_techniques(), metrics)
+    check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
     task = prepare(recipe)
     examples = len(task.material.train)
     parameters = describe_model(task.material.model)
@@ -110,7 +113,7 @@ def _run_recipe(
     smoke = options.fast_dev_run or options.overfit_batches is not None
     techniques = recipe.all_techniques()
     metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
-    check_settings(job, plan, techniques, metrics)
+    check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
     uri = None
     if recipe.track.mlflow and not smoke:
         stored = None if folder is None else stored_uri(folder.path)
@@ -127,7 +130,7 @@ def _run_recipe(
         if (
             options.overfit_batches is not None
         ):  # a rate that falls would end the learning before the memorising
-            techniques = tuple(each for each in techniques if "schedule" not in each.card.seams)
+            techniques = tuple(each for each in techniques if not _lowers_rate(each))
     resume = folder is not None
     if folder is None:
         folder = RunFolder.create(Path(recipe.output), recipe.name)
@@ -177,6 +180,14 @@ def _run_recipe(
         )
 
 
+def _lowers_rate(technique: Technique) -> bool:
+    """Whether it is a schedule that can be left out: no optimizer with one of its own, and not what sets the rate."""
+    seams = technique.card.seams
+    if "schedule" not in seams or "optimizer" in seams:
+        return False
+    return not (isinstance(technique, Schedule) and technique.sets_scale())
+
+
 def _registration(recipe: Recipe, task: Task) -> Any:
     def register(folder: RunFolder, uri: str, run_id: str | None) -> Mapping[str, Any]:
         from snugfit.deliver.predict import load_predictor
@@ -213,12 +224,21 @@ def _job(recipe: Recipe) -> Job:
         best=evaluate.best or next(iter(metrics), "loss"),
         evaluate_every=None if evaluate.every == "epoch" else int(evaluate.every),
         evaluate_batch=evaluate.batch,
-        patience=recipe.early_stopping.patience if recipe.early_stopping else None,
+        **_early_stopping(recipe),
         non_finite=recipe.non_finite.policy,
         non_finite_limit=recipe.non_finite.limit,
         checkpoint_every=recipe.checkpoint.every,
         checkpoint_keep=recipe.checkpoint.keep,
     )
+
+
+def _early_stopping(recipe: Recipe) -> dict[str, Any]:
+    rule = recipe.early_stopping
+    if rule is None:
+        return {}
+    setting, function = "early_stopping.stop_when", rule.stop_when
+    stop_when = None if function is None else load_object(function, setting=setting, folder=recipe.folder)
+    return {"patience": rule.patience, "min_delta": rule.min_delta, "stop_when": stop_when}
 
 
 def _plan(recipe: Recipe) -> Plan:

@@ -18,7 +18,9 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.report.advice import advise
 from snugfit.report.page import write_report
+from snugfit.report.story import read_story
 from snugfit.tracking.follower import Tracker, TrackingResult
 from snugfit.tracking.spool import Spool
 from snugfit.training import checkpoint
@@ -120,7 +122,7 @@ def run_session(
             events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
     try:
         with StopRequest(options.stop_after_seconds, options.started) as stop:
-            result = conclude(training.run(stop))
+            result = _advised(conclude(training.run(stop)), folder)
     except BaseException as error:
         _end_failed(training, events, error)
         if tracker is not None:
@@ -139,6 +141,15 @@ def run_session(
     if tracker is not None and (message := tracker.close().message(folder.path)):
         events("warning", message=message)
     _report(folder, events)
+    return result
+
+
+def _advised(result: RunResult, folder: RunFolder) -> RunResult:
+    """The result with what its evaluations say about its length; a run is not lost to events that cannot be read."""
+    with suppress(RunFolderError):
+        story = read_story(folder.path)
+        if result.status == "finished" and story.evaluations:
+            return dataclasses.replace(result, advice=advise(story).as_dict())
     return result
 
 

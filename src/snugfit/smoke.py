@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Subset
@@ -24,6 +24,7 @@ DEV_WINDOWS = 2
 OVERFIT_PASSES = 150
 MEMORISED_LOSS = 0.1
 MEMORISED_ACCURACY = 0.99
+_TO_THE_END: dict[str, Any] = {"patience": None, "min_delta": 0.0, "stop_when": None}
 
 
 def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
@@ -35,13 +36,13 @@ def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
         few = Subset(material.train, [index for _, index in order.window(0)])
         passes = job.windows_per_epoch(count) * OVERFIT_PASSES
         job = dataclasses.replace(
-            job, epochs=None, windows=passes, evaluate_every=passes, patience=None, shuffle=False
+            job, epochs=None, windows=passes, evaluate_every=passes, shuffle=False, **_TO_THE_END
         )
         return job, dataclasses.replace(
             task, material=dataclasses.replace(material, train=few, validation=few)
         )
     windows = min(DEV_WINDOWS, job.windows_per_epoch(len(material.train)))
-    job = dataclasses.replace(job, epochs=None, windows=windows, evaluate_every=1, patience=None)
+    job = dataclasses.replace(job, epochs=None, windows=windows, evaluate_every=1, **_TO_THE_END)
     validation = material.validation
     if validation is not None:
         validation = Subset(validation, range(min(job.evaluate_batch or job.global_batch, len(validation))))

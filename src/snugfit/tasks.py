@@ -14,6 +14,8 @@ from snugfit.models.bundle import save_bundle
 from snugfit.training.assemble import Material, hold_out
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from snugfit.recipe import Recipe
 
 
@@ -32,9 +34,11 @@ class Task:
     tokenizer: Any = None
     example_rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def save_best(self, folder: Path, description: Mapping[str, Any]) -> None:
+    def save_best(
+        self, folder: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module
+    ) -> None:
         """Write the model as it is now, with what is needed to use it."""
-        save_bundle(folder, self.material.model, {**self.meta, **description}, self.tokenizer)
+        save_bundle(folder, model, {**self.meta, **description}, self.tokenizer, adapters_of=trained)
 
 
 def prepare(recipe: Recipe) -> Task:

@@ -70,7 +70,7 @@ class Normed(nn.Module):
 
 
 class Viewer(nn.Module):
-    """A tiny residual net on images of any size, with dropout, tied weights and a statistic of what went through it."""
+    """A tiny residual net with attention on images of any size, with dropout, tied weights and a statistic of what went through it."""
 
     rows_seen: Tensor
 
@@ -78,6 +78,7 @@ class Viewer(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, 4, 3, padding=1)
         self.blocks = nn.ModuleList([nn.Sequential(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, padding=1))] * 2)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(4, 3)
         self.register_buffer("rows_seen", torch.zeros((), dtype=torch.int64))
@@ -88,7 +89,9 @@ class Viewer(nn.Module):
         hidden = self.stem(pixels)
         for block in self.blocks:
             hidden = hidden + block(F.gelu(hidden))
-        logits: Tensor = self.head(self.dropout(hidden.mean(dim=(2, 3))))
+        places = hidden.flatten(2).transpose(1, 2)
+        mixed = places + self.attention(places, places, places, need_weights=False)[0]
+        logits: Tensor = self.head(self.dropout(mixed.mean(dim=1)))
         return logits
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.composition import check
+from snugfit.core.composition import check, in_order
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.technique import Family, Kind, Stage, Technique
-from snugfit.errors import PlanConflict
-from snugfit.techniques import discover
+from snugfit.errors import PlanConflict, SettingError
+from snugfit.techniques import discover, find
 from snugfit.training.step import Forward, Step
 from tests.laws.models import (
     FEATURES,
@@ -105,13 +105,16 @@ Maker = Callable[[Sequence[Technique]], Problem]
 
 
 def suitable(techniques: Sequence[Technique]) -> list[Maker]:
-    """Somebody's own module and the stock models whose examples the techniques can work on."""
-    return [viewer, vit] if takes_images(techniques) else [reader, bert, gpt2]
+    """Somebody's own module and the stock models whose examples the techniques can work on, and which they do not refuse."""
+    makers = [viewer, vit] if takes_images(techniques) else [reader, bert, gpt2]
+    return [make for make in makers if is_accepted(make, techniques)]
 
 
 def with_batch_norm(techniques: Sequence[Technique]) -> list[Maker]:
     """The nets with batch norm; none of them reads text."""
-    return [] if any(technique.card.kind is Kind.TOKENS for technique in techniques) else [normed]
+    if any(technique.card.kind is Kind.TOKENS for technique in techniques):
+        return []
+    return [normed] if is_accepted(normed, techniques) else []
 
 
 def cases(
@@ -119,6 +122,17 @@ def cases(
 ) -> list[tuple[Maker, tuple[Technique, ...]]]:
     """Each combination with each problem of these kinds."""
     return [(make, techniques) for techniques in given for kind in kinds for make in kind(techniques)]
+
+
+def is_accepted(make: Maker, techniques: Sequence[Technique]) -> bool:
+    """Whether the model has what the techniques change in it, such as residual blocks; the main problem's always has."""
+    model = make(techniques).model()
+    try:
+        for technique in in_order(techniques, "prepare"):
+            model = technique.prepare(model)
+    except SettingError:
+        return False
+    return True
 
 
 def takes_images(techniques: Sequence[Technique]) -> bool:
@@ -197,8 +211,7 @@ def make_step(
 ) -> Step:
     """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
     model = problem.model(dtype, dropout, model_seed)
-    has_optimizer = any("optimizer" in technique.card.seams for technique in techniques)
-    optimizer = None if has_optimizer else torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    optimizer = plain_optimizer(model, techniques, momentum)
     return Step(
         model,
         optimizer,
@@ -209,6 +222,18 @@ def make_step(
         forward=problem.forward,
         nominal=nominal,
     )
+
+
+def plain_optimizer(
+    model: nn.Module, techniques: Sequence[Technique], momentum: float
+) -> torch.optim.Optimizer | Technique | None:
+    """SGD, made by the step itself where techniques add or group parameters; None where one is an optimizer."""
+    cards = [technique.card for technique in techniques]
+    if any("optimizer" in card.seams for card in cards):
+        return None
+    if any("groups" in card.seams or card.stage("prepare") is not None for card in cards):
+        return find("sgd")(learning_rate=0.05, momentum=momentum)
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
 
 
 def gradients(step: Step) -> dict[str, Tensor]:
@@ -252,6 +277,12 @@ def differences(first: Any, second: Any) -> list[str]:
     return missing + [path for path in one if path in other and not _same(one[path], other[path])]
 
 
+def besides_scale(step: Step, paths: set[str]) -> set[str]:
+    """The paths that are not of the loss scale, which alone may change when a window is not finite."""
+    names = [name for name, state in step.seams.states.items() if state is step.seams.scale]
+    return {path for path in paths if not any(path.startswith(f"/techniques/{name}/") for name in names)}
+
+
 def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor: float = 1e-3) -> float:
     """Largest relative L2 error of a tensor.
 
@@ -273,11 +304,11 @@ def cast(window: Window, dtype: torch.dtype) -> Window:
 
 
 def poisoned(window: Window, value: float) -> Window:
-    """The window with `value` in the floating inputs of its last row."""
+    """The window with `value` in the floating inputs of its first and its last row."""
     window = copy.deepcopy(window)
     entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
     floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
-    floating[-1] = value
+    floating[[0, -1]] = value  # a row alone may pass a block that stochastic depth leaves out
     return window
 
 

@@ -43,10 +43,13 @@ def test_a_fake_tensor_refuses_to_give_its_value() -> None:
 
 def fake_step(problem: Problem, techniques: tuple[Technique, ...]) -> Step:
     model = problem.make_model(0.1)
-    has_optimizer = any("optimizer" in technique.card.seams for technique in techniques)
-    optimizer = None if has_optimizer else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     return Step(
-        model, optimizer, problem.loss, techniques, micro_batch=3, total_updates=problems.TOTAL_UPDATES
+        model,
+        problems.plain_optimizer(model, techniques, momentum=0.9),
+        problem.loss,
+        techniques,
+        micro_batch=3,
+        total_updates=problems.TOTAL_UPDATES,
     )
 
 

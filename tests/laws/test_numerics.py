@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
 from snugfit.core.technique import Family, Technique
+from snugfit.techniques import find
 from tests.laws import problems
 from tests.laws.problems import Problem, make_step, relative_error
 
 # placement computes the same in another order, in float64; bf16 has 8 bits: 2^-9 for each rounding, and dozens of them
 TOLERANCE = {Family.PLACEMENT: (torch.float64, 1e-10), Family.NUMERICS: (torch.float32, 0.05)}
-FLOOR = {Family.PLACEMENT: 1e-3, Family.NUMERICS: 0.1}
+# a rounding may switch one of the few units of a tiny model: a layer is measured by a fifth of the whole at least
+FLOOR = {Family.PLACEMENT: 1e-3, Family.NUMERICS: 0.2}
 CHANGING = [*problems.of_family(Family.PLACEMENT), *problems.of_family(Family.NUMERICS)]
 
 
@@ -45,6 +49,9 @@ def leaves_the_gradient(
     given: Problem, technique: Technique, others: tuple[Technique, ...], micro_batch: int | None
 ) -> None:
     dtype, tolerance = TOLERANCE[technique.card.family]
+    # a precision that rounds less than bf16 says so beside its loop
+    oracle = importlib.import_module(f"tests.oracles.{technique.card.name}")
+    tolerance = min(tolerance, getattr(oracle, "RELATIVE_TOLERANCE", tolerance))
     window = given.windows(dtype)[0]
     plain = make_step(given, others, dtype=dtype)
     changed = make_step(given, (technique, *others), dtype=dtype, micro_batch=micro_batch)
@@ -63,8 +70,15 @@ def test_lower_precision_computes_differently_and_keeps_weights_and_gradients_in
 ) -> None:
     problem = problems.reader(())
     window = problem.windows(torch.float32)[0]
-    full, low = (make_step(problem, given, dtype=torch.float32) for given in ((), (technique,)))
-    assert full(window).loss != low(window).loss, "it did nothing"
-    low(window)
-    assert {tensor.dtype for tensor in problems.weights(low).values()} == {torch.float32}
-    assert {tensor.dtype for tensor in problems.gradients(low).values()} == {torch.float32}
+    for others in ((), (find("bf16").example(),)):  # alone, or it refines what autocast does
+        if not problems.is_legal((technique, *others)):
+            continue
+        plain = make_step(problem, others, dtype=torch.float32)
+        changed = make_step(problem, (technique, *others), dtype=torch.float32)
+        if plain(window).loss != changed(window).loss:
+            break
+    else:
+        pytest.fail("it did nothing")
+    changed(window)
+    assert {tensor.dtype for tensor in problems.weights(changed).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in problems.gradients(changed).values()} == {torch.float32}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 from dataclasses import asdict, replace
 
 import pytest
 import torch
+from torch import nn
 
 from snugfit.core.technique import Technique
 from snugfit.techniques import find
@@ -40,8 +42,10 @@ def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro
     problem = problems.main((technique,))
     windows = problem.windows(dtype, ROWS)
     step = make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=0.0)
+    start = added(step, problem.model(dtype)) if "start" in inspect.signature(oracle.train).parameters else {}
     losses = [step(window).loss for window in windows]
-    expected = oracle.train(problem.model(dtype), windows, asdict(technique), problems.TOTAL_UPDATES)
+    settings = asdict(technique)
+    expected = oracle.train(problem.model(dtype), windows, settings, problems.TOTAL_UPDATES, **start)
     agree(step, problem, losses, expected, tolerance)
 
 
@@ -92,19 +96,33 @@ def ranked_losses(problem: Problem, window: Window) -> list[torch.Tensor]:
     return sorted(means, reverse=True)
 
 
+def added(step: Step, plain: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
+    """The initial values of what trains and is not in the plain model, for oracles that ask for it."""
+    own = {name for name, _ in plain.named_parameters()}
+    named = step.model.named_parameters()
+    return {"start": {n: p.detach().clone() for n, p in named if p.requires_grad and n not in own}}
+
+
+def delivered(step: Step) -> dict[str, torch.Tensor]:
+    """The weights of the model as it is exported, or as it stands."""
+    if step.seams.export is None:
+        return problems.weights(step)
+    return {name: p.detach() for name, p in step.seams.export(step.model).named_parameters()}
+
+
 def agree(
     step: Step, problem: Problem, losses: list[float], expected: loop.Trained, tolerance: float
 ) -> None:
     started = {name: p.detach() for name, p in problem.model(step.parameters[0].dtype).named_parameters()}
     assert losses == pytest.approx(expected.losses, rel=tolerance)
     # what has been learned is compared, so that the common start hides nothing
-    for found, wanted in (
-        (problems.weights(step), expected.weights),
-        (problems.evaluated_weights(step), expected.evaluated),
-    ):
-        moved = {name: tensor - started[name] for name, tensor in wanted.items()}
-        error = relative_error(
-            {name: tensor - started[name] for name, tensor in found.items()}, moved, floor=0.01
+    with step.seams.weights(step.model):
+        evaluated = delivered(step)
+    for found, wanted in ((delivered(step), expected.weights), (evaluated, expected.evaluated)):
+        learned, moved = (
+            {name: tensor - started.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}
+            for named in (found, wanted)
         )
+        error = relative_error(learned, moved, floor=0.01)
         assert error <= tolerance
         assert any(tensor.norm() > 1e-3 for tensor in moved.values()), "nothing was learned"

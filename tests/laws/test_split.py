@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
+from snugfit.errors import SettingError
 from tests.laws import problems
 from tests.laws.problems import Problem, Window, make_step, relative_error
 
@@ -51,6 +53,10 @@ def agree_for_every_split(
     expected = trajectory(problem, techniques, windows, None)
     assert all(found.loss > 0 for found in expected)
     for micro_batch in micro_batches:
+        if micro_batch < rows_kept_together(problem, techniques, windows[0]):
+            with pytest.raises(SettingError, match="which stay together"):
+                trajectory(problem, techniques, windows, micro_batch)
+            continue
         found = trajectory(problem, techniques, windows, micro_batch)
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             where = f"window {number}, micro-batches of {micro_batch}"
@@ -60,6 +66,11 @@ def agree_for_every_split(
             assert one.loss == pytest.approx(other.loss, rel=TOLERANCE), where
             assert one.weight == pytest.approx(other.weight, rel=TOLERANCE), where
             assert one.metrics == pytest.approx(other.metrics, rel=TOLERANCE), where
+
+
+def rows_kept_together(problem: Problem, techniques: tuple[Technique, ...], window: Window) -> int:
+    step = make_step(problem, techniques)
+    return step.seams.batch(Batch.of(window), step.progress, step.seed).group
 
 
 class Seen:

@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import snugfit as sf
-from snugfit.errors import DataError, PlanConflict, RunFolderError, SettingError, TrackingError, UserError
+from snugfit.errors import (
+    DataError,
+    PlanConflict,
+    RunFolderError,
+    SettingError,
+    TrackingError,
+    TrainingFailed,
+    UserError,
+)
 from snugfit.models.bundle import load_bundle
 from snugfit.tracking.spool import read_events
 from tests.laws.models import Reader
@@ -83,6 +91,33 @@ def test_the_result_says_how_the_run_ended(trained: Trained) -> None:
     assert found["peak_memory_bytes"] > 1e7
     assert found["tracker_run_id"] is None
     json.dumps(found, allow_nan=False)
+
+
+def test_the_result_of_a_longer_run_has_advice_and_that_of_a_short_one_says_it_cannot_tell(
+    trained: Trained, tmp_path: Path
+) -> None:
+    assert trained.result.advice is not None
+    assert trained.result.advice["verdict"] == "unknown"
+    result = train(validation=points(10, seed=3), evaluate_every=1, epochs=4, output=tmp_path)
+    assert result.advice is not None
+    assert result.advice["verdict"] in ("longer", "shorter", "stop")
+    end = read_events(Path(result.run_dir) / "events.jsonl")[-1]
+    assert end["advice"] == result.advice
+    assert train(output=tmp_path).advice is None, "nothing was evaluated"
+    stopped = train(
+        validation=points(10, seed=3), evaluate_every=1, epochs=4, output=tmp_path, stop_after_seconds=0.0
+    )
+    assert stopped.advice is None, "it is not over"
+
+
+def test_a_trigger_of_ones_own_stops_the_run(tmp_path: Path) -> None:
+    result = train(
+        validation=points(10, seed=3),
+        evaluate_every=1,
+        output=tmp_path,
+        stop_when=lambda history: "twice" if len(history) == 2 else None,
+    )
+    assert (result.updates, result.stop_reason) == (2, "early stopping: twice")
 
 
 def test_the_folder_has_events_checkpoints_the_best_model_and_a_report(trained: Trained) -> None:
@@ -261,6 +296,8 @@ def test_a_run_is_not_resumed_with_other_settings(
         ),
         ({"best": "accuracy", "validation": 0.5}, SettingError, "^evaluate.best: 'accuracy' is not among"),
         ({"patience": 2}, SettingError, "^early_stopping.patience: needs data"),
+        ({"stop_when": print}, SettingError, "^early_stopping.stop_when: needs data"),
+        ({"min_delta": 0.1, "validation": 0.5}, SettingError, "^early_stopping.min_delta: .*Give patience"),
         ({"patience": 0, "validation": 0.5}, SettingError, "^early_stopping.patience: must be positive"),
         ({"epochs": None}, SettingError, "^train: give one of epochs and updates"),
         ({"epochs": -1}, SettingError, "^train.epochs: must be positive"),
@@ -328,6 +365,20 @@ def test_the_model_given_is_not_replaced_by_a_copy(tmp_path: Path) -> None:
     assert differences(before, model.state_dict())
 
 
+def test_adapters_are_put_into_the_model_given_and_merged_in_the_best_one(tmp_path: Path) -> None:
+    model = small_model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    result = train(model, output=tmp_path, updates=3, techniques=[sf.LoRA(rank=2)])
+    assert any("lora_A" in name for name, _ in model.named_parameters())
+    best = load_bundle(Path(result.run_dir) / "best", model=small_model())[0]
+    assert set(best.state_dict()) == set(before)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in best.state_dict().items())
+    assert {path.name for path in (Path(result.run_dir) / "best" / "adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+
 def test_a_run_that_is_not_tracked_loads_no_tracker_nor_other_extras() -> None:
     code = """
 import sys, torch, snugfit as sf
@@ -382,6 +433,22 @@ def test_a_metric_may_not_take_the_name_of_the_loss(tmp_path: Path) -> None:
             output=tmp_path,
             track=False,
         )
+
+
+def test_what_is_not_finite_and_how_many_checkpoints_are_kept_can_be_said(tmp_path: Path) -> None:
+    data = [*DATA[:-1], (DATA[-1][0] * float("nan"), DATA[-1][1])]
+    settings: dict[str, Any] = {"data": data, "epochs": 2.0, "checkpoint_every": 1, "track": False}
+    result = train(output=tmp_path / "skip", checkpoint_keep=3, **settings)
+    assert len(list((Path(result.run_dir) / "checkpoints").iterdir())) == 3
+    assert result.went_back == []
+    back = train(output=tmp_path / "back", non_finite="roll_back", **settings)
+    assert len(back.went_back) == 2
+    with pytest.raises(TrainingFailed, match="non_finite.policy: stop"):
+        train(output=tmp_path / "stop", non_finite="stop", **settings)
+    with pytest.raises(TrainingFailed, match="non_finite.limit: 1"):
+        train(output=tmp_path / "limit", non_finite_limit=1, **settings)
+    with pytest.raises(SettingError, match="checkpoint.keep: must be at least 2, found 1"):
+        train(output=tmp_path / "keep", checkpoint_keep=1, **settings)
 
 
 def test_the_run_tells_its_numerics(tmp_path: Path) -> None:

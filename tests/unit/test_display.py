@@ -123,6 +123,16 @@ def test_a_log_gets_the_evaluations_in_columns_and_the_end_with_what_to_do_next(
     ]
 
 
+def test_the_end_says_whether_another_length_would_be_better_and_nothing_where_it_cannot_tell():
+    longer = {"verdict": "longer", "epochs": 12.34, "reason": "The loss still gains 0.1."}
+    assert "advice    train longer, about 12.3 epochs. The loss still gains 0.1." in shown(
+        RUN, {**end(), "advice": longer}
+    )
+    for verdict in ("stop", "unknown"):
+        lines = shown(RUN, {**end(), "advice": {"verdict": verdict, "epochs": None, "reason": "x"}})
+        assert not [line for line in lines if line.startswith("advice")]
+
+
 def test_a_stopped_run_says_why_and_how_to_go_on():
     lines = shown(RUN, end("stopped"))
     assert "why       received SIGTERM" in lines

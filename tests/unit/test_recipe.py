@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import os
 from pathlib import Path
 
@@ -12,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snugfit import techniques
+from snugfit.core.entry import as_entry
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.recipe import Recipe, infer_recipe, json_schema, load_recipe
+from snugfit.recipe.catalogue import cards, page
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, own_key, settings_of
 from snugfit.recipe.source import Places, read_yaml
 
@@ -83,6 +88,11 @@ def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
     assert (recipe.loss, recipe.evaluate.metrics, recipe.evaluate.best) == (loss, metrics, best)
 
 
+@pytest.mark.parametrize("loss", ["info_nce", "info_nce_symmetric"])
+def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
+    assert load_recipe(write(PYTHON.replace("loss: mse", f"loss: {loss}"))).loss == loss
+
+
 @pytest.mark.parametrize(
     ("old", "new", "place", "words"),
     [
@@ -109,7 +119,7 @@ def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
         ("epochs: 2", "epochs: 2, updates: 5", ":8: train", "found both"),
         ("epochs: 2", "epochs: null", ":8: train", "found neither"),
         ("epochs: 2", "epochs: 2, epochs: 3", ":8: 'train.epochs'", "given twice, first on line 8"),
-        ("adamw:", "adamv:", ":9: optimizer.adamv", "Did you mean 'adamw'"),
+        ("adamw:", "adamww:", ":9: optimizer.adamww", "Did you mean 'adamw'"),
         ("adamw:", "ema:", ":9: optimizer.ema", "Put it under techniques"),
         ("learning_rate: 3e-5", "learning_rat: 3", ":9: optimizer.adamw.learning_rat", "'learning_rate'"),
         ("learning_rate: 3e-5", "learning_rate: -1", ":9: optimizer.adamw.learning_rate", "must be positive"),
@@ -128,7 +138,7 @@ def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
             "a list of 2 numbers, found [0.9]",
         ),
         ("{adamw: {learning_rate: 3e-5}}", "{adamw: {}, sgd: {}}", ":9: optimizer", "found adamw and sgd"),
-        ("{adamw: {learning_rate: 3e-5}}", "null", ":9: optimizer", "must be one of adamw, sgd"),
+        ("{adamw: {learning_rate: 3e-5}}", "null", ":9: optimizer", "must be one of adafactor, adamw"),
         ("- ema: {decay: 0.99}", "- emma", ":12: techniques.emma", "Did you mean 'ema'"),
         ("- ema: {decay: 0.99}", "- sgd", ":12: techniques.sgd", "optimizer: {sgd: {…}}"),
         ("- ema: {decay: 0.99}", "- bf16", ":12: techniques.bf16", "plan.numerics: bf16"),
@@ -138,11 +148,39 @@ def test_defaults_depend_on_the_task(write, text, loss, metrics, best):
         ("metrics: [accuracy]", "metrics: [acuracy]", ":13: evaluate.metrics", "Did you mean 'accuracy'"),
         ("best: accuracy", "best: macro_f1", ":13: evaluate.best", "not among the evaluated"),
         ("micro_batch: 8", "micro_batch: 32", ":14: plan.micro_batch", "32 is more than train.global_batch"),
-        ("micro_batch: 8", "numerics: fp8", ":14: plan.numerics", "fp32 or bf16"),
+        (
+            "micro_batch: 8",
+            "numerics: q",
+            ":14: plan.numerics",
+            "no such precision: 'q'. Known: bf16, fp16, ",
+        ),
+        ("micro_batch: 8", "numerics: bf61", ":14: plan.numerics", "Did you mean 'bf16'?"),
+        ("micro_batch: 8", "numerics: ema", ":14: plan.numerics", "Put it under techniques"),
+        ("micro_batch: 8", "numerics: fp32_logits", ":14: plan.numerics", "Put it under techniques"),
+        ("micro_batch: 8", "numerics: sgd", ":14: plan.numerics", "Put it under optimizer"),
+        ("micro_batch: 8", "numerics: 16", ":14: plan.numerics", "text, found 16"),
         ("micro_batch: 8", "device: gpu", ":14: plan.device", "cuda"),
         ("# a comment", "name: a/b", ":1: name", "cannot be a folder's name"),
         ("# a comment", "loss: cross_entrpy", ":1: loss", "Did you mean 'cross_entropy'"),
         ("# a comment", "early_stopping: {}", ":1: early_stopping.patience", "is missing"),
+        (
+            "# a comment",
+            "early_stopping: {min_delta: 0.1, stop_when: a:b}",
+            ":1: ",
+            "min_delta says what it counts",
+        ),
+        (
+            "# a comment",
+            "early_stopping: {stop_when: later}",
+            ":1: early_stopping.stop_when",
+            "package.module:fun",
+        ),
+        (
+            "# a comment",
+            "early_stopping: {patience: 2, min_delta: -1}",
+            ":1: early_stopping.min_delta",
+            "at least 0",
+        ),
         ("# a comment", "checkpoint: {keep: 1}", ":1: checkpoint.keep", "at least 2"),
         ("# a comment", "track: {mlflow: yes}", ":1: track.mlflow", "true or false, found 'yes'"),
         ("# a comment", "output: a: b", ":1:", "cannot be read"),
@@ -241,13 +279,32 @@ def test_no_schedule_and_no_techniques_may_be_asked_for(write):
     assert [technique.card.name for technique in recipe.all_techniques()] == ["adamw"]
 
 
+def test_the_schema_lists_the_precisions_that_there_are(write):
+    precisions = json_schema()["$defs"]["PlanSettings"]["properties"]["numerics"]["enum"]
+    found = [name for name, technique in techniques.discover().items() if technique.card.precision]
+    assert precisions == ["fp32", *found]
+    assert {"bf16", "fp16"} <= set(found)
+    wrong = {**load_recipe(write(RECIPE)).as_dict(), "plan": {"numerics": "fp8"}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, json_schema())
+
+
 def test_numerics_bring_their_technique(write):
     recipe = load_recipe(write(RECIPE), ["plan.numerics=bf16"])
     names = [technique.card.name for technique in recipe.all_techniques()]
     assert names == ["adamw", "linear", "bf16", "clip_norm", "ema"]
 
 
-@pytest.mark.parametrize("name", techniques.discover())
+whole_schema = functools.cache(json_schema)
+
+
+def has_to_be_given(technique) -> list[str]:
+    return [name for name, (_, default) in settings_of(technique).items() if default is dataclasses.MISSING]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, t in techniques.discover().items() if not has_to_be_given(t)]
+)
 def test_every_technique_can_be_written_by_its_name_and_read_back(write, name):
     technique = techniques.discover()[name]
     key = own_key(technique)
@@ -259,7 +316,7 @@ def test_every_technique_can_be_written_by_its_name_and_read_back(write, name):
     found = [entry for entry in recipe.all_techniques() if isinstance(entry, technique)]
     assert len(found) == 1
     assert load_recipe(write(recipe.to_yaml())) == recipe
-    jsonschema.validate(recipe.as_dict(), json_schema())
+    jsonschema.validate(recipe.as_dict(), whole_schema())
 
 
 @pytest.mark.parametrize("name", techniques.discover())
@@ -268,11 +325,214 @@ def test_settings_of_every_technique_come_back_as_they_were(write, name):
     key = own_key(type(example))
     if key == "plan.numerics":
         pytest.skip("numerics are chosen by name and have no settings in a recipe")
-    given = {setting: getattr(example, setting) for setting in settings_of(type(example))}
-    entry = {name: {setting: list(v) if isinstance(v, tuple) else v for setting, v in given.items()}}
+    entry = as_entry(example)
     text = yaml.safe_dump({key: entry} if key in SEAMS_OF_THEIR_OWN else {"techniques": [entry]})
     recipe = load_recipe(write(BARE + text))
     assert example in recipe.all_techniques()
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+    assert load_recipe(write(recipe.to_yaml(defaults=False))) == recipe
+    jsonschema.validate(recipe.as_dict(), whole_schema())
+
+
+CHAIN = """\
+schedule:
+  chain:
+    parts:
+      - constant: {warmup: 3}
+      - cosine:
+          minimum: 0.1
+      - linear
+    at: [3, 0.5]
+"""
+PER_GROUP = """\
+schedule:
+  per_group:
+    schedules:
+      head*: linear
+      "*.bias":
+        chain: {parts: [constant, {cosine: {minimum: 0.2}}], at: [0.5]}
+    default: {one_cycle: {momentum: null}}
+"""
+
+
+def test_schedules_within_a_schedule_are_read_with_their_settings(write):
+    find = techniques.find
+    parts = (find("constant")(warmup=3), find("cosine")(minimum=0.1), find("linear")())
+    assert load_recipe(write(BARE + CHAIN)).schedule == find("chain")(parts=parts, at=(3, 0.5))
+    inner = find("chain")(parts=(find("constant")(), find("cosine")(minimum=0.2)), at=(0.5,))
+    expected = find("per_group")(
+        schedules={"head*": find("linear")(), "*.bias": inner}, default=find("one_cycle")(momentum=None)
+    )
+    assert load_recipe(write(BARE + PER_GROUP)).schedule == expected
+
+
+@pytest.mark.parametrize("text", [CHAIN, PER_GROUP])
+def test_schedules_within_a_schedule_are_written_with_all_their_settings(write, text):
+    recipe = load_recipe(write(BARE + text))
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+    assert load_recipe(write(recipe.to_yaml(defaults=False))) == recipe
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(yaml.safe_load(BARE + text), schema)
+    jsonschema.validate(recipe.as_dict(), schema)
+
+
+def test_two_chains_of_other_schedules_are_other_runs(write):
+    with_cosine = load_recipe(write(BARE + CHAIN.replace("- linear", "- cosine")))
+    assert with_cosine.hash() != load_recipe(write(BARE + CHAIN)).hash()
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "place", "words"),
+    [
+        (
+            CHAIN,
+            "minimum: 0.1",
+            "minimum: 2",
+            ":9: schedule.chain.parts.cosine.minimum",
+            "must be in [0, 1], found 2",
+        ),
+        (
+            CHAIN,
+            "minimum: 0.1",
+            "minimal: 0.1",
+            ":9: schedule.chain.parts.cosine.minimal",
+            "Did you mean 'minimum'",
+        ),
+        (
+            CHAIN,
+            "minimum: 0.1",
+            "minimum: low",
+            ":9: schedule.chain.parts.cosine.minimum",
+            "a number, found 'low'",
+        ),
+        (
+            CHAIN,
+            "- cosine:",
+            "- cosin:",
+            ":8: schedule.chain.parts.cosin",
+            "no such schedule. Did you mean 'cosine'",
+        ),
+        (
+            CHAIN,
+            "- linear",
+            "- plateau",
+            ":10: schedule.chain.parts.plateau",
+            "cannot stand within another. These can",
+        ),
+        (CHAIN, "- linear", "- adamw", ":10: schedule.chain.parts.adamw", "cannot stand within another"),
+        (
+            CHAIN,
+            "- linear",
+            "- {linear: , cosine: }",
+            ":6: schedule.chain.parts",
+            "an entry holds one, found linear and",
+        ),
+        (CHAIN, "- linear", "- 7", ":6: schedule.chain.parts", "must be one of chain, constant, cosine"),
+        (CHAIN, "at: [3, 0.5]", "at: [3]", ":11: schedule.chain.at", "must be 2 rising"),
+        (CHAIN, "    at: [3, 0.5]\n", "", ":5: schedule.chain", "'at' is missing. Give it a list of numbers"),
+        (
+            PER_GROUP,
+            "minimum: 0.2",
+            "minimum: -1",
+            ":9: schedule.per_group.schedules.*.bias.chain.parts.cosine",
+            "in [0, 1]",
+        ),
+        (
+            PER_GROUP,
+            "head*: linear",
+            "head*: linea",
+            ":7: schedule.per_group.schedules.head*.linea",
+            "Did you mean 'linear'",
+        ),
+        (
+            PER_GROUP,
+            "{one_cycle: {momentum: null}}",
+            "7",
+            ":10: schedule.per_group.default",
+            "must be one of chain, constant",
+        ),
+        (
+            PER_GROUP,
+            "{one_cycle: {momentum: null}}",
+            "{one_cycle: {rise: 2}}",
+            ":10: schedule.per_group.default.one_cycle.rise",
+            "",
+        ),
+    ],
+)
+def test_what_is_wrong_within_a_schedule_is_said_with_its_setting_and_line(
+    write, text, old, new, place, words
+):
+    assert text.count(old) == 1
+    with pytest.raises(SettingError) as error:
+        load_recipe(write(BARE + text.replace(old, new)))
+    assert f"my.yaml{place}" in str(error.value)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (
+            "{chain: {parts: linear, at: []}}",
+            "schedule.chain.parts: must be a list of schedules, found 'linear'",
+        ),
+        (
+            "{per_group: {schedules: [linear], default: linear}}",
+            "schedules: must be names, each with a schedule, found",
+        ),
+    ],
+)
+def test_one_schedule_where_many_are_wanted_is_refused(write, entry, words):
+    with pytest.raises(SettingError) as error:
+        load_recipe(write(f"{BARE}schedule: {entry}\n"))
+    assert words in str(error.value)
+
+
+def test_an_override_finds_a_part_of_a_chain_by_its_name(write):
+    recipe = load_recipe(write(BARE + CHAIN), ["schedule.chain.parts.cosine.minimum=0.3"])
+    assert recipe.schedule.parts[1] == techniques.find("cosine")(minimum=0.3)
+
+
+def test_the_schema_refuses_within_a_schedule_what_the_recipe_refuses():
+    schema = jsonschema.Draft202012Validator(json_schema())
+    recipe = yaml.safe_load(BARE)
+    for parts in (["plateau"], "linear", [{"cosine": {"minimal": 1}}], [{"linear": {}, "cosine": {}}]):
+        assert not schema.is_valid({**recipe, "schedule": {"chain": {"parts": parts, "at": [1]}}})
+
+
+def test_a_technique_that_has_to_be_given_settings_says_which(write):
+    with pytest.raises(
+        SettingError, match=r"schedule\.chain: 'parts' is missing\. Give it a list of schedules"
+    ):
+        load_recipe(write(f"{BARE}schedule: chain\n"))
+    with pytest.raises(
+        SettingError, match=r"pattern_rates: 'rates' is missing\. Give it names, each with a number"
+    ):
+        load_recipe(write(f"{BARE}techniques: [pattern_rates]\n"))
+
+
+@pytest.mark.parametrize("name", techniques.discover())
+def test_the_example_of_the_catalogue_is_a_recipe(write, name):
+    (card,) = cards(name)
+    json.dumps(card)
+    example = page(card).rpartition("In a recipe:\n")[2].strip()
+    recipe = load_recipe(write(f"{BARE}{example}\n"))
+    assert name in [technique.card.name for technique in recipe.all_techniques()]
+
+
+def test_a_technique_that_looks_at_what_is_not_evaluated_is_refused_before_anything_is_loaded(write):
+    text = BARE.replace("train: rows.csv", "train: rows.csv, validation: null")
+    with pytest.raises(SettingError, match=r"my\.yaml.*plateau: looks at 'loss' .* Give data\.validation"):
+        load_recipe(write(f"{text}evaluate: {{metrics: []}}\nschedule: plateau\n"))
+    with pytest.raises(
+        SettingError, match=r"my\.yaml:4: evaluate\.metrics: plateau: looks at 'mine', which is not"
+    ):
+        load_recipe(
+            write(f"{BARE}evaluate: {{metrics: [accuracy]}}\nschedule: {{plateau: {{metric: 'max:mine'}}}}\n")
+        )
+    assert load_recipe(write(f"{BARE}schedule: {{plateau: {{metric: macro_f1}}}}\n")).schedule is not None
 
 
 @pytest.mark.parametrize(
@@ -290,6 +550,7 @@ def test_settings_of_every_technique_come_back_as_they_were(write, name):
         ("techniques=[sam]", lambda recipe: recipe.techniques == (techniques.find("sam")(),)),
         ("techniques.ema.decay=0.5", lambda recipe: recipe.techniques[1].decay == 0.5),
         ("early_stopping.patience=3", lambda recipe: recipe.early_stopping.patience == 3),
+        ("early_stopping.stop_when=my:rule", lambda recipe: recipe.early_stopping.stop_when == "my:rule"),
         ("name=other", lambda recipe: recipe.name == "other"),
     ],
 )

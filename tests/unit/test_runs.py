@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -15,6 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel, P
 from snugfit.core.tree import leaves
 from snugfit.errors import DataError, ModelError, PlanConflict, SettingError, UserError
 from snugfit.models.bundle import load_bundle
+from snugfit.models.huggingface import load_text_classifier
 from snugfit.recipe import load_recipe
 from snugfit.runs import evaluate_run, plan_recipe, predict_rows, resume_run, train_recipe
 from snugfit.session import RunOptions
@@ -117,6 +119,33 @@ def test_the_best_model_scores_on_its_validation_rows_what_the_run_said(
     found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
     assert found["rows"] == len(rows)
     assert found["metrics"] == pytest.approx(result.best["metrics"], rel=1e-5)  # batches are cut differently
+
+
+def test_a_trigger_beside_the_recipe_ends_the_run_with_its_reason(project: Path, tmp_path: Path) -> None:
+    (project / "film_rules.py").write_text(
+        "def third(history):\n    return 'seen three' if len(history) == 3 else None\n"
+    )
+    rule = "early_stopping={stop_when: 'film_rules:third'}"
+    result = train_recipe(recipe(project, tmp_path, rule))
+    assert (result.status, result.stop_reason, result.updates) == (
+        "finished",
+        "early stopping: seen three",
+        15,
+    )
+    end = read_events(Path(result.run_dir) / "events.jsonl")[-1]
+    assert (end["event"], end["stop_reason"]) == ("end", result.stop_reason)
+    with pytest.raises(SettingError, match=r"early_stopping\.stop_when: 'film_rules' has no 'fourth'"):
+        train_recipe(recipe(project, tmp_path, rule.replace("third", "fourth")))
+
+
+def test_an_optimizer_with_a_schedule_of_its_own_gets_none_beside_it(project: Path, tmp_path: Path) -> None:
+    chosen = ["optimizer={schedule_free: {learning_rate: 0.01}}", "techniques=[]"]
+    given = recipe(project, tmp_path, *chosen)
+    assert given.schedule is None
+    result = train_recipe(given)
+    assert result.best is not None and result.best["weights"] == "schedule_free"
+    with pytest.raises(PlanConflict, match="'schedule_free' and 'linear' both give the schedule"):
+        recipe(project, tmp_path, *chosen, "schedule=linear")
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(project: Path, tmp_path: Path, finished: Any) -> None:
@@ -234,3 +263,83 @@ def test_only_classifiers_are_registered(project: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(SettingError, match=r"track\.register"):
         train_recipe(causal)
+
+
+# what is scored has the adapters beside the weights, what is saved has them in the weights: one product of the forward
+# is rounded otherwise in each layer
+MERGED = 1e-4
+
+
+@pytest.mark.parametrize(
+    ("adapters", "rate"),
+    [
+        ("{lora: {rank: 4, plus: 4.0, dropout: 0.1}}", 0.01),
+        ("{lora: {rank: 4, dora: true}}", 0.03),
+        ("{ia3: {targets: [key, value], head: [classifier, word_embeddings, dense]}}", 0.01),
+    ],
+)
+def test_adapters_are_merged_into_the_model_that_is_saved(
+    project: Path, tmp_path: Path, adapters: str, rate: float
+) -> None:
+    rows = write_rows(tmp_path / "held_out.csv", 30, seed=9)
+    chosen = [
+        f"techniques=[{adapters}, {{ema: {{decay: 0.5}}}}]",
+        f"data.validation={tmp_path / 'held_out.csv'}",
+        f"optimizer={{adamw: {{learning_rate: {rate}}}}}",
+    ]
+    result = train_recipe(recipe(project, tmp_path, *chosen))
+    assert result.status == "finished" and result.best is not None
+    assert result.best["metrics"]["accuracy"] > 0.8
+    best = Path(result.run_dir) / "best"
+    model, meta, tokenizer = load_bundle(best)
+    fresh = load_text_classifier(project / "encoder", meta["labels"], tokenizer=tokenizer, seed=3).model
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in fresh.named_parameters()]
+    found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
+    assert found["metrics"]["loss"] == pytest.approx(result.best["metrics"]["loss"], rel=MERGED)
+    assert found["metrics"]["accuracy"] == result.best["metrics"]["accuracy"]
+    # the adapter alone, on the encoder that the run began from
+    loaded = peft.PeftModel.from_pretrained(fresh, str(best / "adapter")).eval()
+    ids = torch.tensor([[2, 4, 9, 13, 3]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            loaded(input_ids=ids).logits, model(input_ids=ids).logits, rtol=MERGED, atol=MERGED
+        )
+    said = predict_rows(result.run_dir, str(tmp_path / "held_out.csv"), tmp_path / "out.csv")
+    assert said["rows"] == len(rows) and said["weights"] == "ema"
+
+
+def test_a_stopped_run_with_adapters_goes_on_to_the_same_weights(project: Path, tmp_path: Path) -> None:
+    chosen = recipe(project, tmp_path, "techniques=[{lora: {dropout: 0.1}}]", "train.epochs=2")
+    whole = train_recipe(chosen)
+    stopped = train_recipe(chosen, RunOptions(stop_after_seconds=1e-6))
+    assert stopped.resumable
+    resumed = resume_run(stopped.run_dir)
+    one, other = (load_newest(Path(run.run_dir) / "checkpoints").parts["model"] for run in (whole, resumed))
+    assert all(torch.equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
+    assert resumed.best == whole.best
+
+
+def test_a_damaged_adapter_is_found_like_a_damaged_model(project: Path, tmp_path: Path) -> None:
+    result = train_recipe(recipe(project, tmp_path, "techniques=[lora]", "train.epochs=1"))
+    weights = Path(result.run_dir) / "best" / "adapter" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(ModelError, match=r"adapter_model\.safetensors is missing or damaged"):
+        load_bundle(Path(result.run_dir) / "best")
+
+
+def test_a_run_without_adapters_has_no_folder_for_them(finished: Any) -> None:
+    assert not (Path(finished.run_dir) / "best" / "adapter").exists()
+
+
+@pytest.mark.parametrize("adding", ["qk_norm", "embedding_norm", "embedding_norm, lora"])
+def test_modules_that_a_technique_adds_are_in_the_model_that_is_loaded_again(
+    project: Path, tmp_path: Path, adding: str
+) -> None:
+    write_rows(tmp_path / "held_out.csv", 30, seed=9)
+    chosen = [f"techniques=[{adding}]", f"data.validation={tmp_path / 'held_out.csv'}", "train.epochs=2"]
+    result = train_recipe(recipe(project, tmp_path, *chosen))
+    assert result.best is not None
+    found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
+    assert found["metrics"]["loss"] == pytest.approx(result.best["metrics"]["loss"], rel=MERGED)
+    with pytest.raises(ModelError, match="holds modules that .*norm added"):
+        load_bundle(Path(result.run_dir) / "best")

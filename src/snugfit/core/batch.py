@@ -123,6 +123,10 @@ class Batch:
             return self
         return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
 
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory; what torch's `DataLoader` calls when it is asked to pin."""
+        return replace(self, data=map_tree(lambda tensor: tensor.pin_memory(), self.data))
+
 
 def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
     """Cut `rows` into as few parts of at most `micro_batch` as possible, as even as possible, between groups.
@@ -130,7 +134,7 @@ def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
     >>> split(7, 3)
     [range(0, 3), range(3, 5), range(5, 7)]
     >>> split(7, 3, group=2)
-    [range(0, 2), range(2, 4), range(4, 6), range(6, 7)]
+    [range(0, 2), range(2, 4), range(4, 7)]
 
     Raises:
         SettingError: a group is larger than a micro-batch.
@@ -142,10 +146,12 @@ def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
             f"plan.micro_batch: is {micro_batch}, and examples are mixed in groups of {group}, which stay together. Give at "
             f"least {group}."
         )
-    groups = -(-rows // group)
+    groups, rest = divmod(rows, group)
     parts = -(-groups // (micro_batch // group))
+    # an incomplete group goes with the last part where it fits: batch norm refuses a single row
+    parts += groups // parts * group + rest > micro_batch
     size, larger = divmod(groups, parts)
-    ends = [min(rows, group * (part * size + min(part, larger))) for part in range(parts + 1)]
+    ends = [*(group * (part * size + min(part, larger)) for part in range(parts)), rows]
     return [range(start, end) for start, end in itertools.pairwise(ends)]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.entry import as_entry
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
@@ -19,6 +20,7 @@ from snugfit.core.technique import (
     SINGLE_SEAMS,
     STAGED_SEAMS,
     BatchLoss,
+    Card,
     Context,
     GradientsOf,
     Kind,
@@ -42,35 +44,40 @@ def check(techniques: Sequence[Technique]) -> None:
         for other in cards[:place]:
             if card.name == other.name:
                 raise PlanConflict(f"'{card.name}' is given twice. Remove one.")
-            for first, second in ((card, other), (other, card)):
-                if second.name in first.conflicts:
-                    raise PlanConflict(
-                        f"'{first.name}' and '{second.name}' exclude each other: {first.conflicts[second.name]}"
-                    )
-            for seam in SINGLE_SEAMS:
-                if seam in card.seams and seam in other.seams:
-                    raise PlanConflict(
-                        f"'{other.name}' and '{card.name}' both give the {seam}, and a run has one. Remove one."
-                    )
-            for stage in card.stages:
-                if stage in other.stages and stage is not Stage.TERM:
-                    raise PlanConflict(
-                        f"'{other.name}' and '{card.name}' both stand at the stage '{stage.name.lower()}' of the seam "
-                        f"'{stage.seam}', which holds one. Remove one."
-                    )
-            kinds = {card.kind, other.kind}
-            if Kind.TOKENS in kinds and kinds & {Kind.IMAGES, Kind.NUMBERS}:
-                raise PlanConflict(
-                    f"'{other.name}' works on {other.kind} and '{card.name}' on {card.kind}: no examples are both. "
-                    "Remove one."
-                )
+            reason = exclusion(other, card)
+            if reason is not None:
+                raise PlanConflict(f"'{other.name}' and '{card.name}' {reason}")
+
+
+def exclusion(one: Card, other: Card) -> str | None:
+    """Why a run cannot have both, to be read after their names; None if it can."""
+    for first, second in ((one, other), (other, one)):
+        if second.name in first.conflicts:
+            return f"exclude each other: {first.conflicts[second.name]}"
+    for seam in SINGLE_SEAMS:
+        if seam in one.seams and seam in other.seams:
+            return f"both give the {seam}, and a run has one. Remove one."
+    if one.precision and other.precision:
+        return "both say what forward and backward compute in, and a run has one precision. Remove one."
+    for stage in one.stages:
+        if stage in other.stages and stage is not Stage.TERM:
+            return f"both stand at the stage '{stage.name.lower()}' of the seam '{stage.seam}', which holds one. Remove one."
+    if Kind.TOKENS in {one.kind, other.kind} and {one.kind, other.kind} & {Kind.IMAGES, Kind.NUMBERS}:
+        return f"work on {one.kind} and on {other.kind}: no examples are both. Remove one."
+    return None
 
 
 def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
     """The techniques by their place in the chain of `seam`; those without one last, as they were given."""
     if seam not in STAGED_SEAMS:
         return list(techniques)
-    return sorted(techniques, key=lambda technique: technique.card.stage(seam) or max(Stage))
+    last = max(Stage) + 1
+
+    def place(technique: Technique) -> int:
+        stage = technique.card.stage(seam)
+        return last if stage is None else stage
+
+    return sorted(techniques, key=place)
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,9 @@ class Composition:
     scale: LossScale | None
     export: Callable[[nn.Module], nn.Module] | None
     states: Mapping[str, Stateful]
-    weights_name: str
+    extended_by: tuple[Mapping[str, Any], ...]
+    _weights_name: str
+    _averaging: Callable[[], bool]
     _weights: Callable[[nn.Module], AbstractContextManager[Any]] | None
     _groups: tuple[_Named, ...]
     _begins: tuple[_Named, ...]
@@ -149,18 +158,32 @@ class Composition:
         return _NOTHING if self._weights is None else self._weights(model)
 
     @property
+    def weights_name(self) -> str:
+        """The technique whose weights are those to evaluate now; raw where they are the model's own."""
+        return self._weights_name if self._averaging() else RAW
+
+    @property
+    def awaits_average(self) -> bool:
+        """Whether the weights are still the model's own, and will not be to the end."""
+        return self._weights_name != RAW and not self._averaging()
+
+    @property
     def settles(self) -> bool:
         """Whether something is to be done before weights are evaluated."""
         return bool(self._settles)
 
-    def settle(self, model: nn.Module, passes: Callable[[], Iterator[None]]) -> None:
+    def settle(self, model: nn.Module, passes: Callable[[], Generator[None]]) -> None:
         for _, settle in self._settles:
-            settle(model, passes())
+            with closing(passes()) as windows:  # ends the processes that load them
+                settle(model, windows)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         for _, evaluated in self._evaluateds:
             evaluated(metrics)
 
+
+RAW = "raw"
+"""The name of a model's own weights."""
 
 _NOTHING = nullcontext()
 _Named = tuple[str, Callable[..., Any]]
@@ -204,9 +227,13 @@ def compose(
         scale=single("scale"),
         export=single("export"),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
-        weights_name=next((name for name, _ in chain("weights")), "raw"),
+        extended_by=tuple(as_entry(each) for each in techniques if Stage.EXTEND in each.card.stages),
+        _weights_name=next((name for name, _ in chain("weights")), RAW),
+        _averaging=next((s.averaging for s in made.values() if s.averaging is not None), lambda: True),
         _weights=single("weights"),
-        _groups=chain("groups"),
+        _groups=tuple(
+            sorted(chain("groups"))
+        ),  # they commute; by name, so that a resume finds the same groups
         _begins=chain("begin"),
         _batches=chain("batch"),
         _forwards=chain("forward"),

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.read import is_fake
+
+_FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
+
+
+def fastest_kernel(device: torch.device) -> dict[str, Any]:
+    """Keyword that picks torch's fastest AdamW kernel for parameters on `device`.
+
+    >>> fastest_kernel(torch.device("cpu"))
+    {'fused': True}
+    """
+    return {"fused": True} if device.type in _FUSED_DEVICES else {"foreach": True}
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
@@ -34,6 +46,35 @@ def lerp_(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -
     targets = [target.to(tensor.dtype) for tensor, target in zip(tensors, targets, strict=True)]
     for tensor_group, target_group in zip(_by_kind(tensors), _by_kind(targets), strict=True):
         torch._foreach_lerp_(tensor_group, target_group, weight)
+
+
+def lerp(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -> list[Tensor]:
+    """As `lerp_`, leaving the tensors as they are; each target has its tensor's dtype."""
+    return list(torch._foreach_lerp(list(tensors), list(targets), weight)) if tensors else []
+
+
+def add_(tensors: Sequence[Tensor], others: Sequence[Tensor], factor: float) -> None:
+    """Add `factor` times the other to each tensor in place."""
+    if tensors:
+        torch._foreach_add_(list(tensors), list(others), alpha=factor)
+
+
+def sign_(tensors: Sequence[Tensor], width: float = 0.0) -> None:
+    """Replace all elements by their sign in place; those up to `width` away from 0 by a slope in between.
+
+    >>> numbers = [torch.tensor([-3.0, 0.0, 0.5])]
+    >>> sign_(numbers, width=2.0)
+    >>> numbers
+    [tensor([-1.0000,  0.0000,  0.2500])]
+    """
+    if not tensors:
+        return
+    if width == 0:
+        torch._foreach_sign_(list(tensors))
+        return
+    torch._foreach_div_(list(tensors), width)
+    torch._foreach_clamp_min_(list(tensors), -1.0)
+    torch._foreach_clamp_max_(list(tensors), 1.0)
 
 
 def copy_(tensors: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

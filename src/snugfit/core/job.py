@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from snugfit.errors import SettingError
 
 NON_FINITE_POLICIES = ("stop", "skip", "roll_back")
+
+StopWhen = Callable[[list[dict[str, Any]]], str | None]
+"""From all evaluations so far to the reason to stop, or None to go on; asked again after a resume.
+
+An evaluation has `update`, `epoch`, `metrics` by name, the name of the `weights` that were scored, and whether it was `best`.
+"""
 
 
 @dataclass(frozen=True)
@@ -15,7 +24,8 @@ class Job:
 
     Exactly one of `epochs` and `windows` says how long the run is. `evaluate_every` and `checkpoint_every` count
     windows; None means each epoch, and each evaluation. `best` names the monitored metric, with `min:` or `max:` before
-    it when Snugfit does not know the metric. `patience` counts evaluations without improvement.
+    it when Snugfit does not know the metric. `patience` counts evaluations that do not improve it by more than
+    `min_delta`; `stop_when` looks at all evaluations so far.
     """
 
     global_batch: int = 32
@@ -27,6 +37,8 @@ class Job:
     evaluate_every: int | None = None
     evaluate_batch: int | None = None
     patience: int | None = None
+    min_delta: float = 0.0
+    stop_when: StopWhen | None = None
     non_finite: str = "skip"
     non_finite_limit: int = 10
     checkpoint_every: int | None = None
@@ -42,6 +54,16 @@ class Job:
         _positive("evaluate.every", self.evaluate_every)
         _positive("evaluate.batch", self.evaluate_batch)
         _positive("early_stopping.patience", self.patience)
+        if not 0 <= self.min_delta < math.inf:
+            raise SettingError(f"early_stopping.min_delta: must be zero or positive, found {self.min_delta}.")
+        if self.min_delta > 0 and self.patience is None:
+            raise SettingError(
+                "early_stopping.min_delta: says what patience counts, and there is none. Give patience."
+            )
+        if self.stop_when is not None and not callable(self.stop_when):
+            raise SettingError(
+                f"early_stopping.stop_when: must be a function from the evaluations to a reason or None, found {self.stop_when!r}."
+            )
         _positive("checkpoint.every", self.checkpoint_every)
         if self.checkpoint_keep < 2:
             raise SettingError(
@@ -51,6 +73,11 @@ class Job:
             raise SettingError(
                 f"non_finite.policy: must be one of {', '.join(NON_FINITE_POLICIES)}, found '{self.non_finite}'."
             )
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether evaluations may end the run."""
+        return self.patience is not None or self.stop_when is not None
 
     def total_windows(self, examples: int) -> int:
         """Windows of the whole run over `examples` rows; the last window of an epoch may be partial.

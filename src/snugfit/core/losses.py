@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -107,8 +108,14 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def cross_entropy(outputs: Any, data: Any) -> LossTerms:
-    """Cross-entropy of logits (rows, ..., classes) with integer labels (rows, ...); label -100 has weight 0."""
-    return _masked_cross_entropy(logits_of(outputs), labels_of(data))
+    """Cross-entropy of logits (rows, ..., classes) with integer labels (rows, ...); label -100 has weight 0.
+
+    Labels may be soft: probabilities of the shape of the logits, which all count.
+    """
+    logits, labels = logits_of(outputs), labels_of(data)
+    if labels.is_floating_point():
+        return _soft_cross_entropy(logits, labels)
+    return _masked_cross_entropy(logits, labels)
 
 
 def causal_lm(outputs: Any, data: Any) -> LossTerms:
@@ -134,7 +141,72 @@ def mse(outputs: Any, data: Any) -> LossTerms:
     return LossTerms((prediction - labels.to(prediction.dtype)) ** 2)
 
 
-LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "causal_lm": causal_lm, "mse": mse}
+@dataclass(frozen=True)
+class InfoNCE:
+    """Cross-entropy of picking each row's own key among the keys of all rows: every other row is a negative.
+
+    The model returns entries `query` and `key` of shape (rows, width), a tuple that begins with both, or one tensor
+    (rows, 2, width): two views of each row. They are normalised to length 1 and compared in float32 at least.
+
+    Args:
+        temperature: what cosines are divided by, positive.
+        symmetric: also pick each key's query, and take the mean of both.
+    Source: van den Oord et al. 2018, arXiv:1807.03748, equation 4; symmetric: Radford et al. 2021, arXiv:2103.00020.
+    """
+
+    temperature: float = 0.05
+    symmetric: bool = False
+    couples_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise SettingError(f"info_nce.temperature: must be positive, found {self.temperature!r}.")
+
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:
+        query, key = _pair_of(outputs)
+        own = torch.arange(query.shape[0], device=query.device)
+        with torch.autocast(query.device.type, enabled=False):  # bf16 cosines have two digits
+            query, key = (F.normalize(side.to(_wide(side.dtype)), dim=1) for side in (query, key))
+            scores = query @ key.T / self.temperature
+            values = F.cross_entropy(scores, own, reduction="none")
+            if self.symmetric:
+                values = (values + F.cross_entropy(scores.T, own, reduction="none")) / 2
+        return LossTerms(values)
+
+
+LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": cross_entropy,
+    "causal_lm": causal_lm,
+    "mse": mse,
+    "info_nce": InfoNCE(),
+    "info_nce_symmetric": InfoNCE(symmetric=True),
+}
+
+
+@dataclass(frozen=True)
+class TorchLoss:
+    """A torch loss module as terms whose weighted mean is what it gives with reduction 'mean'."""
+
+    module: torch.nn.Module
+
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:
+        return _module_terms(self.module, logits_of(outputs), labels_of(data))
+
+
+def couples_rows(loss: Loss) -> bool:
+    """Whether a row's loss depends on the other rows: the attribute `couples_rows` of the loss says so."""
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    return bool(getattr(loss, "couples_rows", False))
+
+
+def class_dim(loss: Loss | None) -> int | None:
+    """The dimension of the logits that holds the classes, where the loss says so: the last, or torch's 1."""
+    if loss is cross_entropy or loss is causal_lm:
+        return -1
+    if isinstance(loss, TorchLoss) and isinstance(loss.module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
+        return 1
+    return None
 
 
 def find_loss(loss: str | Loss) -> Loss:
@@ -153,13 +225,11 @@ def find_loss(loss: str | Loss) -> Loss:
                 f"loss: {type(loss).__name__} has reduction='{loss.reduction}'. Make it with reduction='none': "
                 "Snugfit divides once over the whole window, so that micro-batches do not matter."
             )
-        module = loss
-        return lambda outputs, data: _module_terms(module, logits_of(outputs), labels_of(data))
+        return TorchLoss(loss)
     return loss
 
 
 def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> LossTerms:
-    """Terms whose weighted mean is what the torch module gives with reduction 'mean'."""
     if not isinstance(module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
         if logits.shape != labels.shape and logits.numel() == labels.numel():
             logits = logits.reshape(labels.shape)  # torch would spread (rows, 1) and (rows,) to (rows, rows)
@@ -174,7 +244,41 @@ def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> Lo
     return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)
 
 
+def _pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(outputs, Mapping):
+        pair = (outputs.get("query"), outputs.get("key"))
+    elif isinstance(outputs, Tensor) and outputs.ndim == 3 and outputs.shape[1] == 2:
+        pair = (outputs[:, 0], outputs[:, 1])
+    elif isinstance(outputs, (tuple, list)) and not hasattr(outputs, "query"):
+        pair = tuple(outputs[:2])
+    else:
+        pair = (getattr(outputs, "query", None), getattr(outputs, "key", None))
+    match pair:
+        case (Tensor(ndim=2) as query, Tensor(ndim=2) as key) if query.shape == key.shape:
+            return query, key
+    found = [tuple(side.shape) if isinstance(side, Tensor) else type(side).__name__ for side in pair]
+    raise SettingError(
+        f"loss: info_nce needs two embeddings a row, and found {found} in {type(outputs).__name__}. Return 'query' and "
+        "'key' of shape (rows, width), a tuple that begins with both, or one tensor of shape (rows, 2, width)."
+    )
+
+
+def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
+    if labels.shape != logits.shape or labels.ndim < 2:
+        raise DataError(
+            f"loss: floating labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: soft "
+            "labels are one probability for each class. Give integers for hard labels."
+        )
+    wide = _wide(logits.dtype)
+    values = F.cross_entropy(logits.to(wide).flatten(0, -2), labels.to(wide).flatten(0, -2), reduction="none")
+    return LossTerms(values.view(labels.shape[:-1]))
+
+
 def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
+    if labels.is_floating_point():
+        raise DataError(
+            "loss: causal_lm needs integer labels: the tokens. Use cross_entropy for soft labels."
+        )
     if labels.shape != logits.shape[:-1]:
         raise DataError(
             f"loss: labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: there is one "

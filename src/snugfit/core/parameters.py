@@ -54,7 +54,7 @@ def divided(
         for name, parameter in group["params"]:
             parts.setdefault(part_of(name, parameter), []).append((name, parameter))
         for part, params in parts.items():
-            name = group["name"] if part is None else f"{part}, {group['name']}"
+            name = group["name"] if part is None else f"{part} {group['name']}"
             found.append((part, {**group, "name": name, "params": params}))
     return found
 

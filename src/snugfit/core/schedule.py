@@ -1,4 +1,4 @@
-"""What all schedules share: the length of warm-up and of the run, in applied updates."""
+"""What schedules share: lengths in applied updates, warm-up, and being a pure function of the updates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ from typing import Self
 from snugfit.core.technique import Context, Rate, Seams, Technique
 from snugfit.errors import SettingError
 
+LENGTH = "a whole number of updates, or a fraction of the run below 1"
 
-def warmup_updates(warmup: float, total_updates: int) -> int:
-    """Updates of warm-up: `warmup` itself from 1 on, a fraction of the run below.
 
-    >>> warmup_updates(0.1, total_updates=200), warmup_updates(50, total_updates=200)
+def is_length(part: float) -> bool:
+    """Whether `part` is `LENGTH`.
+
+    >>> is_length(0.1), is_length(500), is_length(1.5)
+    (True, True, False)
+    """
+    return 0 <= part < 1 or (part >= 1 and part % 1 == 0)
+
+
+def number_of_updates(part: float, total_updates: int) -> int:
+    """`part` itself from 1 on, a fraction of the run below.
+
+    >>> number_of_updates(0.1, total_updates=200), number_of_updates(50, total_updates=200)
     (20, 50)
     """
-    return round(warmup * total_updates) if warmup < 1 else int(warmup)
+    return round(part * total_updates) if part < 1 else int(part)
 
 
 def warmup_factor(updates: int, warmup: int) -> float:
@@ -29,15 +40,49 @@ def warmup_factor(updates: int, warmup: int) -> float:
     return min(1.0, (updates + 1) / warmup) if warmup > 0 else 1.0
 
 
-@dataclass(frozen=True)
+def known_total(name: str, context: Context, needed: bool) -> int:
+    """The length of the run in updates; 1 where it is neither known nor needed.
+
+    Raises:
+        SettingError: the technique `name` needs it, and it is not known.
+    """
+    if context.total_updates is None and needed:
+        raise SettingError(f"{name}: needs the number of updates of the run. Give total_updates to the step.")
+    return context.total_updates or 1
+
+
 class Schedule(Technique):
-    """Base of schedules: warm-up, then what `decay` says of the rest of the run."""
+    """Base of the schedules that are pure functions of the applied updates; they can be parts of others."""
+
+    def factor(self, updates: int, total_updates: int) -> float:
+        """The learning rate's factor for the update that follows `updates` applied ones."""
+        raise NotImplementedError
+
+    def rate(self, updates: int, total_updates: int) -> Rate:
+        """The factor for that update, with the momentum where the schedule moves that too."""
+        return Rate(self.factor(updates, total_updates))
+
+    def needs_total(self) -> bool:
+        """Whether the length of the run matters."""
+        return True
+
+    def sets_scale(self) -> bool:
+        """Whether the optimizer's learning rate has no meaning without it, because the highest factor is not 1."""
+        return False
+
+    def seams(self, context: Context) -> Seams:
+        total = known_total(self.card.name, context, self.needs_total())
+        return Seams(schedule=lambda updates, group: self.rate(updates, total))
+
+
+@dataclass(frozen=True)
+class WarmedUp(Schedule):
+    """Base of schedules with a linear warm-up, then what `decay` says of the rest of the run."""
 
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        possible = 0 <= self.warmup < 1 or (self.warmup >= 1 and self.warmup % 1 == 0)
-        self.require("warmup", possible, "a whole number of updates, or a fraction of the run below 1")
+        self.require("warmup", is_length(self.warmup), LENGTH)
 
     @classmethod
     def example(cls) -> Self:
@@ -48,28 +93,7 @@ class Schedule(Technique):
         raise NotImplementedError
 
     def factor(self, updates: int, total_updates: int) -> float:
-        """The learning rate's factor for the update that follows `updates` applied ones."""
-        warmup = warmup_updates(self.warmup, total_updates)
+        warmup = number_of_updates(self.warmup, total_updates)
         if updates < warmup:
             return warmup_factor(updates, warmup)
         return self.decay(min(1.0, (updates - warmup) / max(1, total_updates - warmup)))
-
-    def momentum(self, updates: int, total_updates: int) -> float | None:
-        """The momentum for that update, where the schedule moves it too."""
-        return None
-
-    def seams(self, context: Context) -> Seams:
-        total = context.total_updates
-        if total is None:
-            if self.needs_total():
-                raise SettingError(
-                    f"{self.card.name}: needs the number of updates of the run. Give total_updates to the step."
-                )
-            total = 1
-        return Seams(
-            schedule=lambda updates, group: Rate(self.factor(updates, total), self.momentum(updates, total))
-        )
-
-    def needs_total(self) -> bool:
-        """Whether the length of the run matters."""
-        return True

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
-from snugfit.core.losses import LossTerms
+from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.errors import SettingError
@@ -39,6 +39,7 @@ class Stage(enum.IntEnum):
     # batch
     CUT = 10  # the size of an example changes
     MIX = 11  # examples are mixed with each other
+    DRAW = 12  # what was drawn for each row travels along; the examples stay as they are
     # loss
     FOCUS = 20  # values are changed one by one
     SMOOTH = 21  # the label is softened
@@ -90,7 +91,8 @@ class Card:
     """What is said about a technique wherever it is listed, and what composition checks.
 
     `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
-    its micro-batch, so that the micro-batch is part of the recipe. `conflicts` maps other techniques' names to the
+    its micro-batch, so that the micro-batch is part of the recipe. `precision`: it is what forward and backward compute in,
+    of which a run has one, named by `plan.numerics`. `conflicts` maps other techniques' names to the
     reason and the way out.
     """
 
@@ -102,6 +104,7 @@ class Card:
     stages: tuple[Stage, ...] = ()
     kind: Kind = Kind.ANY
     couples_examples: bool = False
+    precision: bool = False
     conflicts: Mapping[str, str] = field(default_factory=dict)
     cost: str = ""
     use_when: str = ""
@@ -125,6 +128,10 @@ class Moment:
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A generator on `device` at its beginning: asked again, it draws the same."""
         return torch.Generator(device).manual_seed(self.seed)
+
+
+class RollBack(str):
+    """A reason to refuse an update for which the run also goes back to its newest checkpoint."""
 
 
 class Rate(NamedTuple):
@@ -168,6 +175,13 @@ class Compute(Protocol):
         """The same computation on some of the rows."""
         ...
 
+    def parts(self, rows: int) -> Iterator[Self]:
+        """The same computation on neighbours, `rows` at a time, each to be finished before the next one.
+
+        Layers draw other numbers in each part, and buffers keep the first pass of each.
+        """
+        ...
+
     def replace(self, loss: BatchLoss, **extras: Any) -> Self:
         """The same rows under another loss, with further tensors travelling along."""
         ...
@@ -185,11 +199,15 @@ class Context:
     device: torch.device
     total_updates: int | None = None
     seed: int = 0
+    loss: Loss | None = None
 
 
 @dataclass(frozen=True)
 class Seams:
     """The places of the step that a technique fills; None where it does not.
+
+    Two are no places: `state` is what a checkpoint keeps, and `averaging` says whether `weights` gives other weights than
+    the model's own by now; always, where it is None.
 
     - `groups`: parameter groups to parameter groups, before the optimizer is made; in sequence. `lr_factor` of a group
       is its part of the learning rate.
@@ -201,7 +219,8 @@ class Seams:
     - `loss`: wraps the loss; nested.
     - `forward`: a context around forward and loss of a micro-batch, and of a batch to be scored; nested.
     - `gradients`: wraps the computation of the gradients; nested.
-    - `accept`: a reason to refuse the update, from the window's loss; asked only when all is finite.
+    - `accept`: a reason to refuse the update (`RollBack`: and to go back), from the window's loss; asked only when all is
+      finite.
     - `adjust`: changes the true gradients in place, returns metrics; in sequence.
     - `updated`: after an applied update, and only then; in sequence.
     - `weights`: a context in which the model has the weights to evaluate, compare and export; at most one.
@@ -223,17 +242,18 @@ class Seams:
     adjust: Callable[[Sequence[nn.Parameter], Moment], Mapping[str, Tensor]] | None = None
     updated: Callable[[nn.Module, Progress], None] | None = None
     weights: Callable[[nn.Module], AbstractContextManager[Any]] | None = None
+    averaging: Callable[[], bool] | None = None
     settle: Callable[[nn.Module, Iterator[None]], None] | None = None
     evaluated: Callable[[Mapping[str, float]], None] | None = None
     export: Callable[[nn.Module], nn.Module] | None = None
     state: Stateful | None = None
 
     def filled(self) -> tuple[str, ...]:
-        """Names of the seams that are filled, without the state."""
+        """Names of the seams that are filled."""
         return tuple(name for name in SEAM_NAMES if getattr(self, name) is not None)
 
 
-SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name != "state")
+SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
 SINGLE_SEAMS = ("optimizer", "schedule", "scale", "weights", "export")
 """Seams that at most one technique fills."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -53,3 +54,9 @@ def map_tree(
 def zip_tensors(trees: list[Any]) -> list[list[Tensor]]:
     """Transpose equal structures: for each tensor of the structure, its versions in all `trees`."""
     return [list(column) for column in zip(*(list(leaves(tree)) for tree in trees), strict=True)]
+
+
+def joined(trees: list[Any]) -> Any:
+    """One structure of all `trees` of the same structure, their tensors joined along the rows."""
+    columns = iter(zip_tensors(trees))
+    return map_tree(lambda _: torch.cat(next(columns)), trees[0])

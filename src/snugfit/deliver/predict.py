@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,25 +72,23 @@ class Predictor:
     def scored(self) -> Scored:
         """The model with the loss of its task, to be evaluated under the numerics it was trained in."""
         loss = over_batches(cross_entropy)
-        return Scored(self.model, self.device, self._run, loss, **self._numerics())
+        return Scored(self.model, self.device, self._run, loss, self._numerics)
 
     def _logits(self, batch: Batch) -> Tensor:
-        context = self._numerics().get("forward")
         batch = batch.to(self.device)
-        if context is None:
-            return logits_of(self._run(batch))
-        with context():
+        with self._numerics(batch):
             return logits_of(self._run(batch))
 
     def _run(self, batch: Batch) -> Any:
         args, kwargs = inputs_of(batch.data)
         return self.model(*args, **kwargs)
 
-    def _numerics(self) -> dict[str, Any]:
+    def _numerics(self, batch: Batch) -> AbstractContextManager[Any]:
         name = self.meta.get("numerics", "fp32")
         if name == "fp32":
-            return {}
-        return {"forward": find(name, "numerics")().seams(Context(self.model, self.device)).forward}
+            return nullcontext()
+        forward = find(name, "numerics")().seams(Context(self.model, self.device)).forward
+        return nullcontext() if forward is None else forward(batch)
 
 
 def load_predictor(folder: str | os.PathLike[str], device: str = "auto") -> Predictor:
@@ -98,7 +97,7 @@ def load_predictor(folder: str | os.PathLike[str], device: str = "auto") -> Pred
     Raises:
         ModelError: the bundle is damaged, or is not a text classifier.
     """
-    model, meta, tokenizer = load_bundle(Path(folder))
+    model, meta, tokenizer = load_bundle(Path(folder), extend=extended)
     if meta.get("task") != CLASSIFICATION or tokenizer is None:
         raise ModelError(
             f"{folder}: holds a model for the task '{meta.get('task')}'. Rows can be predicted by {CLASSIFICATION} models; "
@@ -106,6 +105,17 @@ def load_predictor(folder: str | os.PathLike[str], device: str = "auto") -> Pred
         )
     chosen = torch.device(find_device(device))
     return Predictor(model.to(chosen), meta, tokenizer, chosen)
+
+
+def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> nn.Module:
+    """The model with the modules that these techniques add."""
+    for entry in entries:
+        for name, settings in entry.items():
+            values = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+            }
+            model = find(name)(**values).prepare(model)
+    return model
 
 
 def predict_file(

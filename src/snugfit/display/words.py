@@ -120,12 +120,22 @@ def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
     if end.get("peak_memory_bytes"):
         said.append(f"peak memory {format_bytes(end['peak_memory_bytes'])}")
     lines = [f"{status:<10}{', '.join(said)}"]
+    if end.get("went_back"):
+        lines.append(f"{'note':<10}went back because of {_windows(end['went_back'])}; the events say why")
     if reason and status != "failed":  # a failure is also an error, which says it
         lines.append(f"{'why':<10}{reason}")
     best = end.get("best") or {}
     if best.get("metrics"):
         lines.append(f"{'best':<10}{_best(run, best)}")
+    advice = end.get("advice") or {}
+    if advice.get("verdict") in ("longer", "shorter"):
+        text = f"train {advice['verdict']}, about {advice['epochs']:.3g} epochs. {advice['reason']}"
+        lines.append(f"{'advice':<10}{text}")
     return lines
+
+
+def _windows(numbers: list[int]) -> str:
+    return f"window{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from snugfit.core.adapter_files import save_adapter
+from snugfit.core.adapters import adapted
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
@@ -23,7 +26,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 META = "snugfit.json"
+ADAPTER = "adapter"
 FORMAT = 1
+EXTENDED_BY = "extended_by"
+"""Where the meta data say which techniques added modules, as a recipe writes them."""
+
+Extend = Callable[[nn.Module, Sequence[Mapping[str, Mapping[str, Any]]]], nn.Module]
 
 
 def save_bundle(
@@ -31,6 +39,8 @@ def save_bundle(
     model: nn.Module,
     meta: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    adapters_of: nn.Module | None = None,
 ) -> None:
     """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, replacing what is
     there.
@@ -38,6 +48,9 @@ def save_bundle(
     All is written to a sibling folder, fsynced, and renamed: a reader, or a process that is killed at any
     point, never meets half a bundle. Tied weights are stored once.
 
+    Args:
+        adapters_of: the model whose adapters were merged into `model`; they are written alone to `adapter/`, in peft's
+            format. Nothing is where it has none.
     Raises:
         RunFolderError: the folder cannot be written.
         ModelError: the model holds state that safetensors cannot.
@@ -46,17 +59,24 @@ def save_bundle(
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        if is_transformers_model(model):
+        if is_transformers_model(model) and not meta.get(EXTENDED_BY):
             with quiet_transformers():
                 model.save_pretrained(new)  # type: ignore[operator]
         else:
+            if is_transformers_model(model):
+                config: Any = copy.deepcopy(model.config)
+                config.architectures = [type(model).__name__]
+                config.save_pretrained(new)
             _save_plain(model, new / WEIGHTS)
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
-        files = {path.name: _sha256(path) for path in sorted(new.glob("*.safetensors"))}
+        if adapters_of is not None and adapted(adapters_of):
+            save_adapter(adapters_of, new / ADAPTER)
+        weights = sorted(new.rglob("*.safetensors"))
+        files = {path.relative_to(new).as_posix(): _sha256(path) for path in weights}
         text = json.dumps(_strict({"format": FORMAT, **meta, "files": files}), indent=2, allow_nan=False)
         (new / META).write_text(text + "\n", encoding="utf-8")
-        for path in [*new.iterdir(), new]:
+        for path in [*new.rglob("*"), new]:
             _fsync(path)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -71,7 +91,11 @@ def save_bundle(
 
 
 def load_bundle(
-    folder: Path, *, model: nn.Module | None = None, search: Path | None = None
+    folder: Path,
+    *,
+    model: nn.Module | None = None,
+    search: Path | None = None,
+    extend: Extend | None = None,
 ) -> tuple[nn.Module, dict[str, Any], PreTrainedTokenizerBase | None]:
     """Load a bundle: the model in eval mode, its meta data, and its tokenizer if it has one.
 
@@ -79,6 +103,7 @@ def load_bundle(
         model: a model of the same architecture that takes the weights, for one that no
         `package.module:function` makes.
         search: where the module of such a function is looked for first.
+        extend: adds the modules that techniques had added, from their entries; a `model` that is given has them already.
     Raises:
         ModelError: no bundle, a damaged one, or one whose model cannot be made.
     """
@@ -89,20 +114,41 @@ def load_bundle(
             raise ModelError(
                 f"model: {folder / name} is missing or damaged (its sha256 is not the recorded one)."
             )
-    if model is None and (folder / CONFIG).is_file():
+    extended = meta.get(EXTENDED_BY)
+    if model is None and (folder / CONFIG).is_file() and not extended:
         model = _load_transformers(folder)
     else:
         if model is None:
-            if not meta.get("model"):
-                raise ModelError(
-                    f"model: {folder} holds the weights of a model made in Python, and no "
-                    "package.module:function to make it again. Give the model: load_bundle(folder, "
-                    "model=my_model)"
-                )
-            model = load_python_model(meta["model"], folder=search)
+            model = _made_again(folder, meta, search)
+            if extended:
+                if extend is None:
+                    raise ModelError(
+                        f"model: {folder} holds modules that {', '.join(next(iter(entry)) for entry in extended)} added. Make the "
+                        "model, let the technique prepare it, and give it: load_bundle(folder, model=my_model)"
+                    )
+                model = extend(model, extended)
         _load_plain(model, folder)
     tokenizer = load_tokenizer(folder) if has_tokenizer(folder) else None
     return model.eval(), meta, tokenizer
+
+
+def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> nn.Module:
+    """The model as its library or its function makes it, with new weights."""
+    if (folder / CONFIG).is_file():
+        check_config(folder)
+        with quiet_transformers():
+            from transformers import AutoConfig
+
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            made: nn.Module = _architecture(folder)(config)
+        return made
+    if not meta.get("model"):
+        raise ModelError(
+            f"model: {folder} holds the weights of a model made in Python, and no "
+            "package.module:function to make it again. Give the model: load_bundle(folder, "
+            "model=my_model)"
+        )
+    return load_python_model(meta["model"], folder=search)
 
 
 def find_bundle(folder: Path) -> Path:
@@ -189,19 +235,11 @@ def _load_plain(model: nn.Module, folder: Path) -> None:
 def _load_transformers(folder: Path) -> nn.Module:
     check_config(folder)
     check_weights(folder)
-    architecture = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
     with quiet_transformers():
-        import transformers
         from safetensors import SafetensorError
 
-        kind: Any = getattr(transformers, architecture[0], None)
-        if kind is None:
-            raise ModelError(
-                f"model: {folder} needs {architecture[0] or 'an architecture it does not name'}, which "
-                f"transformers {transformers.__version__} does not have."
-            )
         try:
-            model, found = kind.from_pretrained(
+            model, found = _architecture(folder).from_pretrained(
                 folder,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -222,6 +260,20 @@ def _load_transformers(folder: Path) -> nn.Module:
         )
     loaded: nn.Module = model
     return loaded
+
+
+def _architecture(folder: Path) -> Any:
+    """The class of transformers that the configuration names."""
+    import transformers
+
+    named = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
+    kind = getattr(transformers, named[0], None)
+    if kind is None:
+        raise ModelError(
+            f"model: {folder} needs {named[0] or 'an architecture it does not name'}, which "
+            f"transformers {transformers.__version__} does not have."
+        )
+    return kind
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:

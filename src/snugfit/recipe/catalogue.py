@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any
 
+from snugfit.core.entry import as_entry
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.entries import own_key, settings_of
+from snugfit.recipe.presets import presets
 from snugfit.recipe.wording import shown, wanted
 
 Card = Mapping[str, Any]
@@ -20,18 +24,21 @@ def cards(name: str | None = None) -> list[Card]:
     Raises:
         SettingError: there is no technique of that name.
     """
+    from snugfit.core.composition import exclusion
     from snugfit.techniques import discover
 
     known = discover()
     if name is not None and name not in known:
         raise SettingError(f"techniques: there is no '{name}'. {nearest(name, known)}")
+    measured = measured_costs()["techniques"]
     found: list[Card] = []
     for technique in known.values() if name is None else [known[name]]:
         card = technique.card
+        example = as_entry(technique.example())[card.name]
         settings = {
             setting: {
                 "type": wanted(annotation),
-                **({} if default is dataclasses.MISSING else {"default": default}),
+                **({"example": example[setting]} if default is dataclasses.MISSING else {"default": default}),
             }
             for setting, (annotation, default) in settings_of(technique).items()
         }
@@ -46,8 +53,13 @@ def cards(name: str | None = None) -> list[Card]:
                 "stages": {stage.seam: stage.name.lower() for stage in card.stages},
                 "kind": str(card.kind),
                 "couples_examples": card.couples_examples,
-                "conflicts": dict(card.conflicts),
+                "conflicts": {
+                    other.card.name: reason
+                    for other in known.values()
+                    if other is not technique and (reason := exclusion(card, other.card)) is not None
+                },
                 "cost": card.cost,
+                "measured": measured.get(card.name),
                 "use_when": card.use_when,
                 "source": card.source,
                 "settings": settings,
@@ -59,19 +71,27 @@ def cards(name: str | None = None) -> list[Card]:
 def listing(found: Sequence[Card]) -> str:
     """All techniques, one a line, under the recipe's key that takes them."""
     lines: list[str] = []
-    width = max(len(card["name"]) for card in found)
+    width = max(map(len, [*(card["name"] for card in found), *presets()]))
     for key in dict.fromkeys(card["key"] for card in sorted(found, key=lambda card: _rank(card["key"]))):
         lines.append(f"{key}:")
         lines += [f"  {card['name']:<{width}}  {card['summary']}" for card in found if card["key"] == key]
         lines.append("")
-    return "\n".join([*lines, "One of them with its settings: snugfit techniques NAME"])
+    lines.append("preset:")
+    lines += [f"  {name:<{width}}  {preset.about}" for name, preset in presets().items()]
+    return "\n".join([*lines, "", "One technique with its settings: snugfit techniques NAME"])
 
 
 def page(card: Card) -> str:
     """One technique in full."""
     lines = [f"{card['name']}: {card['summary']}", ""]
-    rows = [("use when", card["use_when"]), ("cost", card["cost"]), ("source", card["source"])]
-    rows += [(f"not with {other}", reason) for other, reason in card["conflicts"].items()]
+    rows = [("use when", card["use_when"]), ("cost", card["cost"]), ("measured", _cost(card["measured"]))]
+    rows += [("place", f"{stage} in the chain of {seam}") for seam, stage in card["stages"].items()]
+    if card["kind"] != "any":
+        rows.append(("needs", card["kind"]))
+    rows.append(("source", card["source"]))
+    for reason in dict.fromkeys(card["conflicts"].values()):
+        others = ", ".join(other for other, why in card["conflicts"].items() if why == reason)
+        rows.append(("not with", f"{others}: they {reason}"))
     if card["couples_examples"]:
         rows.append(("note", "couples the examples of a micro-batch, so plan.micro_batch changes the result"))
     lines += [f"  {label:<9} {text}" for label, text in rows if text]
@@ -87,13 +107,45 @@ def page(card: Card) -> str:
     return "\n".join([*lines, "", "In a recipe:", f"  {_example(card)}"])
 
 
+def measured_costs() -> Mapping[str, Any]:
+    """What benchmarks/technique_costs measured."""
+    table = resources.files("snugfit.techniques").joinpath("costs.json")
+    found: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
+    return found
+
+
+def _cost(measured: Mapping[str, Any] | None) -> str:
+    if measured is None:
+        return ""
+    time, memory = measured["time"], measured["memory_in_weights"]
+    return (
+        f"{time['median']:.2f} × the time of an update [{time['low']:.2f}, {time['high']:.2f}], {memory:+.1f} × the weights "
+        f"in tensors (a small net on {measured['on']}, one CPU thread, {measured['settings']})"
+    )
+
+
 def _example(card: Card) -> str:
     if card["key"] == "plan.numerics":
         return f"plan: {{numerics: {card['name']}}}"
-    values = {name: setting["default"] for name, setting in card["settings"].items() if "default" in setting}
-    inner = ", ".join(f"{name}: {shown(value)}" for name, value in list(values.items())[:2])
+    settings = card["settings"]
+    given = {name: setting["example"] for name, setting in settings.items() if "example" in setting}
+    values = {name: setting["default"] for name, setting in settings.items() if "default" in setting}
+    inner = ", ".join(
+        f"{name}: {_flow(value)}" for name, value in (given or dict(list(values.items())[:2])).items()
+    )
     entry = f"{{{card['name']}: {{{inner}}}}}" if inner else card["name"]
     return f"techniques: [{entry}]" if card["key"] == "techniques" else f"{card['key']}: {entry}"
+
+
+def _flow(value: Any) -> str:
+    """A value as it is written within one line of YAML."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str):
+        return value if value.isidentifier() else f"'{value}'"
+    return json.dumps(value)
 
 
 def _rank(key: str) -> int:

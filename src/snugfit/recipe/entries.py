@@ -1,4 +1,4 @@
-"""Entries of a recipe that name a technique: `ema`, or `ema: {decay: 0.999}`."""
+"""Entries of a recipe that name a technique: `ema`, or `ema: {decay: 0.999}`; a setting may hold such entries too."""
 
 from __future__ import annotations
 
@@ -47,18 +47,42 @@ def parse_list(entries: Any, places: Places) -> tuple[Technique, ...]:
     return tuple(_make(name, settings, keys, places, names) for name, settings in split)
 
 
+def check_numerics(name: str, places: Places) -> None:
+    """Refuse a `plan.numerics` that is no precision.
+
+    Raises:
+        SettingError: gives the nearest one, or the key that takes the technique.
+    """
+    from snugfit.techniques import discover
+
+    keys = ("plan", "numerics")
+    if name in precisions():
+        return
+    if name in discover():
+        key = own_key(discover()[name]) or "techniques"
+        raise places.error(keys, f"'{name}' is no precision. Put it under {key}.")
+    raise places.error(keys, f"there is no such precision: '{name}'. {nearest(name, precisions())}")
+
+
+def precisions() -> tuple[str, ...]:
+    """The choices of `plan.numerics`; other techniques of that family refine one of them, and are listed."""
+    from snugfit.techniques import discover
+
+    return ("fp32", *(name for name, found in discover().items() if found.card.precision))
+
+
 def known(seam: str | None) -> dict[str, type[Technique]]:
-    """The techniques that a key takes: those of one seam, or with None those without a key of their own."""
+    """The techniques that a key takes: `optimizer` or `schedule`, or with None those without a key of their own."""
     from snugfit.techniques import discover
 
     if seam is not None:
-        return {name: found for name, found in discover().items() if seam in found.card.seams}
+        return {name: found for name, found in discover().items() if own_key(found) == seam}
     return {name: found for name, found in discover().items() if own_key(found) is None}
 
 
 def own_key(technique: type[Technique]) -> str | None:
     """The recipe's key that names this technique in place of `techniques`."""
-    if technique.card.family == "numerics":
+    if technique.card.precision:
         return "plan.numerics"
     return next((seam for seam in SEAMS_OF_THEIR_OWN if seam in technique.card.seams), None)
 
@@ -78,10 +102,25 @@ def technique_settings(name: str) -> list[str]:
     return [f"{own_key(technique) or 'techniques'}.{key}.{name}" for key, technique in found.items()]
 
 
-def as_entry(technique: Technique) -> dict[str, dict[str, Any]]:
-    """A technique as a recipe writes it, with all its settings."""
-    settings = {name: getattr(technique, name) for name in settings_of(type(technique))}
-    return {technique.card.name: settings}
+def inner(annotation: Any) -> tuple[type[Technique], Any] | None:
+    """The kind of technique that a setting of this type holds, and in what: None for one, `tuple` or `Mapping` for many.
+
+    None if it holds plain values.
+    """
+    from snugfit.core.technique import Technique
+
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    content = arguments[0] if origin is tuple else arguments[-1] if origin is Mapping else annotation
+    if isinstance(content, type) and issubclass(content, Technique):
+        return content, origin
+    return None
+
+
+def of_kind(kind: type[Technique]) -> dict[str, type[Technique]]:
+    """The techniques that a setting which holds techniques of this kind takes."""
+    from snugfit.techniques import discover
+
+    return {name: found for name, found in discover().items() if issubclass(found, kind)}
 
 
 def _split(
@@ -94,6 +133,9 @@ def _split(
         raise places.error(keys, f"must be one of {', '.join(names)}, found {shown(entry)}.")
     if len(entry) > 1:
         found = list(entry)
+        if len(keys) > 1:
+            text = f"an entry holds one, found {' and '.join(found)}. Give each an entry of its own, or remove one."
+            raise places.error(keys, text)
         if keys == ("techniques",):
             raise places.error(
                 (*keys, found[1]), f"an entry holds one technique. Begin a new one: - {found[1]}: …"
@@ -110,8 +152,6 @@ def _split(
 def _make(
     name: str, settings: Mapping[str, Any], keys: Keys, places: Places, names: Mapping[str, type[Technique]]
 ) -> Technique:
-    from pydantic import TypeAdapter, ValidationError
-
     if name not in names:
         raise places.error((*keys, name), _unknown(name, names, keys))
     technique = names[name]
@@ -121,11 +161,7 @@ def _make(
         if setting not in types:
             hint = nearest(setting, types) if types else "It has no settings."
             raise places.error((*keys, name, setting), f"'{name}' has no such setting. {hint}")
-        try:
-            values[setting] = TypeAdapter(types[setting][0]).validate_python(value, strict=True)
-        except ValidationError as error:
-            problem = f"must be {wanted(types[setting][0])}, found {shown(value)}."
-            raise places.error((*keys, name, setting), problem) from error
+        values[setting] = _value(types[setting][0], value, (*keys, name, setting), places)
     missing = [setting for setting, (_, default) in types.items() if default is dataclasses.MISSING]
     for setting in missing:
         if setting not in values:
@@ -140,6 +176,32 @@ def _make(
         raise places.error((*keys, name, setting), problem) from error
 
 
+def _value(annotation: Any, value: Any, keys: Keys, places: Places) -> Any:
+    """A setting's value, checked; an entry that it holds becomes its technique."""
+    from pydantic import TypeAdapter, ValidationError
+
+    problem = f"must be {wanted(annotation)}, found {shown(value)}."
+    holds = inner(annotation)
+    if holds is None:
+        try:
+            return TypeAdapter(annotation).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise places.error(keys, problem) from error
+    kind, container = holds
+    if container is not None and not isinstance(value, container):
+        raise places.error(keys, problem)
+    names = of_kind(kind)
+
+    def technique(entry: Any, keys: Keys) -> Technique:
+        return _make(*_split(entry, keys, places, names), keys, places, names)
+
+    if container is tuple:
+        return tuple(technique(entry, keys) for entry in value)
+    if container is Mapping:
+        return {key: technique(entry, (*keys, key)) for key, entry in value.items()}
+    return technique(value, keys)
+
+
 def _unknown(name: str, names: Mapping[str, type[Technique]], keys: Keys) -> str:
     from snugfit.techniques import discover
 
@@ -147,6 +209,8 @@ def _unknown(name: str, names: Mapping[str, type[Technique]], keys: Keys) -> str
     if elsewhere is None:
         kind = "technique" if keys == ("techniques",) else keys[0]
         return f"there is no such {kind}. {nearest(name, names)}"
+    if len(keys) > 1:
+        return f"'{name}' cannot stand within another. These can: {', '.join(names)}."
     key = own_key(elsewhere)
     if key is None:
         return (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.recipe.wording import Wanted
 
 if TYPE_CHECKING:
@@ -88,7 +89,16 @@ class Evaluate(_Section):
 class EarlyStopping(_Section):
     """When to stop before the end."""
 
-    patience: _Count = Field(description="evaluations without improvement of evaluate.best")
+    patience: _Count | None = Field(
+        default=None, description="evaluations without improvement of evaluate.best"
+    )
+    min_delta: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="what an improvement has to be more than"
+    )
+    stop_when: str | None = Field(
+        default=None,
+        description="package.module:function from the evaluations so far to the reason to stop, or None",
+    )
 
 
 class NonFinite(_Section):
@@ -106,7 +116,7 @@ class PlanSettings(_Section):
     micro_batch: _Count | None = Field(
         default=None, description="examples of one forward and backward; null: the whole window"
     )
-    numerics: Literal["fp32", "bf16"] = Field(default="fp32", description="precision of forward and backward")
+    numerics: str = Field(default="fp32", description="precision of forward and backward")
     device: Annotated[str, Wanted("auto, cpu, mps, cuda or cuda:1")] = Field(
         default="auto",
         pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
@@ -154,6 +164,10 @@ class Recipe(_Section):
         default="", description="a built-in loss or package.module:function; the default depends on the task"
     )
     train: Train = Train()
+    preset: str = Field(
+        default=DEFAULT_PRESET,
+        description="what optimizer, schedule and techniques are where the recipe gives none",
+    )
     optimizer: Technique = Field(description="one optimizer with its settings")
     schedule: Technique | None = Field(description="how the learning rate goes over the run; null: constant")
     techniques: Techniques = Field(description="what else to do, in this order")
@@ -214,7 +228,3 @@ UNUSED: Mapping[Task, tuple[tuple[str, str], ...]] = {
     "python": (("data", "text"), ("data", "label"), ("data", "max_length"), ("data", "bad_rows")),
 }
 """Settings that a task has no use for; giving one is an error."""
-
-DEFAULT_OPTIMIZER: Mapping[str, Mapping[str, Any]] = {"adamw": {"learning_rate": 5e-5, "weight_decay": 0.01}}
-DEFAULT_SCHEDULE: Mapping[str, Mapping[str, Any]] = {"linear": {"warmup": 0.1}}
-DEFAULT_TECHNIQUES: tuple[Mapping[str, Mapping[str, Any]], ...] = ({"clip_norm": {"max_norm": 1.0}},)

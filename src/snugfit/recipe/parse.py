@@ -14,8 +14,9 @@ from pydantic.fields import FieldInfo
 from snugfit.core.imports import is_python_path
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.recipe import model as m
-from snugfit.recipe.entries import parse_list, parse_slot, technique_settings
+from snugfit.recipe.entries import check_numerics, parse_list, parse_slot, technique_settings
 from snugfit.recipe.overrides import apply_overrides
+from snugfit.recipe.presets import Preset, find_preset, presets
 from snugfit.recipe.source import Keys, Places, read_yaml
 from snugfit.recipe.wording import shown, wanted
 
@@ -50,18 +51,24 @@ def build(
         name: of the run, if the settings give none.
     """
     given = _absolute(tree, folder)
-    given = apply_overrides({"techniques": m.DEFAULT_TECHNIQUES, **given}, overrides, places)
+    overrides = tuple(overrides)
+    named = apply_overrides(given, [text for text in overrides if text.startswith("preset=")], places)
+    preset = _preset(named, places)
+    given = apply_overrides({"techniques": preset.techniques, **given}, overrides, places)
     given = _absolute(given, Path.cwd())
-    filled = _with_defaults({"name": name, "folder": str(folder), **given})
+    filled = _with_defaults({"name": name, "folder": str(folder), **given}, preset)
     try:
         recipe = m.Recipe.model_validate(filled)
     except ValidationError as error:
         raise SettingError("\n".join(dict.fromkeys(_problems(error, places)))) from error
+    optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places)
     schedule = recipe.schedule
+    if "schedule" not in given and "schedule" in optimizer.card.seams:
+        schedule = None  # the optimizer has one of its own
     if schedule is not None:
-        schedule = parse_slot(schedule, "schedule", m.DEFAULT_SCHEDULE, places)
+        schedule = parse_slot(schedule, "schedule", preset.schedule, places)
     techniques = {
-        "optimizer": parse_slot(recipe.optimizer, "optimizer", m.DEFAULT_OPTIMIZER, places),
+        "optimizer": optimizer,
         "schedule": schedule,
         "techniques": parse_list(recipe.techniques, places),
     }
@@ -122,9 +129,17 @@ def _path(text: str, folder: Path) -> str:
     return os.path.abspath(folder / Path(text).expanduser())
 
 
-def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def _preset(given: Mapping[str, Any], places: Places) -> Preset:
+    name = given.get("preset", m.DEFAULT_PRESET)
+    if not isinstance(name, str):
+        raise places.error(("preset",), f"must be one of {', '.join(presets())}, found {shown(name)}.")
+    with _placed(places, ("preset",)):
+        return find_preset(name)
+
+
+def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The defaults that depend on other settings; impossible values are left for validation to find."""
-    filled: dict[str, Any] = {"optimizer": m.DEFAULT_OPTIMIZER, "schedule": m.DEFAULT_SCHEDULE, **given}
+    filled: dict[str, Any] = {"optimizer": preset.optimizer, "schedule": preset.schedule, **given}
     task = next((known for known in m.TASKS if known == filled.get("task")), None)
     if task is not None:
         filled.setdefault("loss", m.DEFAULT_LOSS[task])
@@ -234,6 +249,7 @@ def _check(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
         if keys[1] in (given.get(keys[0]) or {}):
             raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
     _check_names(recipe, places)
+    check_numerics(recipe.plan.numerics, places)
     if (recipe.train.epochs is None) == (recipe.train.updates is None):
         found = "neither" if recipe.train.epochs is None else "both"
         raise places.error(("train",), f"one of epochs and updates says how long the run is, found {found}.")
@@ -243,15 +259,31 @@ def _check(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
             ("plan", "micro_batch"),
             f"{micro_batch} is more than train.global_batch, which is {window}. Lower it, or write null.",
         )
-    if recipe.early_stopping is not None and recipe.data.validation is None:
-        raise places.error(
-            ("early_stopping",), "needs data.validation, which is null. Give a fraction or a file."
-        )
+    _check_early_stopping(recipe, places)
     _check_loss_and_metrics(recipe, places)
     try:
         check(recipe.all_techniques())
     except PlanConflict as conflict:
         raise PlanConflict(f"{places.of(('techniques',))}: {conflict}".removeprefix(": ")) from conflict
+
+
+def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
+    rule = recipe.early_stopping
+    if rule is None:
+        return
+    if recipe.data.validation is None:
+        raise places.error(
+            ("early_stopping",), "needs data.validation, which is null. Give a fraction or a file."
+        )
+    if rule.patience is None and (rule.stop_when is None or rule.min_delta > 0):
+        why = "min_delta says what it counts" if rule.min_delta > 0 else "or give stop_when"
+        raise places.error(
+            ("early_stopping", "patience"), f"is missing. Give it a positive whole number; {why}."
+        )
+    if rule.stop_when is not None and not is_python_path(rule.stop_when):
+        raise places.error(
+            ("early_stopping", "stop_when"), f"must be package.module:function, found '{rule.stop_when}'."
+        )
 
 
 def _check_names(recipe: m.Recipe, places: Places) -> None:
@@ -274,7 +306,7 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
 def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     from snugfit.core.losses import LOSSES
     from snugfit.training.evaluate import check_metrics
-    from snugfit.training.watch import monitored
+    from snugfit.training.watch import check_watched, monitored
 
     if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
         raise places.error(
@@ -285,6 +317,9 @@ def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
         check_metrics(recipe.evaluate.metrics)
     with _placed(places, ("evaluate", "best")):
         monitored(recipe.evaluate.best, recipe.evaluate.metrics)
+    with _placed(places, ("evaluate", "metrics")):
+        validated = recipe.data.validation is not None
+        check_watched(recipe.all_techniques(), recipe.evaluate.metrics, validated)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -28,6 +29,8 @@ def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
 
     >>> wanted(int | None), wanted(Literal["fail", "skip"]), wanted(tuple[float, float])
     ('a whole number or null', 'fail or skip', 'a list of 2 numbers')
+    >>> wanted(Mapping[str, float])
+    'names, each with a number'
     """
     said = next((entry.text for entry in metadata if isinstance(entry, Wanted)), None)
     if said is not None:
@@ -42,8 +45,12 @@ def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         return _or([str(argument) for argument in arguments])
     if origin is tuple:
         return _list_of(arguments)
+    if origin is Mapping:
+        return f"names, each with {wanted(arguments[1])}"
     if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         return f"settings ({', '.join(annotation.model_fields)})"
+    if isinstance(annotation, type) and hasattr(annotation, "seams"):  # a technique
+        return f"a {annotation.__name__.lower()}"
     return _bounded(_NAMES.get(annotation, getattr(annotation, "__name__", str(annotation))), metadata)
 
 
@@ -75,10 +82,16 @@ def _bounded(name: str, metadata: tuple[Any, ...]) -> str:
 
 
 def _list_of(arguments: tuple[Any, ...]) -> str:
-    many = {"text": "names", "a number": "numbers", "a whole number": "whole numbers"}
     element = wanted(arguments[0])
+    many = (
+        "names"
+        if element == "text"
+        else f"{element.removeprefix('a ')}s"
+        if element.startswith("a ")
+        else element
+    )
     count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
-    return f"a list of {count}{many.get(element, element)}"
+    return f"a list of {count}{many}"
 
 
 def _or(names: list[str]) -> str:

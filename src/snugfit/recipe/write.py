@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from snugfit.core.entry import as_entry
 from snugfit.recipe import model as m
-from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, as_entry, known, settings_of
+from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
+from snugfit.recipe.presets import presets
 from snugfit.recipe.source import Dumper
 from snugfit.tracking.uri import redact
 
@@ -25,6 +27,7 @@ _HEADER = """\
 """
 _NOT_LEARNED = (
     "name",
+    "preset",  # what it stands for is written out
     "folder",
     "output",
     "track",
@@ -112,6 +115,8 @@ def json_schema() -> dict[str, Any]:
         words = definitions[definition]["properties"][key]
         one = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
         definitions[definition]["properties"][key] = {"description": words["description"], **one}
+    properties["preset"]["enum"] = list(presets())
+    definitions["PlanSettings"]["properties"]["numerics"]["enum"] = list(precisions())
     # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
     schema["required"] = ["task", "model", "data"]
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}
@@ -119,6 +124,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def _entries(techniques: Mapping[str, type[Technique]], definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """What `_forms` says, with the definitions that it refers to."""
+    for name, technique in techniques.items():
+        definitions[name] = {"description": technique.card.summary, **_settings_schema(technique)}
+    return _forms(techniques)
+
+
+def _forms(techniques: Mapping[str, type[Technique]]) -> list[dict[str, Any]]:
     """A name alone, or a name with settings."""
     names: dict[str, Any] = {"enum": list(techniques)}
     whole: dict[str, Any] = {
@@ -128,18 +140,27 @@ def _entries(techniques: Mapping[str, type[Technique]], definitions: dict[str, A
         "additionalProperties": False,
         "properties": {name: {"$ref": f"#/$defs/{name}"} for name in techniques},
     }
-    for name, technique in techniques.items():
-        definitions[name] = {"description": technique.card.summary, **_settings_schema(technique)}
     return [names, whole]
 
 
-def _settings_schema(technique: type[Technique]) -> dict[str, Any]:
+def _value_schema(annotation: Any) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
+    holds = inner(annotation)
+    if holds is None:
+        return TypeAdapter(annotation).json_schema()
+    kind, container = holds
+    entry = {"anyOf": _forms(of_kind(kind))}
+    if container is tuple:
+        return {"type": "array", "items": entry}
+    return {"type": "object", "additionalProperties": entry} if container is Mapping else entry
+
+
+def _settings_schema(technique: type[Technique]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required = []
     for name, (annotation, default) in settings_of(technique).items():
-        properties[name] = TypeAdapter(annotation).json_schema()
+        properties[name] = _value_schema(annotation)
         if default is dataclasses.MISSING:
             required.append(name)
         else:

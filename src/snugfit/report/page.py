@@ -51,6 +51,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),
         sections.registered(story),
+        sections.next_time(story),
         sections.footer(story),
     ]
     content = "\n".join(part for part in body if part)

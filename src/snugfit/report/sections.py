@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from snugfit.report.advice import advise
 from snugfit.report.parts import aligned, clock, counted, details, facts, flat, shortened, table, written
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
@@ -254,6 +255,13 @@ def registered(story: Story) -> str:
         for event in story.registered
     )
     return f"<section><h2>Registered model</h2>{models}</section>" if models else ""
+
+
+def next_time(story: Story) -> str:
+    """What the evaluations of a finished run say about its length."""
+    if story.status != "finished" or not story.evaluations:
+        return ""
+    return f"<section><h2>Next time</h2><p>{escape(advise(story).text)}</p></section>"
 
 
 def footer(story: Story) -> str:

@@ -19,7 +19,7 @@ MAX_VALUE = (
 )
 
 _ODD = re.compile(r"[^\w\-. /]", re.ASCII)
-_WORDS = {"@": "_at_", "%": "_percent_"}
+_WORDS = {"@": "_at_", "%": "_percent_", "*": "_any_"}
 
 
 def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batch, int]:
@@ -170,7 +170,9 @@ def _metrics(batch: Batch, prefix: str, metrics: Mapping[str, Any], event: Event
     step = int(event["update"])
     time_ms = _time_ms(event)
     for key, value in metrics.items():
-        name = f"{prefix}/{key}"
+        parent, _, rest = key.partition("/")
+        # MLflow's file store keeps each metric in a file: 'learning_rate' cannot be a folder for 'learning_rate/head' too
+        name = f"{prefix}/{parent}.{rest}" if rest and parent in metrics else f"{prefix}/{key}"
         if isinstance(value, Mapping):
             _metrics(batch, name, value, event)
         elif isinstance(value, (int, float)):

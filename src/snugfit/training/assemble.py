@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +20,9 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, SettingError
 from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import Emit, Training
+from snugfit.training.loop import Emit, SaveBest, Training
 from snugfit.training.step import Forward, Step
-from snugfit.training.watch import monitored
+from snugfit.training.watch import check_watched, monitored
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def assemble(
     *,
     folder: RunFolder,
     emit: Emit,
-    save_best: Callable[[Path, Mapping[str, Any]], None],
+    save_best: SaveBest,
     identity: Mapping[str, Any] | None = None,
 ) -> Training:
     """Put a run together.
@@ -58,8 +57,9 @@ def assemble(
         SettingError: a setting is impossible.
     """
     check_fit(metrics.values(), material.loss)
-    if job.patience is not None and material.validation is None:
-        raise SettingError("early_stopping.patience: needs data to be measured on. Give data.validation.")
+    if job.stops_early and material.validation is None:
+        setting = "patience" if job.patience is not None else "stop_when"
+        raise SettingError(f"early_stopping.{setting}: needs data to be measured on. Give data.validation.")
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
     pin = plan.device.startswith("cuda")
@@ -97,13 +97,18 @@ def assemble(
 
 
 def check_settings(
-    job: Job, plan: Plan, techniques: Sequence[Technique], metrics: Mapping[str, str | RowMetric]
+    job: Job,
+    plan: Plan,
+    techniques: Sequence[Technique],
+    metrics: Mapping[str, str | RowMetric],
+    *,
+    validated: bool,
 ) -> None:
     """Refuse what cannot work before a model is loaded or a folder is made.
 
     Raises:
         PlanConflict: techniques exclude each other.
-        SettingError: an unknown metric, device or numerics.
+        SettingError: an unknown metric, device or numerics, or a technique looks at a metric that is not evaluated.
     """
     check(techniques)
     if "loss" in metrics:
@@ -112,6 +117,7 @@ def check_settings(
         )
     check_metrics(metric for metric in metrics.values() if isinstance(metric, str))
     monitored(job.best, metrics)
+    check_watched(techniques, metrics, validated)
     if plan.num_workers < 0:
         raise SettingError(f"plan.num_workers: must be zero or positive, found {plan.num_workers}.")
     try:

@@ -12,11 +12,12 @@ from torch import Tensor
 from snugfit.core.batch import Batch, split
 from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.core.gradients import Gradients
+from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import LossTerms
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
-from snugfit.core.tree import map_tree, zip_tensors
-from snugfit.errors import PlanConflict
+from snugfit.core.tree import joined
+from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WindowCompute:
-    """Implements `core.technique.Compute` for a step; `batch` is the window, already on the device."""
+    """Implements `core.technique.Compute` for a step; `batch` is the window, already on the device.
+
+    `part` is the place among the parts of a window that is computed part by part.
+    """
 
     step: Step
     batch: Batch
     loss: BatchLoss
+    part: tuple[int, ...] = ()
 
     def run(self) -> Gradients:
         """Forward and backward of each micro-batch; leaves the true gradient in `.grad`.
@@ -39,7 +44,7 @@ class WindowCompute:
         for parameter in step.parameters:
             parameter.grad = None
         parts = split(self.batch.rows, step.micro_batch, self.batch.group)
-        factor = 1.0 if step.seams.scale is None else step.seams.scale.factor
+        factor = _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
         alone = len(parts) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
@@ -65,9 +70,8 @@ class WindowCompute:
             ):
                 with self.step.seams.forward(part):
                     found.append(self.step.forward(part))
-        columns = iter(zip_tensors(found))
         try:
-            return map_tree(lambda _: torch.cat(next(columns)), found[0])
+            return joined(found)
         except torch.OutOfMemoryError:
             raise  # it is a RuntimeError too
         except RuntimeError as error:
@@ -103,6 +107,20 @@ class WindowCompute:
         """The same computation on some of the rows."""
         return replace(self, batch=self.batch.select(rows))
 
+    def parts(self, rows: int) -> Iterator[WindowCompute]:
+        """The same computation on neighbours, `rows` at a time, each to be finished before the next one."""
+        if rows % self.batch.group:
+            raise SettingError(
+                f"parts of {rows} rows would cut the groups of {self.batch.group} examples that are mixed with each other. Give a "
+                f"multiple of {self.batch.group}."
+            )
+        first = self.step.at_first_pass
+        for start in range(0, self.batch.rows, rows):
+            if first:
+                self.step.begin_passes()
+            neighbours = range(start, min(start + rows, self.batch.rows))
+            yield replace(self, batch=self.batch.select(neighbours), part=(*self.part, start))
+
     def replace(self, loss: BatchLoss, **extras: Any) -> WindowCompute:
         """The same rows under another loss, with further tensors travelling along."""
         return replace(self, loss=loss, batch=self.batch.with_extras(**extras))
@@ -111,7 +129,8 @@ class WindowCompute:
         """The parts of the window; layers draw the same numbers each time one of them comes by."""
         step = self.step
         for number, rows in enumerate(parts):
-            seed = derive_seed(step.seed, "layers", step.progress.windows, number, step.strategy.rank)
+            place = (step.progress.windows, *self.part, number, step.strategy.rank)
+            seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
             yield number, self.batch.select(rows)
 
@@ -132,6 +151,17 @@ class WindowCompute:
             scale_(gradients, 1.0 / factor)
         nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
         return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
+
+
+def _factor(scale: LossScale | None) -> float:
+    if scale is None:
+        return 1.0
+    if scale.factor == 0:
+        raise TrainingFailed(
+            "the loss scale has fallen to 0: no gradient of the last windows was finite, however small the scale. Mend the "
+            "data, lower the learning rate, or train in fp32 or bf16."
+        )
+    return scale.factor
 
 
 def _divisor(weight: Tensor | float) -> Tensor | float:

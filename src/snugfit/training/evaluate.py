@@ -18,6 +18,7 @@ from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.technique import BatchLoss
+from snugfit.core.tree import joined
 from snugfit.errors import MissingExtra, SettingError, nearest
 from snugfit.training.step import Step
 
@@ -42,6 +43,7 @@ class Scored:
     forward: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
     weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
     micro_batch: int | None = None
+    couples_rows: bool = False
 
     @classmethod
     def of(cls, step: Step) -> Scored:
@@ -55,6 +57,7 @@ class Scored:
             seams.forward,
             seams.weights,
             step.micro_batch,
+            step.couples_rows,
         )
 
 
@@ -75,10 +78,8 @@ def evaluate(
     model, device = scored.model, scored.device
     with torch.no_grad(), preserved_randomness(device), eval_mode(model), scored.weights(model):
         for batch in batches:
-            for rows in split(batch.rows, scored.micro_batch):
-                part = batch.select(rows).to(device)
+            for part, outputs in _parts(scored, batch):
                 with scored.forward(part):
-                    outputs = scored.run(part)
                     terms = scored.loss(outputs, part)
                 # in float64: the sum of many batches must not depend on how they were cut
                 sums.append(terms.weighted_sum().double())
@@ -94,6 +95,21 @@ def evaluate(
     for name in metrics:
         found[name] = made[name].compute() if name in made else perplexity(found["loss"])
     return found
+
+
+def _parts(scored: Scored, batch: Batch) -> Iterator[tuple[Batch, Any]]:
+    """Micro-batches and their outputs; all rows as one where the loss compares them, so that no plan changes the score."""
+    found = []
+    for rows in split(batch.rows, scored.micro_batch):
+        part = batch.select(rows).to(scored.device)
+        with scored.forward(part):
+            outputs = scored.run(part)
+        if scored.couples_rows:
+            found.append(outputs)
+        else:
+            yield part, outputs
+    if found:
+        yield batch.to(scored.device), joined(found)
 
 
 def perplexity(loss: float) -> float:
@@ -150,7 +166,10 @@ class _Classification:
     def update(self, outputs: Any, part: Batch) -> None:
         logits, labels = logits_of(outputs), labels_of(part.data)
         if labels.dtype.is_floating_point:
-            raise SettingError("evaluate.metrics: accuracy and macro_f1 need integer labels. Use mse or mae.")
+            raise SettingError(
+                "evaluate.metrics: accuracy and macro_f1 need integer labels. Use mse or mae, or for soft "
+                "labels a metric of your own."
+            )
         if logits.shape[:-1] != labels.shape or logits.shape[-1] < 2:
             raise SettingError(
                 f"evaluate.metrics: accuracy and macro_f1 need a logit for each of two or more classes, found outputs of "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import nn
+
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job
 from snugfit.core.memory import memory_bytes, peak_memory_bytes
 from snugfit.core.read import read_scalars
-from snugfit.data.loader import Loader
+from snugfit.data.loader import Loader, Windows
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.training import checkpoint
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
@@ -32,9 +34,19 @@ class Emit(Protocol):
     def __call__(self, kind: str, /, **fields: Any) -> None: ...
 
 
+class SaveBest(Protocol):
+    """Writes a model and what describes it into a folder; `trained` is the one it was exported from."""
+
+    def __call__(
+        self, folder: Path, model: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module
+    ) -> None: ...
+
+
 @dataclass
 class RunResult:
-    """How a run ended. `status` is finished, stopped (resumable) or failed."""
+    """How a run ended. `status` is finished, stopped (resumable) or failed; `went_back` are the windows, counted from 1,
+    because of which it went back to a checkpoint; `advice` is what the evaluations say about its length: `verdict` (longer,
+    shorter, stop or unknown), `epochs` and `reason`."""
 
     run_dir: str
     status: str
@@ -48,6 +60,8 @@ class RunResult:
     examples_per_second: float
     peak_memory_bytes: int
     tracker_run_id: str | None = None
+    went_back: list[int] = field(default_factory=list)
+    advice: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,7 +72,7 @@ class Training:
     """One run, assembled.
 
     Args:
-        save_best: writes the model, with the weights that were scored, and this description into a folder.
+        save_best: writes the model as it is delivered, with the weights that were scored.
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, such as the data's sha256; kept in each checkpoint.
     """
@@ -70,7 +84,7 @@ class Training:
     metrics: Mapping[str, str | RowMetric]
     folder: RunFolder
     emit: Emit
-    save_best: Callable[[Path, Mapping[str, Any]], None]
+    save_best: SaveBest
     identity: Mapping[str, Any] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
@@ -143,18 +157,28 @@ class Training:
 
     def evaluate(self, stop: StopRequest) -> None:
         """Score the weights that would be saved, and save them if they are the best so far."""
-        progress, start = self.step.progress, time.monotonic()
+        progress, seams, start = self.step.progress, self.step.seams, time.monotonic()
+
+        def whole(loader: Loader) -> Windows:
+            return loader.windows(0, loader.order.windows_per_epoch, rescue=lambda: stop.asked)
+
+        self.step.settle(lambda: whole(self.loader))
         if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
             self._save_best({})
             return
-        windows = self.validation.windows(
-            0, self.validation.order.windows_per_epoch, rescue=lambda: stop.asked
-        )
-        self.step.settle(lambda: self.loader.windows(0, self.loader.order.windows_per_epoch))
-        with closing(windows):
+        with closing(whole(self.validation)) as windows:
             metrics = evaluate(Scored.of(self.step), windows, self.metrics)
-        self.step.seams.evaluated(metrics)
-        best = self.watch.observe(progress.updates, metrics, self.monitor)
+        seams.evaluated(metrics)
+        before = self._best()
+        best = self.watch.observe(
+            progress.updates,
+            metrics,
+            self.monitor,
+            epoch=self.epoch,
+            weights=seams.weights_name,
+            counts=not seams.awaits_average,
+            min_delta=self.job.min_delta,
+        )
         self._last_metrics = metrics
         if best:
             self._save_best(metrics)
@@ -164,10 +188,18 @@ class Training:
             window=progress.windows,
             epoch=self.epoch,
             metrics=metrics,
-            weights=self.step.seams.weights_name,
+            weights=seams.weights_name,
             best=best,
             seconds=time.monotonic() - start,
         )
+        if before is not None and before["weights"] != seams.weights_name:
+            name, _ = self.monitor
+            self.emit(
+                "warning",
+                message=f"from update {progress.updates} on the weights of '{seams.weights_name}' are evaluated, and the best of them is "
+                f"kept. The best of the {before['weights']} weights is no longer: {name} {before['metrics'][name]:.4g} at update "
+                f"{before['update']}.",
+            )
 
     def run(self, stop: StopRequest) -> RunResult:
         """Train to the end, or to a reason to stop.
@@ -183,8 +215,8 @@ class Training:
                 status, reason = outcome
         if status == "finished" and self.step.progress.updates == 0:
             raise TrainingFailed(
-                f"none of the {self.total_windows} windows made an update: their losses were not finite, or none of their "
-                "labels counts. The events say which."
+                f"none of the {self.total_windows} windows made an update: their losses were not finite, none of their labels "
+                "counts, or the loss scale was still too high. The events say which."
             )
         seconds = time.monotonic() - start
         return RunResult(
@@ -199,6 +231,7 @@ class Training:
             seconds=seconds,
             examples_per_second=(self.step.progress.examples - examples) / max(seconds, 1e-9),
             peak_memory_bytes=peak_memory_bytes(self.step.device),
+            went_back=sorted(self.watch.banned),
         )
 
     def _run_until_boundary(self, stop: StopRequest) -> tuple[str, str | None] | None:
@@ -251,15 +284,18 @@ class Training:
     def _best(self) -> dict[str, Any] | None:
         if self.watch.best_update is None:
             return None
-        return {"update": self.watch.best_update, "metrics": self.watch.best_metrics}
+        watch = self.watch
+        return {"update": watch.best_update, "metrics": watch.best_metrics, "weights": watch.best_weights}
 
     def _save_best(self, metrics: Mapping[str, float]) -> None:
-        seams = self.step.seams
-        with seams.weights(self.step.model):
-            self.save_best(
-                self.folder.best,
-                {"update": self.step.progress.updates, "metrics": metrics, "weights": seams.weights_name},
-            )
+        seams, trained = self.step.seams, self.step.model
+        update = self.step.progress.updates
+        with seams.weights(trained):
+            delivered = trained if seams.export is None else seams.export(trained)
+            description = {"update": update, "metrics": metrics, "weights": seams.weights_name}
+            if seams.extended_by:
+                description["extended_by"] = seams.extended_by
+            self.save_best(self.folder.best, delivered, description, trained=trained)
 
     def _check_identity(self, saved: Mapping[str, Any]) -> None:
         for name in sorted({*saved, *self.identity}):
@@ -273,9 +309,12 @@ class Training:
     def _emit_update(self, result: StepResult, window: Batch, seconds: float) -> None:
         progress = self.step.progress
         metrics = {"loss": result.loss, "learning_rate": result.learning_rate}
+        metrics.update((f"learning_rate/{group}", rate) for group, rate in result.learning_rates.items())
         if result.metrics:
             values = read_scalars(list(result.metrics.values()), assume=[0.0] * len(result.metrics))
             metrics.update(zip(result.metrics, values, strict=True))
+        if result.scale is not None:
+            metrics["loss_scale"] = result.scale
         metrics["examples_per_second"] = window.rows / seconds
         now = time.monotonic()
         if now - self._memory[0] > _MEMORY_EVERY_SECONDS:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from snugfit.core.batch import Batch
+from snugfit.core.loss_scale import SMALLEST
+from snugfit.core.technique import RollBack
 from snugfit.training import checkpoint
 from snugfit.training.culprit import find_culprit, keep_window
 from snugfit.training.step import StepResult
@@ -24,25 +27,51 @@ class Refused:
 
 def judge(training: Training, result: StepResult, window: Batch) -> Refused | None:
     """Say why the window made no update, and what the policy wants done about it; None to go on."""
-    job, watch, folder = training.job, training.watch, training.folder
+    job, watch = training.job, training.watch
     number = training.step.progress.windows
-    if result.weight <= 0:
-        training.emit("skipped", window=number, reason="nothing in it counts: all labels are ignored")
+    harmless = _harmless(result)
+    if harmless is not None:
+        training.emit("skipped", window=number, reason=harmless)
         return None
     watch.refused_in_a_row += 1
-    culprit = find_culprit(training.step, window)
-    kept = keep_window(folder.path / "culprits", number, window)
-    reason = f"loss {result.loss:.4g}: not finite, first in {culprit}" + (
-        f"; the batch is in {kept}" if kept else ""
-    )
+    reason = _reason(training, result, window)
     training.emit("skipped", window=number, reason=reason)
-    if job.non_finite == "stop" or watch.refused_in_a_row >= job.non_finite_limit:
+    # a technique that refuses a finite update says itself what is to be done
+    policy = job.non_finite if result.refused is None else "skip"
+    if isinstance(result.refused, RollBack):
+        policy = "roll_back"
+    if policy == "stop" or watch.refused_in_a_row >= job.non_finite_limit:
+        setting = "" if result.refused is not None else f"non_finite.policy: {policy}, "
         return Refused(
             f"window {number}: {reason}. {watch.refused_in_a_row} windows in a row made no update "
-            f"(non_finite.policy: {job.non_finite}, non_finite.limit: {job.non_finite_limit}). Lower the learning rate, clip "
+            f"({setting}non_finite.limit: {job.non_finite_limit}). Lower the learning rate, clip "
             "the gradient or mend the data.",
             roll_back=False,
         )
-    if job.non_finite == "roll_back" and checkpoint.any_in(folder.checkpoints):
+    if policy == "roll_back" and checkpoint.any_in(training.folder.checkpoints):
         return Refused(reason, roll_back=True)
     return None
+
+
+def _harmless(result: StepResult) -> str | None:
+    """Why a window without an update is no failure: it is empty, or the loss scale has been too high for it."""
+    if result.weight <= 0:
+        return "nothing in it counts: all labels are ignored"
+    if (
+        result.refused is None
+        and result.scale is not None
+        and result.scale > SMALLEST
+        and math.isfinite(result.loss)
+    ):
+        return f"loss {result.loss:.4g}: its gradient overflows at the loss scale {result.scale:g}, which was lowered"
+    return None
+
+
+def _reason(training: Training, result: StepResult, window: Batch) -> str:
+    if result.refused is None:
+        culprit = find_culprit(training.step, window)
+        reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"
+    else:
+        reason = f"loss {result.loss:.4g}: {result.refused}"
+    kept = keep_window(training.folder.path / "culprits", training.step.progress.windows, window)
+    return f"{reason}; the batch is in {kept}" if kept else reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import nn
 from snugfit.core.batch import Batch, inputs_of, split
 from snugfit.core.buffers import Buffers
 from snugfit.core.composition import Composition, check, compose, in_order
-from snugfit.core.losses import Loss, find_loss, over_batches
+from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.parameters import parameter_groups, set_momentum
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
@@ -29,7 +29,8 @@ class StepResult(NamedTuple):
 
     `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
     updated (not if anything was non-finite, or the window empty), `refused` why a technique refused a finite update,
-    `metrics` what techniques measured.
+    `metrics` what techniques measured. `learning_rate` is the highest of all groups, and `learning_rates` has each
+    group's by its name, if they differ. `scale` is what the loss was multiplied by, if a technique scales it.
     """
 
     loss: float
@@ -38,6 +39,8 @@ class StepResult(NamedTuple):
     metrics: Mapping[str, torch.Tensor]
     learning_rate: float
     refused: str | None = None
+    learning_rates: Mapping[str, float] = {}
+    scale: float | None = None
 
 
 class Step:
@@ -79,6 +82,7 @@ class Step:
         if isinstance(optimizer, Technique):
             techniques = [optimizer, *techniques]
         check(techniques)
+        given = set(model.parameters())
         model = _prepared(model, techniques, seed)
         self.strategy = strategy or Strategy()
         self.model = self.strategy.wrap(model)
@@ -96,13 +100,17 @@ class Step:
         self._forward = forward
         self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
         self._passes = 0
-        self.user_loss = over_batches(find_loss(loss))
-        context = Context(model, self.device, total_updates, seed)
+        found = find_loss(loss)
+        self.couples_rows = couples_rows(found)
+        self.user_loss = over_batches(found)
+        context = Context(model, self.device, total_updates, seed, found)
         self.seams = compose(techniques, context, self.user_loss, _run)
-        self.optimizer = _optimizer(optimizer, self.seams, model)
+        added = {name: p for name, p in model.named_parameters() if p not in given and p.requires_grad}
+        self.optimizer = _optimizer(optimizer, self.seams, model, added)
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"] * group.get("lr_factor", 1.0))
             group["lr"] = group["initial_lr"]
+        self._set_hyperparameters()  # a schedule that does not suit the optimizer says so before anything is trained
 
     def __call__(self, batch: Any) -> StepResult:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
@@ -111,12 +119,13 @@ class Step:
             return self._train_step(window)
 
     def _train_step(self, window: Batch) -> StepResult:
+        self._check_whole(window)
         self._set_hyperparameters()
         if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
         buffers = None if self._buffers is None else self._buffers.copy()
-        self._passes = 0
+        self.begin_passes()
         try:
             transformed = self.seams.batch(window, self.progress, self.seed)
             gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
@@ -136,10 +145,12 @@ class Step:
             self.seams.updated(self.model, self.progress)
         else:  # non-finite, empty or refused: changes nothing
             self._undo(buffers)
+        scale = None if self.seams.scale is None else self.seams.scale.factor
         if self.seams.scale is not None and weight > 0:
             self.seams.scale.update(finite)
         self.progress.consume(window.rows, applied)
-        return StepResult(loss, weight, applied, metrics, self.optimizer.param_groups[0]["lr"], refused)
+        rate, rates = self._learning_rates()
+        return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale)
 
     def forward(self, batch: Batch) -> Any:
         """The model's outputs of a batch."""
@@ -152,26 +163,47 @@ class Step:
         """Within, the model has the weights that techniques keep for evaluation, such as an average; else its own."""
         return self.seams.weights(self.model)
 
-    def settle(self, windows: Callable[[], Generator[Any]]) -> None:
+    def settle(self, windows: Callable[[], Iterable[Any]]) -> None:
         """Before scoring: let techniques bring what an average cannot hold, such as batch norm's statistics, in line with
-        the averaged weights, by windows of training data."""
+        the averaged weights. Training goes on as if this had not been.
 
-        def passes() -> Iterator[None]:
-            with closing(iter(windows())) as taken:
-                for window in taken:
+        Args:
+            windows: gives windows of training data, from their beginning; closed early where it is a generator.
+        """
+        if not self.seams.settles:
+            return
+
+        def taking() -> Generator[Any]:
+            yield from windows()
+
+        def passes() -> Generator[None]:
+            with closing(taking()) as taken:
+                for number, window in enumerate(taken):
                     batch = (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
-                    for rows in split(batch.rows, self.micro_batch):
+                    for place, rows in enumerate(split(batch.rows, self.micro_batch)):
                         part = batch.select(rows)
+                        seed_device(derive_seed(self.seed, "settle", number, place), self.device)
                         with torch.no_grad(), self.seams.forward(part):
                             self.forward(part)
                     yield
 
-        if self.seams.settles:
-            with preserved_randomness(self.device), self.averaged():
-                self.seams.settle(self.model, passes)
+        if not self.model.training:
+            self.model.train()
+        kept = nullcontext() if self._buffers is None else self._buffers.kept()
+        with preserved_randomness(self.device), kept, self.averaged():
+            self.seams.settle(self.model, passes)
+
+    @property
+    def at_first_pass(self) -> bool:
+        """Whether no pass over the rows has been made yet."""
+        return self._passes == 0
+
+    def begin_passes(self) -> None:
+        """The next pass is a first one: over a window, or over rows of it that none has been over."""
+        self._passes = 0
 
     def one_pass(self) -> AbstractContextManager[None]:
-        """Around each pass over the window: buffers, such as batch norm's statistics, keep the first pass only."""
+        """Around each pass over the rows: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
         if self._buffers is None or self._passes == 1:
             return nullcontext()
@@ -219,6 +251,24 @@ class Step:
             "buffers": {name: b.detach() for name, b in self.model.named_buffers() if name in saved},
         }
 
+    def _check_whole(self, window: Batch) -> None:
+        cut = self.micro_batch is not None and window.rows > self.micro_batch
+        if cut and self.couples_rows and not self.seams.coupled:
+            raise SettingError(
+                f"loss: compares the rows of a window with each other, and micro-batches of {self.micro_batch} would show it parts "
+                f"of the {window.rows} rows: fewer negatives, another gradient. Add the technique 'gradient_cache', or take the "
+                "window whole."
+            )
+
+    def _learning_rates(self) -> tuple[float, dict[str, float]]:
+        """The highest, and each group's by its name if they differ."""
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        if rates.count(rates[0]) == len(rates):
+            return rates[0], {}
+        names = [group.get("name", f"group {place}") for place, group in enumerate(groups)]
+        return max(rates), dict(zip(names, rates, strict=True))
+
     def _set_hyperparameters(self) -> None:
         if self.seams.schedule is None:
             return
@@ -249,7 +299,10 @@ def _run(compute: Compute) -> Any:
 
 
 def _optimizer(
-    given: torch.optim.Optimizer | Technique | None, seams: Composition, model: nn.Module
+    given: torch.optim.Optimizer | Technique | None,
+    seams: Composition,
+    model: nn.Module,
+    added: Mapping[str, nn.Parameter],
 ) -> torch.optim.Optimizer:
     make = seams.make_optimizer
     if isinstance(given, torch.optim.Optimizer):
@@ -269,6 +322,13 @@ def _optimizer(
                 f"optimizer: {foreign} of its parameters are not of the model, so their gradients would be neither divided nor "
                 "cleared, and no checkpoint would hold them. Make it from model.parameters(); put parameters of the loss "
                 "into the model."
+            )
+        held = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+        left_out = [name for name, parameter in added.items() if id(parameter) not in held]
+        if left_out:
+            raise SettingError(
+                f"optimizer: it was made before techniques added {len(left_out)} parameters to the model, such as "
+                f"'{left_out[0]}', and would not train them. Give the optimizer as a technique, such as AdamW()."
             )
         return given
     if make is None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from snugfit.core.job import Job
+from snugfit.core.composition import RAW
+from snugfit.core.imports import describe
+from snugfit.core.job import Job, StopWhen
+from snugfit.core.metrics import name_and_direction
+from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
-
-_HIGHER = ("accuracy", "macro_f1", "f1", "precision", "recall", "auroc", "r2")
-_LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
 
 
 def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
@@ -23,59 +25,121 @@ def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
     Raises:
         SettingError: the metric is not evaluated, or its direction is not known.
     """
-    direction, _, name = best.rpartition(":")
     names = ["loss", *known]
+    name = best.rpartition(":")[2]
     if name not in names:
         raise SettingError(
             f"evaluate.best: '{name}' is not among the evaluated metrics. {nearest(name, names)}"
         )
-    if direction in ("min", "max"):
-        return name, direction == "max"
-    if not direction and name in (*_HIGHER, *_LOWER):
-        return name, name in _HIGHER
-    raise SettingError(
-        f"evaluate.best: whether a high or a low '{name}' is better is not known. Write 'max:{name}' or 'min:{name}'."
-    )
+    return name_and_direction("evaluate.best", best)
+
+
+def check_watched(techniques: Iterable[Technique], known: Iterable[str], validated: bool) -> None:
+    """Refuse techniques that look at a metric which no evaluation has.
+
+    Args:
+        validated: whether there is data to evaluate on.
+    Raises:
+        SettingError: names the technique, its metric, and those that are evaluated.
+    """
+    names = ["loss", *known]
+    for technique in techniques:
+        name = technique.card.name
+        for metric in technique.metrics():
+            if not validated:
+                raise SettingError(
+                    f"{name}: looks at '{metric}' of each evaluation, and there is no data to evaluate on. Give "
+                    f"data.validation, or remove '{name}'."
+                )
+            if metric not in names:
+                raise SettingError(
+                    f"{name}: looks at '{metric}', which is not among the evaluated metrics. {nearest(metric, names)} Add it "
+                    "to evaluate.metrics, or choose another."
+                )
 
 
 @dataclass
 class Watch:
-    """The best evaluation so far and the evaluations since, and the windows that failed; part of every checkpoint.
+    """All evaluations, the best of them, and the windows that failed; part of every checkpoint.
 
-    `banned` are the windows (counted from 1) because of which the run went back, and why; `refused_in_a_row` counts
+    Evaluations of a technique's averaged weights and of raw ones are not compared: when the weights change their kind, best
+    and patience begin anew. `reference` is the value that the next improvement is measured from, `without_improvement`
+    counts evaluations since. `banned` are the windows (counted from 1) because of which the run went back, and why; `refused_in_a_row` counts
     windows that were not finite since the last that was.
     """
 
     best_update: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
-    evaluations_since_best: int = 0
+    best_weights: str = RAW
+    reference: float = math.nan
+    without_improvement: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
     banned: dict[int, str] = field(default_factory=dict)
     refused_in_a_row: int = 0
 
-    def observe(self, update: int, metrics: Mapping[str, float], monitor: tuple[str, bool]) -> bool:
-        """Take in an evaluation; whether it is the best so far. NaN is never better."""
+    def observe(
+        self,
+        update: int,
+        metrics: Mapping[str, float],
+        monitor: tuple[str, bool],
+        *,
+        epoch: float = 0.0,
+        weights: str = RAW,
+        counts: bool = True,
+        min_delta: float = 0.0,
+    ) -> bool:
+        """Take in an evaluation; whether it is the best so far. NaN is never better.
+
+        Args:
+            weights: the name of those that were scored.
+            counts: whether patience is lost where it brings no improvement; not before the average that is waited for.
+            min_delta: an improvement is more than this better than the one before.
+        """
         name, higher = monitor
         value = metrics[name]
-        best = self.best_metrics.get(name)
-        better = not math.isnan(value) and (
-            best is None or math.isnan(best) or (value > best if higher else value < best)
-        )
-        # something must be saved, whatever the first evaluation says
-        if better or self.best_update is None:
+        if weights != self.best_weights:
+            self.best_update, self.best_metrics, self.best_weights = None, {}, weights
+            self.reference = math.nan
+        first = self.best_update is None  # something must be saved, whatever it says
+        best = first or _gain(value, self.best_metrics[name], higher) > 0
+        if best:
             self.best_update, self.best_metrics = update, dict(metrics)
-            self.evaluations_since_best = 0
-            return True
-        self.evaluations_since_best += 1
-        return False
+        if first or _gain(value, self.reference, higher) > min_delta:
+            self.reference, self.without_improvement = value, 0
+        elif counts:
+            self.without_improvement += 1
+        self.history.append(
+            {"update": update, "epoch": epoch, "metrics": dict(metrics), "weights": weights, "best": best}
+        )
+        return best
 
     def exhausted(self, job: Job) -> str | None:
-        """Why the run should stop early, or None."""
-        if job.patience is None or self.evaluations_since_best < job.patience:
-            return None
-        return (
-            f"early stopping: {job.best} has not improved for {self.evaluations_since_best} evaluations; best at "
-            f"update {self.best_update}"
-        )
+        """Why the run should stop early, or None.
+
+        Raises:
+            SettingError: `stop_when` failed, or returned no text.
+        """
+        reason = None
+        if job.patience is not None and self.without_improvement >= job.patience:
+            more = f" by more than {job.min_delta:g}" if job.min_delta else ""
+            reason = (
+                f"{job.best} has not improved{more} for {self.without_improvement} evaluations; best at update "
+                f"{self.best_update}"
+            )
+        elif job.stop_when is not None and self.history:
+            reason = self._asked(job.stop_when)
+        return None if reason is None else f"early stopping: {reason}"
+
+    def _asked(self, stop_when: StopWhen) -> str | None:
+        try:
+            reason = stop_when(copy.deepcopy(self.history))
+        except Exception as error:
+            raise SettingError(f"early_stopping.stop_when: failed: {describe(error)}.") from error
+        if reason is not None and (not isinstance(reason, str) or not reason.strip()):
+            raise SettingError(
+                f"early_stopping.stop_when: returned {reason!r}. Return the reason to stop as text, or None to go on."
+            )
+        return reason
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -83,3 +147,10 @@ class Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _gain(value: float, before: float, higher: bool) -> float:
+    """How much better the value is; infinitely, if only the one before is not a number."""
+    if math.isnan(before) and not math.isnan(value):
+        return math.inf
+    return value - before if higher else before - value

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch, inputs_of, labels_of, split
 from snugfit.core.losses import causal_lm
-from snugfit.errors import DataError
+from snugfit.errors import DataError, SettingError
 
 IGNORED = -100
 
@@ -156,6 +156,31 @@ def test_no_label_that_counts_is_trimmed() -> None:
 # splitting
 
 
+def test_a_split_between_groups_covers_all_rows_once_and_keeps_each_group_together() -> None:
+    for group in (2, 3, 4):
+        for micro_batch in range(group, 12):
+            for rows in range(1, 40):
+                parts = split(rows, micro_batch, group)
+                assert [row for part in parts for row in part] == list(range(rows))
+                assert all(0 < len(part) <= micro_batch and part.start % group == 0 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "micro_batch", "sizes"),
+    [(7, 2, [2, 2, 2, 1]), (7, 3, [2, 2, 3]), (5, 4, [2, 3]), (9, 4, [4, 2, 3])],
+)
+def test_a_last_row_without_a_partner_joins_the_part_before_it_where_it_fits(
+    rows: int, micro_batch: int, sizes: list[int]
+) -> None:
+    """Batch norm refuses a micro-batch of one row."""
+    assert [len(part) for part in split(rows, micro_batch, group=2)] == sizes
+
+
+def test_a_micro_batch_smaller_than_a_group_is_refused() -> None:
+    with pytest.raises(SettingError, match="micro_batch: is 1, .* groups of 2, which stay together. Give at"):
+        split(4, 1, group=2)
+
+
 @pytest.mark.parametrize("rows", range(1, 20))
 @pytest.mark.parametrize("micro_batch", [1, 2, 3, 7, 30, None])
 def test_a_split_is_even_covers_all_rows_once_and_has_no_part_too_many(
@@ -195,3 +220,15 @@ def test_a_single_tensor_is_the_only_argument() -> None:
 def test_a_batch_without_labels_is_refused_by_losses_that_need_them(data: Any) -> None:
     with pytest.raises(DataError, match="batch: no labels"):
         labels_of(data)
+
+
+def test_the_loader_pins_every_tensor_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch asks an object of ours for `pin_memory`; without an accelerator its own would raise."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    pinned: list[Tensor] = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
+    batch = Batch.of({"numbers": {"a": torch.ones(2, 3)}, "labels": torch.zeros(2)}, ids=(4, 5))
+    found = pin_memory(batch)
+    assert isinstance(found, Batch) and found.ids == (4, 5)
+    assert [tuple(tensor.shape) for tensor in pinned] == [(2, 3), (2,)]

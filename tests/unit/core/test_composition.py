@@ -139,7 +139,9 @@ def test_examples_cannot_be_tokens_and_images() -> None:
         kind = Kind.IMAGES
 
     given = [Reading("reads", [], ()), Looking("looks", [], ())]
-    with pytest.raises(PlanConflict, match="'reads' works on tokens and 'looks' on images.* Remove one."):
+    with pytest.raises(
+        PlanConflict, match="'reads' and 'looks' work on tokens and on images: .* Remove one."
+    ):
         check(given)
     check([Reading("one", [], ()), Reading("other", [], ())])
 

@@ -9,7 +9,17 @@ import torch
 from torch import nn
 
 from snugfit.core import foreach
-from snugfit.core.foreach import copy_, count_nonfinite, global_norm, gradients_of, lerp_, scale_
+from snugfit.core.foreach import (
+    add_,
+    copy_,
+    count_nonfinite,
+    global_norm,
+    gradients_of,
+    lerp,
+    lerp_,
+    scale_,
+    sign_,
+)
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -17,7 +27,18 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.mark.parametrize(
     "kernel",
-    ["_foreach_mul_", "_foreach_lerp_", "_foreach_copy_", "_amp_foreach_non_finite_check_and_unscale_"],
+    [
+        "_foreach_mul_",
+        "_foreach_lerp_",
+        "_foreach_lerp",
+        "_foreach_add_",
+        "_foreach_sign_",
+        "_foreach_div_",
+        "_foreach_clamp_min_",
+        "_foreach_clamp_max_",
+        "_foreach_copy_",
+        "_amp_foreach_non_finite_check_and_unscale_",
+    ],
 )
 def test_the_private_kernel_is_still_there(kernel: str) -> None:
     assert callable(getattr(torch, kernel))
@@ -97,3 +118,37 @@ def test_the_gradients_are_those_that_are_there() -> None:
     with_one, without = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     with_one.grad = torch.ones(1)
     assert gradients_of([without, with_one]) == [with_one.grad]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_multiple_of_each_other_tensor_is_added(dtype: torch.dtype) -> None:
+    tensors = [torch.tensor([1.0, 2.0], dtype=dtype), torch.tensor(3.0)]
+    add_(tensors, [torch.tensor([4.0, -4.0], dtype=dtype), torch.tensor(8.0)], -0.25)
+    assert [tensor.tolist() for tensor in tensors] == [[0.0, 3.0], 1.0]
+    assert [tensor.dtype for tensor in tensors] == [dtype, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_moving_out_of_place_leaves_the_start(dtype: torch.dtype) -> None:
+    tensors = [torch.tensor([0.0, 4.0], dtype=dtype), torch.tensor(1.0)]
+    moved = lerp(tensors, [torch.tensor([4.0, 0.0], dtype=dtype), torch.tensor(3.0)], 0.25)
+    assert [tensor.tolist() for tensor in moved] == [[1.0, 3.0], 1.5]
+    assert [tensor.tolist() for tensor in tensors] == [[0.0, 4.0], 1.0]
+    assert moved[0].dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("width", "expected"), [(0.0, [-1, -1, 0, 1, 1]), (2.0, [-1, -0.5, 0, 0.25, 1])])
+def test_a_sign_has_a_slope_as_wide_as_asked_for(
+    dtype: torch.dtype, width: float, expected: list[float]
+) -> None:
+    tensors = [torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0], dtype=dtype), torch.tensor(-5.0)]
+    sign_(tensors, width)
+    assert tensors[0].tolist() == expected
+    assert float(tensors[1]) == -1.0
+
+
+def test_no_tensors_at_all_are_left_alone() -> None:
+    add_([], [], 1.0)
+    sign_([])
+    assert lerp([], [], 0.5) == []

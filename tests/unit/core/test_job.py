@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,6 +31,13 @@ def test_a_number_of_updates_is_the_length_of_the_run() -> None:
         ({"evaluate_every": 0}, "evaluate.every: must be positive"),
         ({"evaluate_batch": 0}, "evaluate.batch: must be positive"),
         ({"patience": 0}, "early_stopping.patience: must be positive"),
+        (
+            {"patience": 1, "min_delta": -0.1},
+            "early_stopping.min_delta: must be zero or positive, found -0.1",
+        ),
+        ({"patience": 1, "min_delta": math.nan}, "early_stopping.min_delta: must be zero or positive"),
+        ({"min_delta": 0.1}, "early_stopping.min_delta: .*Give patience"),
+        ({"stop_when": "later"}, "early_stopping.stop_when: must be a function .* found 'later'"),
         ({"checkpoint_every": 0}, "checkpoint.every: must be positive"),
         ({"checkpoint_keep": 1}, "checkpoint.keep: must be at least 2, found 1"),
         ({"non_finite": "ignore"}, "non_finite.policy: must be one of stop, skip, roll_back, found 'ignore'"),

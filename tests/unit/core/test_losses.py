@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +13,11 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import (
+    InfoNCE,
     LossTerms,
     as_terms,
     causal_lm,
+    couples_rows,
     cross_entropy,
     find_loss,
     logits_of,
@@ -159,6 +164,130 @@ def test_labels_are_counted_exactly_in_bf16(loss: Callable[..., LossTerms]) -> N
     labels[0, 0] = IGNORED
     terms = loss(torch.zeros(1, 2050, 2, dtype=torch.bfloat16), {"labels": labels})
     assert float(terms.weight()) == 2049.0
+
+
+# soft labels
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4)])
+def test_cross_entropy_of_soft_labels_is_that_of_torch(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = (
+        torch.randn(shape, generator=generator),
+        torch.rand(shape, generator=generator).softmax(-1),
+    )
+    terms = cross_entropy(logits, {"labels": labels})
+    assert terms.values.shape == shape[:-1]
+    torch.testing.assert_close(mean(terms), F.cross_entropy(logits.flatten(0, -2), labels.flatten(0, -2)))
+
+
+def test_soft_labels_of_one_class_are_hard_labels() -> None:
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 3, 2, 1, 2])
+    soft = cross_entropy(logits, (None, F.one_hot(labels, 4).float()))
+    torch.testing.assert_close(soft.values, cross_entropy(logits, (None, labels)).values)
+
+
+def test_soft_labels_of_bf16_logits_keep_their_digits() -> None:
+    logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    labels = torch.rand(3, 1000, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    found = cross_entropy(logits, (None, labels)).values
+    expected = F.cross_entropy(logits.double(), labels.double(), reduction="none")
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 2, 1)])
+def test_soft_labels_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"floating labels of shape .* do not fit logits of shape \(4, 2\)"):
+        cross_entropy(torch.randn(4, 2), (None, torch.zeros(shape)))
+
+
+def test_a_language_model_has_no_soft_labels() -> None:
+    with pytest.raises(DataError, match="causal_lm needs integer labels"):
+        causal_lm(torch.randn(4, 2, 3), (None, torch.zeros(4, 2)))
+
+
+# rows against rows
+
+
+def embeddings() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(5, 3, generator=generator).double(), torch.randn(5, 3, generator=generator).double()
+
+
+def by_hand(query: Tensor, key: Tensor, temperature: float) -> list[float]:
+    """van den Oord et al. 2018, equation 4, of cosines."""
+    found = []
+    for row, one in enumerate(query):
+        cosines = [float(one @ other / (one.norm() * other.norm())) for other in key]
+        powers = [math.exp(cosine / temperature) for cosine in cosines]
+        found.append(-math.log(powers[row] / sum(powers)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda query, key: {"query": query, "key": key},
+        lambda query, key: SimpleNamespace(query=query, key=key),
+        lambda query, key: (query, key),
+        lambda query, key: [query, key, torch.zeros(5)],
+        lambda query, key: torch.stack([query, key], dim=1),
+    ],
+)
+def test_info_nce_is_the_papers_equation_in_every_form_of_outputs(form: Callable[..., Any]) -> None:
+    query, key = embeddings()
+    terms = InfoNCE(temperature=0.3)(form(query, key), None)
+    assert isinstance(terms, LossTerms) and terms.weights is None
+    assert terms.values.tolist() == pytest.approx(by_hand(query, key, 0.3))
+
+
+def test_the_symmetric_one_is_the_mean_of_both_directions() -> None:
+    query, key = embeddings()
+    found = find_loss("info_nce_symmetric")((query, key), None)
+    assert isinstance(found, LossTerms)
+    pairs = zip(by_hand(query, key, 0.05), by_hand(key, query, 0.05), strict=True)
+    assert found.values.tolist() == pytest.approx([(one + other) / 2 for one, other in pairs])
+
+
+def test_cosines_are_not_rounded_under_autocast() -> None:
+    query, key = (side.float() for side in embeddings())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = InfoNCE()((query, key), None)
+    assert torch.equal(found.values, InfoNCE()((query, key), None).values)
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        torch.zeros(4, 3),
+        torch.zeros(4, 3, 2),
+        (torch.zeros(4, 3),),
+        {"logits": torch.zeros(4, 3)},
+        (torch.zeros(4, 3), torch.zeros(3, 3)),
+        (torch.zeros(4), torch.zeros(4)),
+        None,
+    ],
+)
+def test_outputs_without_two_embeddings_a_row_are_refused(outputs: Any) -> None:
+    with pytest.raises(SettingError, match="info_nce needs two embeddings a row, and found"):
+        InfoNCE()(outputs, None)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, NAN])
+def test_an_impossible_temperature_is_refused(temperature: float) -> None:
+    with pytest.raises(SettingError, match="info_nce.temperature: must be positive"):
+        InfoNCE(temperature)
+
+
+def test_a_loss_says_by_an_attribute_that_it_couples_rows() -> None:
+    def own(outputs: Any, data: Any) -> Tensor:
+        return outputs  # type: ignore[no-any-return]
+
+    assert couples_rows(InfoNCE()) and couples_rows(functools.partial(InfoNCE()))
+    assert not couples_rows(own) and not couples_rows(cross_entropy)
+    own.couples_rows = True  # type: ignore[attr-defined]
+    assert couples_rows(own)
 
 
 # finding a loss

@@ -4,29 +4,26 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.schedule import Schedule, warmup_factor, warmup_updates
-from snugfit.core.technique import Context
+from snugfit.core.schedule import Schedule, WarmedUp, number_of_updates, warmup_factor
+from snugfit.core.technique import Context, Rate
 from snugfit.errors import SettingError
 from snugfit.techniques import discover
 
-SCHEDULES = [cls for cls in discover().values() if issubclass(cls, Schedule)]
+SCHEDULES = [cls for cls in discover().values() if "schedule" in cls.card.seams]
+PURE = [cls for cls in SCHEDULES if issubclass(cls, Schedule)]
+WARMED = [cls for cls in PURE if issubclass(cls, WarmedUp)]
+GROUP = {"initial_lr": 1.0}
 
 
 def context(total_updates: int | None) -> Context:
     return Context(nn.Linear(1, 1), torch.device("cpu"), total_updates)
 
 
-def test_every_technique_that_gives_the_schedule_is_found_here() -> None:
-    assert {cls.card.name for cls in SCHEDULES} == {
-        name for name, cls in discover().items() if "schedule" in cls.card.seams
-    }
-
-
 @pytest.mark.parametrize(
-    ("warmup", "total", "expected"), [(0, 10, 0), (0.25, 10, 2), (3, 10, 3), (1, 10, 1), (0.999, 10, 10)]
+    ("part", "total", "expected"), [(0, 10, 0), (0.25, 10, 2), (3, 10, 3), (1, 10, 1), (0.999, 10, 10)]
 )
-def test_warmup_is_a_number_of_updates_or_a_fraction(warmup: float, total: int, expected: int) -> None:
-    assert warmup_updates(warmup, total) == expected
+def test_a_length_is_a_number_of_updates_or_a_fraction(part: float, total: int, expected: int) -> None:
+    assert number_of_updates(part, total) == expected
 
 
 def test_the_first_update_of_a_warmup_moves_and_its_last_is_whole() -> None:
@@ -34,32 +31,51 @@ def test_the_first_update_of_a_warmup_moves_and_its_last_is_whole() -> None:
     assert warmup_factor(0, 0) == 1.0
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("warmup", [0, 0.3, 4, 20])
-def test_a_schedule_is_pure_stays_in_range_and_survives_the_end_of_the_run(
-    schedule: type[Schedule], warmup: float
-) -> None:
-    made, other = schedule(warmup=warmup), schedule(warmup=warmup)
+def pure_in_range_and_endless(made: Schedule, other: Schedule, total: int) -> None:
     order = [5, 0, 11, 5, 9, 30, 3]
-    one, two = made.seams(context(12)).schedule, other.seams(context(12)).schedule
-    assert one is not None and two is not None
-    factor, again = (lambda update: one(update, {}).factor), (lambda update: two(update, {}).factor)
-    expected = {update: factor(update) for update in sorted(order)}
-    assert [again(update) for update in order] == [expected[update] for update in order]
-    assert all(0 <= value <= 1 for value in expected.values())
-    assert factor(0) > 0
+    one, again = made.seams(context(total)).schedule, other.seams(context(total)).schedule
+    assert one is not None and again is not None
+    expected = {update: one(update, GROUP) for update in sorted(order)}
+    assert [again(update, GROUP) for update in order] == [expected[update] for update in order]
+    assert all(0 <= rate.factor <= 1 for rate in expected.values())
+    assert one(0, GROUP).factor > 0
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", PURE)
+@pytest.mark.parametrize("total", [1, 2, 12])
+def test_a_schedule_is_pure_stays_in_range_and_survives_the_end_of_the_run(
+    schedule: type[Schedule], total: int
+) -> None:
+    pure_in_range_and_endless(schedule.example(), schedule.example(), total)
+
+
+@pytest.mark.parametrize("schedule", WARMED)
+@pytest.mark.parametrize("warmup", [0, 0.3, 4, 20])
+def test_so_does_one_with_any_warmup(schedule: type[WarmedUp], warmup: float) -> None:
+    pure_in_range_and_endless(schedule(warmup=warmup), schedule(warmup=warmup), 12)
+
+
+@pytest.mark.parametrize("schedule", WARMED)
+def test_the_first_update_after_warmup_is_at_the_whole_rate(schedule: type[WarmedUp]) -> None:
+    factors = [schedule(warmup=4).factor(update, 40) for update in range(6)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4] > 0.75 and factors[5] <= factors[4]
+
+
+@pytest.mark.parametrize("schedule", WARMED)
 @pytest.mark.parametrize("warmup", [-1, -0.1, 1.5, float("inf"), float("nan")])
-def test_an_impossible_warmup_is_refused(schedule: type[Schedule], warmup: float) -> None:
+def test_an_impossible_warmup_is_refused(schedule: type[WarmedUp], warmup: float) -> None:
     with pytest.raises(
         SettingError, match=rf"^{schedule.card.name}\.warmup: must be a whole number of updates"
     ):
         schedule(warmup=warmup)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_schedule_that_needs_the_length_of_the_run_says_so(schedule: type[Schedule]) -> None:
+@pytest.mark.parametrize("schedule", WARMED)
+def test_a_schedule_that_needs_the_length_of_the_run_says_so(schedule: type[WarmedUp]) -> None:
     with pytest.raises(SettingError, match=f"{schedule.card.name}: needs the number of updates of the run"):
         schedule(warmup=0.1).seams(context(None))
+
+
+def test_a_rate_without_momentum_leaves_the_optimizers_alone() -> None:
+    assert WARMED[0](warmup=2).rate(0, 4) == Rate(0.5, None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from snugfit.core.tree import leaves, map_tree, zip_tensors
+from snugfit.core.tree import joined, leaves, map_tree, zip_tensors
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -72,3 +72,12 @@ def test_zip_tensors_gives_all_versions_of_each_tensor() -> None:
 def test_zip_tensors_refuses_other_structures() -> None:
     with pytest.raises(ValueError, match="zip"):
         zip_tensors([[torch.zeros(1)], [torch.zeros(1), torch.zeros(1)]])
+
+
+def test_structures_are_joined_along_the_rows() -> None:
+    parts = [
+        {"a": torch.full((rows, 2), float(rows)), "b": Pair(torch.arange(rows), None)} for rows in (2, 1)
+    ]
+    found = joined(parts)
+    assert found["a"].tolist() == [[2.0, 2.0], [2.0, 2.0], [1.0, 1.0]]
+    assert found["b"].left.tolist() == [0, 1, 0]

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core import averages
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Seams
-from snugfit.techniques.learning import ema
 from snugfit.techniques.learning.ema import EMA, ema_, warm_decay
 from tests.unit.techniques.settings import context, refuses
 
@@ -66,7 +66,7 @@ def test_weights_are_given_back_when_swapping_in_fails(monkeypatch: pytest.Monke
     model = nn.Linear(2, 1)
     seams = averaged(model)
     updated(seams, model, 1.0)
-    whole, calls = ema.copy_, []
+    whole, calls = averages.copy_, []
 
     def fails_once(tensors: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         calls.append(1)
@@ -75,7 +75,7 @@ def test_weights_are_given_back_when_swapping_in_fails(monkeypatch: pytest.Monke
             raise torch.OutOfMemoryError
         whole(tensors, sources)
 
-    monkeypatch.setattr(ema, "copy_", fails_once)
+    monkeypatch.setattr(averages, "copy_", fails_once)
     assert seams.weights is not None
     with pytest.raises(torch.OutOfMemoryError), seams.weights(model):
         pass

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.losses import LossTerms
+from snugfit.core.random import derive_seed
 from snugfit.core.tree import leaves
-from snugfit.errors import PlanConflict
+from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques.learning.gradient_cache import GradientCache, cached_terms
 from snugfit.training.step import Step
 
@@ -154,3 +155,73 @@ def test_a_loss_that_is_infinite_where_its_gradient_is_not_is_skipped_as_without
         model = towers()
         step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, techniques, micro_batch=2)
         assert not step(numbers()).applied
+
+
+# the built-in contrastive loss
+
+
+class Dropping(nn.Module):
+    """Two views of each row, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 8))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        views: Tensor = self.body(numbers).view(-1, 2, 4)
+        return views
+
+
+def dropping() -> Dropping:
+    torch.manual_seed(2)
+    return Dropping().double()
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "info_nce_symmetric"])
+@pytest.mark.parametrize("micro_batch", [1, 2, 3])
+def test_with_dropout_it_is_the_gradient_of_one_graph_over_the_whole_window(
+    loss: str, micro_batch: int
+) -> None:
+    """Gao et al. 2021: the same as if every row's graph were held, each micro-batch under the draws it has in the step."""
+    model = dropping()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = Step(model, optimizer, loss, [GradientCache()], micro_batch=micro_batch)
+    result = step(numbers())
+
+    whole = dropping()
+    parts = []
+    for number, rows in enumerate(numbers().split(micro_batch)):
+        torch.manual_seed(derive_seed(0, "layers", 0, number, 0))
+        parts.append(whole(rows))
+    query, key = (nn.functional.normalize(side, dim=1) for side in torch.cat(parts).unbind(1))
+    scores, own = query @ key.T / 0.05, torch.arange(6)
+    expected = nn.functional.cross_entropy(scores, own)
+    if loss == "info_nce_symmetric":
+        expected = (expected + nn.functional.cross_entropy(scores.T, own)) / 2
+    expected.backward()
+    assert result.loss == pytest.approx(expected.item(), rel=1e-12)
+    for found, wanted in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-9, atol=1e-13)
+
+
+def test_without_the_cache_a_window_of_compared_rows_is_not_cut() -> None:
+    """Each micro-batch would have its own negatives only: another gradient, without a word."""
+    model = dropping()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), "info_nce", micro_batch=4)
+    with pytest.raises(
+        SettingError, match=r"loss: compares the rows .* of 4 .* of the 6 rows.*'gradient_cache'"
+    ):
+        step(numbers())
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+    assert step(numbers(4)).applied
+
+
+def test_somebodys_own_loss_says_by_an_attribute_that_it_compares_rows() -> None:
+    def own(outputs: Any, data: Any) -> LossTerms:
+        return info_nce(outputs, data)
+
+    own.couples_rows = True  # type: ignore[attr-defined]
+    model = towers()
+    with pytest.raises(SettingError, match="'gradient_cache'"):
+        Step(model, torch.optim.SGD(model.parameters(), lr=0.1), own, micro_batch=2)(numbers())

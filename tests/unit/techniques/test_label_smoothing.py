@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, mse, over_batches
-from snugfit.core.technique import BatchLoss
+from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, find_loss, mse, over_batches
+from snugfit.core.technique import BatchLoss, Context
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.label_smoothing import LabelSmoothing, uniform_cross_entropy
 from tests.unit.techniques.settings import context, refuses
@@ -71,3 +71,90 @@ def test_a_loss_that_is_not_of_classes_is_refused(columns: int) -> None:
     labels = torch.zeros(4, columns)
     with pytest.raises(SettingError, match="label_smoothing: the loss has the shape .* at least two classes"):
         smoothed(mse)(torch.zeros(4, columns), Batch.of((labels, labels)))
+
+
+# which dimension holds the classes
+
+
+def of_torch(**settings: Any) -> Any:
+    return find_loss(torch.nn.CrossEntropyLoss(reduction="none", **settings))
+
+
+def smoothed_by(loss: Any, dim: int | None = None) -> BatchLoss:
+    made = Context(torch.nn.Linear(1, 1), torch.device("cpu"), loss=loss)
+    seams = LabelSmoothing(epsilon=0.2, dim=dim).seams(made)
+    assert seams.loss is not None
+    return seams.loss(over_batches(loss))
+
+
+def labels_for(*shape: int) -> Tensor:
+    labels = torch.randint(0, 3, shape, generator=torch.Generator().manual_seed(1))
+    labels.flatten()[1] = IGNORED
+    return labels
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2, 5), (4, 3, 3), (3, 3, 3, 3)])
+def test_the_second_dimension_of_a_torch_loss_holds_the_classes(shape: tuple[int, ...]) -> None:
+    """Also where the last one is as wide: the loss says which it takes."""
+    logits, labels = logits_of(*shape), labels_for(shape[0], *shape[2:])
+    found = mean(smoothed_by(of_torch())(logits, Batch.of((logits, labels))))
+    torch.testing.assert_close(found, F.cross_entropy(logits, labels, label_smoothing=0.2))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 5, 3), (3, 3, 3)])
+def test_the_last_dimension_of_a_built_in_loss_holds_the_classes(shape: tuple[int, ...]) -> None:
+    logits, labels = logits_of(*shape), labels_for(*shape[:-1])
+    found = mean(smoothed_by(cross_entropy)(logits, Batch.of((logits, labels))))
+    expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=0.2)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 2, 5), (4, 5, 3)])
+def test_the_dimension_of_somebodys_own_loss_is_found_from_the_shapes(shape: tuple[int, ...]) -> None:
+    dim = shape.index(3)
+    labels = labels_for(*shape[:dim], *shape[dim + 1 :]).clamp(min=0)
+
+    def own(outputs: Any, data: Any) -> Tensor:
+        return F.cross_entropy(outputs.movedim(dim, 1), data[1], reduction="none")
+
+    logits = logits_of(*shape)
+    found = mean(smoothed_by(own)(logits, Batch.of((logits, labels))))
+    expected = F.cross_entropy(logits.movedim(dim, 1), labels, label_smoothing=0.2)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_a_shape_that_fits_both_is_refused_until_the_dimension_is_said(dim: int) -> None:
+    logits, labels = logits_of(4, 3, 3), labels_for(4, 3).clamp(min=0)
+
+    def own(outputs: Any, data: Any) -> Tensor:
+        return F.cross_entropy(outputs.movedim(dim, 1), data[1], reduction="none")
+
+    batch = Batch.of((logits, labels))
+    with pytest.raises(
+        SettingError, match=r"label_smoothing\.dim: the classes of logits \(4, 3, 3\) may be dim"
+    ):
+        smoothed_by(own)(logits, batch)
+    expected = F.cross_entropy(logits.movedim(dim, 1), labels, label_smoothing=0.2)
+    torch.testing.assert_close(mean(smoothed_by(own, dim)(logits, batch)), expected)
+
+
+def test_a_dimension_that_does_not_fit_is_refused() -> None:
+    logits, labels = logits_of(4, 5, 3), labels_for(4, 5).clamp(min=0)
+    with pytest.raises(SettingError, match="at least two classes in dimension 1"):
+        smoothed_by(cross_entropy, dim=1)(logits, Batch.of((logits, labels)))
+    refuses(LabelSmoothing, dim=0)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, of_torch()])
+def test_soft_labels_are_smoothed_as_by_torch(loss: Any) -> None:
+    logits, labels = logits_of(5, 4), torch.rand(5, 4, generator=torch.Generator().manual_seed(1)).softmax(1)
+    found = mean(smoothed_by(loss)(logits, Batch.of((logits, labels))))
+    torch.testing.assert_close(found, F.cross_entropy(logits, labels, label_smoothing=0.2))
+
+
+def test_a_torch_loss_that_smooths_already_is_refused() -> None:
+    with pytest.raises(
+        SettingError, match=r"CrossEntropyLoss\(label_smoothing=0.1\) smooths the labels already"
+    ):
+        smoothed_by(of_torch(label_smoothing=0.1))

@@ -1,20 +1,42 @@
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
+from snugfit.core.losses import InfoNCE
+from snugfit.core.technique import Technique
+from snugfit.errors import SettingError
 from snugfit.techniques.learning import sam
+from snugfit.techniques.learning.gradient_cache import GradientCache
+from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.sam import SAM, perturbed
+from snugfit.training.step import Step
+from tests.laws import problems
+from tests.laws.problems import differences, make_step, poisoned, relative_error, saved, unlabelled
+from tests.oracles import sam as oracle
+from tests.oracles.loop import take
 from tests.unit.techniques.settings import context, parameter, refuses
+
+ROWS = (7, 6, 7, 5)
+# float64, added up in another order
+TOLERANCE = 1e-10
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan")])
 def test_an_impossible_radius_is_refused(value: float) -> None:
     refuses(SAM, rho=value)
+
+
+@pytest.mark.parametrize("value", [0, -2])
+def test_an_impossible_group_is_refused(value: int) -> None:
+    refuses(SAM, m=value)
 
 
 def test_the_perturbation_goes_along_the_gradient_of_all_parameters_and_is_rho_long() -> None:
@@ -110,3 +132,129 @@ def test_a_second_pass_that_is_not_finite_says_so() -> None:
     seams = SAM().seams(context())
     assert seams.gradients is not None
     assert not seams.gradients(lambda compute: next(passes))(None).usable()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("m", [1, 3, 100])
+@pytest.mark.parametrize("micro_batch", [None, 1, 2, 4])
+def test_groups_train_as_the_loop_of_the_paper_whatever_the_split(
+    m: int, micro_batch: int | None, adaptive: bool
+) -> None:
+    technique = SAM(rho=0.2, m=m, adaptive=adaptive)
+    problem = problems.reader(())
+    windows = problem.windows(rows=ROWS)
+    step = make_step(problem, (technique,), micro_batch=micro_batch, momentum=0.0)
+    losses = [step(window).loss for window in windows]
+    expected = oracle.train(problem.model(), windows, dataclasses.asdict(technique), problems.TOTAL_UPDATES)
+    assert losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    assert relative_error(problems.weights(step), expected.weights) <= TOLERANCE
+
+
+def test_groups_differ_from_the_whole_window() -> None:
+    problem = problems.reader(())
+    window = problem.windows()[0]
+    steps = [make_step(problem, (SAM(rho=0.2, m=m),)) for m in (None, 3, 2)]
+    for step in steps:
+        step(window)
+    whole, threes, twos = map(problems.gradients, steps)
+    assert relative_error(threes, whole) > 0.01
+    assert relative_error(twos, threes) > 0.01
+
+
+INSIDE: list[Technique] = [HardExamples(fraction=0.6), GradientCache()]
+
+
+@pytest.mark.parametrize("inside", INSIDE, ids=problems.name_of)
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_to_what_is_inside_each_group_is_a_window_of_its_own(
+    inside: Technique, micro_batch: int | None
+) -> None:
+    """The hardest of each group are kept, and its rows contrasted with each other: the mean over steps of one group."""
+    problem = problems.reader((inside,))
+    window = problem.windows(rows=(6,))[0]
+    step = make_step(problem, (SAM(rho=0.2, m=3), inside), micro_batch=micro_batch)
+    whole = step(window)
+    loss, total = 0.0, dict[str, torch.Tensor]()
+    for rows in ([0, 1, 2], [3, 4, 5]):
+        alone = make_step(problem, (SAM(rho=0.2), inside))
+        found = alone(take(window, rows))
+        loss += found.loss * found.weight / whole.weight
+        for name, gradient in problems.gradients(alone).items():
+            total[name] = total.get(name, 0) + gradient * found.weight / whole.weight
+    assert whole.loss == pytest.approx(loss, rel=TOLERANCE)
+    assert relative_error(problems.gradients(step), total) <= TOLERANCE
+
+
+@pytest.mark.parametrize("bad", [lambda window: poisoned(window, math.nan), unlabelled])
+def test_a_window_with_a_bad_group_changes_nothing(bad: Any) -> None:
+    problem = problems.reader(())
+    first, second, _ = problem.windows()
+    step = make_step(problem, (SAM(rho=0.2, m=3),), micro_batch=2)
+    step(first)
+    before = saved(step)
+    assert not step(bad(second)).applied
+    changed = {path for path in differences(before, saved(step)) if not path.endswith("/lr")}
+    assert changed <= {f"/progress/{name}" for name in ("windows", "skipped", "examples")}
+    assert step(second).applied
+
+
+def test_a_group_without_labels_counts_for_nothing() -> None:
+    problem = problems.reader(())
+    window = problem.windows(rows=(6,))[0]
+    window["labels"][3:] = problems.IGNORED
+    groups, half = (make_step(problem, (SAM(rho=0.2, m=m),)) for m in (3, None))
+    assert groups(window).weight == half(take(window, [0, 1, 2])).weight
+    assert relative_error(problems.gradients(groups), problems.gradients(half)) <= TOLERANCE
+
+
+def test_each_group_drops_other_units() -> None:
+    problem = problems.viewer(())
+    step = make_step(problem, (SAM(m=2),), dropout=0.5)
+    kept: list[torch.Tensor] = []
+    step.model.dropout.register_forward_hook(lambda module, inputs, output: kept.append(output.detach() != 0))  # type: ignore[union-attr, operator]
+    step(problem.windows(rows=(4,))[0])
+    first, first_again, second, second_again = kept
+    assert torch.equal(first, first_again) and torch.equal(second, second_again)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("m", "groups"), [(None, [[0, 1, 2, 3, 4, 5]]), (2, [[0, 1], [2, 3], [4, 5]])])
+def test_batch_norm_takes_its_statistics_from_the_first_pass_over_each_group(
+    m: int | None, groups: list[list[int]]
+) -> None:
+    """At the weights before the update, in order, once for each group; the passes at the worst points leave none."""
+    problem = problems.normed(())
+    window = problem.windows(rows=(6,))[0]
+    step = make_step(problem, (SAM(rho=0.5, m=m),))
+    alone = problem.model()
+    with torch.no_grad():
+        for rows in groups:
+            alone(window["numbers"][rows])
+    assert step(window).applied
+    norm, expected = step.model.body[1], alone.body[1]  # type: ignore[index, union-attr]
+    assert int(norm.num_batches_tracked) == len(groups)
+    torch.testing.assert_close(norm.running_mean, expected.running_mean, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(norm.running_var, expected.running_var, rtol=1e-12, atol=1e-14)
+
+
+def test_the_statistics_of_a_refused_window_are_taken_back() -> None:
+    problem = problems.normed(())
+    step = make_step(problem, (SAM(m=2),))
+    before = saved(step)["buffers"]
+    assert not step(poisoned(problem.windows(rows=(6,))[0], math.nan)).applied
+    assert not differences(before, saved(step)["buffers"])
+
+
+def test_groups_keep_together_what_was_mixed() -> None:
+    problem = problems.reader(())
+    batch = dataclasses.replace(Batch.of(problem.windows(rows=(6,))[0]), group=2)
+    with pytest.raises(SettingError, match=r"^sam\.m: is 3, and examples are mixed in groups of 2"):
+        make_step(problem, (SAM(m=3),))(batch)
+    assert make_step(problem, (SAM(m=4),))(batch).applied
+
+
+def test_a_loss_that_compares_rows_is_not_shown_a_part_of_them() -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(SettingError, match=r"^sam\.m: the loss compares the rows"):
+        Step(model, torch.optim.SGD(model.parameters()), InfoNCE(), [SAM(m=2)])
+    Step(model, torch.optim.SGD(model.parameters()), InfoNCE(), [SAM()])

@@ -111,7 +111,9 @@ def make_training(
         metrics or {},
         folder=run_folder,
         emit=Events(run_folder, display),
-        save_best=lambda path, description: save_bundle(path, model, {"task": "python", **description}),
+        save_best=lambda path, delivered, description, trained: save_bundle(
+            path, delivered, {"task": "python", **description}, adapters_of=trained
+        ),
         identity=identity,
     )
     training.loader = SeenLoader(training.loader)  # type: ignore[assignment]

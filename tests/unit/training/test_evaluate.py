@@ -20,6 +20,7 @@ from snugfit.core.losses import cross_entropy as cross_entropy_loss
 from snugfit.core.losses import mse as mse_loss
 from snugfit.errors import MissingExtra, SettingError
 from snugfit.techniques.learning.ema import EMA
+from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.label_smoothing import LabelSmoothing
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training import evaluate as module
@@ -117,6 +118,25 @@ def test_a_language_model_is_weighted_by_tokens(micro_batch: int | None) -> None
     assert len(terms) == 16
     assert found["loss"] == pytest.approx(np.mean(terms), rel=1e-6)
     assert found["perplexity"] == pytest.approx(math.exp(np.mean(terms)), rel=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1, 2, 4])
+def test_rows_that_are_compared_are_scored_against_all_of_their_batch(micro_batch: int | None) -> None:
+    """A smaller micro-batch must not mean fewer negatives: the score would depend on the memory."""
+    torch.manual_seed(4)
+    towers, inputs = nn.Linear(3, 8).double(), torch.randn(5, 3).double()
+    step = Step(
+        towers,
+        SGD(),
+        "info_nce",
+        [GradientCache()],
+        micro_batch=micro_batch,
+        forward=lambda model, data: model(data).view(-1, 2, 4),
+    )
+    found = evaluate(Scored.of(step), [Batch.of(inputs)], {})["loss"]
+    query, key = (F.normalize(side, dim=1) for side in towers(inputs).view(-1, 2, 4).unbind(1))
+    expected = F.cross_entropy(query @ key.T / 0.05, torch.arange(5))
+    assert found == pytest.approx(expected.item(), rel=1e-12)
 
 
 def margin(outputs: Tensor, data: Any) -> Tensor:

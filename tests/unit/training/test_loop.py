@@ -10,12 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.job import Plan
+from snugfit.core.job import Job, Plan
 from snugfit.data.loader import Order
 from snugfit.errors import DataError, RunFolderError, SettingError, TrainingFailed
+from snugfit.report.page import write_report
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
+from snugfit.techniques.learning.layer_rates import LayerRates
+from snugfit.techniques.learning.linear import Linear
+from snugfit.techniques.learning.plateau import Plateau
 from snugfit.techniques.learning.sgd import SGD
+from snugfit.tracking.spool import read_events
+from snugfit.tracking.translate import to_batch
+from snugfit.training.assemble import check_settings
 from snugfit.training.folder import RunFolder
 from tests.unit.training.runs import (
     Never,
@@ -254,3 +261,95 @@ def test_json_in_the_folder_is_whole_or_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"data\.json: cannot be read"):
         folder.read_json("data.json")
+
+
+def rates_told(training: Any) -> list[dict[str, float]]:
+    return [
+        {name: value for name, value in event["metrics"].items() if name.startswith("learning_rate")}
+        for event in events(training, "update")
+    ]
+
+
+def test_groups_of_one_rate_are_told_as_one(tmp_path: Path) -> None:
+    training = make_training(tmp_path, techniques=(SGD(learning_rate=0.1), Linear()), epochs=1.0)
+    finish(training)
+    assert len(training.step.optimizer.param_groups) == 2
+    assert rates_told(training) == [{"learning_rate": pytest.approx(0.1 * n / 3)} for n in (3, 2, 1)]
+
+
+def test_the_rate_of_each_group_is_told_where_they_differ(tmp_path: Path) -> None:
+    techniques = (SGD(learning_rate=0.1), Linear(), LayerRates(decay=0.5))
+    training = make_training(tmp_path, techniques=techniques, epochs=1.0)
+    finish(training)
+    for told_rates, factor in zip(rates_told(training), (1, 2 / 3, 1 / 3), strict=True):
+        assert told_rates == {
+            "learning_rate": pytest.approx(0.1 * factor),
+            "learning_rate/layer 1 decay": pytest.approx(0.05 * factor),
+            "learning_rate/layer 2 decay": pytest.approx(0.1 * factor),
+            "learning_rate/layer 1 no_decay": pytest.approx(0.05 * factor),
+            "learning_rate/layer 2 no_decay": pytest.approx(0.1 * factor),
+        }
+
+
+def test_each_group_has_a_curve_in_the_report_and_a_metric_of_its_own_in_the_tracker(tmp_path: Path) -> None:
+    training = make_training(tmp_path, techniques=(SGD(), LayerRates(decay=0.5)), epochs=1.0)
+    finish(training)
+    batch, malformed = to_batch(read_events(training.folder.events))
+    names = {metric.name for metric in batch.metrics}
+    assert malformed == 0
+    # no name is a folder of another: a file store could not hold both
+    assert {"train/learning_rate", "train/learning_rate.layer 1 decay"} <= names
+    assert not any(other.startswith(f"{name}/") for name in names for other in names)
+    page = write_report(training.folder.path).read_text(encoding="utf-8")
+    assert "layer 1 decay" in page
+
+
+PLATEAU = (SGD(learning_rate=0.1), Plateau(factor=0.5, patience=1, threshold=0.05, warmup=2))
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 6, 7, 11])
+def test_a_resumed_run_lowers_its_rate_on_the_same_plateau(tmp_path: Path, stop: int) -> None:
+    settings: dict[str, Any] = {
+        "techniques": PLATEAU,
+        "validation": VALIDATION,
+        "evaluate_every": 1,
+        "epochs": 4.0,
+    }
+    whole = make_training(tmp_path / "whole", **settings)
+    finish(whole)
+    rates = [rate["learning_rate"] for rate in rates_told(whole)]
+    assert rates[0] == 0.05 and len(set(rates[1:])) >= 3, "the rate was lowered several times"
+    stopped = make_training(tmp_path / "other", **settings)
+    stop_at(stopped, stop)
+    again = resumed(make_training(tmp_path / "other", model=small_model(seed=2), **settings))
+    finish(again)
+    assert told(again) == told(whole)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(again.step.parameters, whole.step.parameters, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "metrics", "validated", "words"),
+    [
+        (
+            "accuracy",
+            {},
+            True,
+            "plateau: looks at 'accuracy', which is not among the evaluated .*Known: loss",
+        ),
+        ("max:acuracy", {"accuracy": "accuracy"}, True, "looks at 'acuracy'.*Did you mean 'accuracy'"),
+        ("loss", {}, False, "plateau: looks at 'loss' .* no data to evaluate on. Give data.validation, or"),
+    ],
+)
+def test_a_technique_that_looks_at_what_is_not_evaluated_is_refused(
+    metric: str, metrics: dict[str, Any], validated: bool, words: str
+) -> None:
+    with pytest.raises(SettingError, match=words):
+        check_settings(Job(), Plan(), [Plateau(metric=metric)], metrics, validated=validated)
+
+
+def test_a_technique_that_looks_at_what_is_evaluated_is_taken() -> None:
+    for metric in ("loss", "accuracy"):
+        check_settings(Job(), Plan(), [Plateau(metric=metric)], {"accuracy": "accuracy"}, validated=True)

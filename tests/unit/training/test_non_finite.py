@@ -15,6 +15,7 @@ from snugfit.data.loader import Order
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.sgd import SGD
+from snugfit.techniques.numerics.fp16 import FP16
 from snugfit.training import checkpoint
 from snugfit.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
 from snugfit.training.loop import Training
@@ -229,6 +230,67 @@ def test_windows_whose_labels_are_all_ignored_are_skipped_and_do_not_count_as_fa
     assert finish(training).updates == 2
     (skipped,) = events(training, "skipped")
     assert (skipped["window"], skipped["reason"]) == (2, "nothing in it counts: all labels are ignored")
+
+
+HIGH = FP16(initial_scale=2.0**24, growth_interval=3)
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "roll_back"])
+def test_a_loss_scale_that_is_still_too_high_is_no_failure(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither counts towards the limit, nor is anybody to blame for it, nor does the run go back."""
+    monkeypatch.setattr("snugfit.training.refused.find_culprit", lambda *_: pytest.fail("it searched"))
+    training = make_training(
+        tmp_path,
+        techniques=(SGD(learning_rate=0.1), HIGH),
+        epochs=6.0,
+        checkpoint_every=1,
+        non_finite=policy,
+        non_finite_limit=2,
+    )
+    result = finish(training)
+    skipped = events(training, "skipped")
+    assert len(skipped) >= 4 and [event["window"] for event in skipped][:3] == [1, 2, 3]
+    assert skipped[0]["reason"].endswith(
+        "its gradient overflows at the loss scale 1.67772e+07, which was lowered"
+    )
+    assert (result.updates, result.went_back) == (18 - len(skipped), [])
+    assert training.watch.refused_in_a_row == 0
+    assert not (tmp_path / "culprits").exists()
+    scales = [event["metrics"]["loss_scale"] for event in events(training, "update")]
+    assert scales[:3] == [2.0**24, 2.0**23, 2.0**22]
+
+
+def test_a_loss_that_is_not_finite_is_a_failure_under_a_loss_scale_too(tmp_path: Path) -> None:
+    training = poisoned_training(tmp_path, 2, non_finite="stop")
+    scaled = make_training(
+        tmp_path / "scaled",
+        train=points(EXAMPLES, poison=example_of(2)),
+        techniques=(*TECHNIQUES, FP16(initial_scale=64.0)),
+        epochs=1.0,
+        non_finite="stop",
+    )
+    for each in (training, scaled):
+        with pytest.raises(TrainingFailed, match=r"^window 2: loss nan: not finite, first in the batch"):
+            finish(each)
+
+
+def test_below_a_scale_of_one_the_scale_is_not_the_reason(tmp_path: Path) -> None:
+    """4 and 2 are lowered; at 1 and below the gradient itself does not fit, and the limit counts."""
+    model = small_model()
+    model[0].weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[operator]
+    training = make_training(
+        tmp_path,
+        model=model,
+        techniques=(SGD(learning_rate=0.1), FP16(initial_scale=4.0)),
+        epochs=3.0,
+        non_finite_limit=2,
+    )
+    with pytest.raises(TrainingFailed, match=r"^window 4: .*gradient of 0\.weight.*2 windows in a row"):
+        finish(training)
+    reasons = [event["reason"] for event in events(training, "skipped")]
+    assert ["which was lowered" in reason for reason in reasons] == [True, True, False, False]
 
 
 class Bad(nn.Module):

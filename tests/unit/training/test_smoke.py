@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,12 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(material: Path, tmp_path: Path) -> Run:
-    def run_recipe(rate: float = 0.05, **options: Any) -> RunResult:
+    def run_recipe(
+        rate: float = 0.05, more: str = "", *, overrides: Sequence[str] = (), **options: Any
+    ) -> RunResult:
         text = RECIPE.replace("SMOKE_MODULE", "smoke_material").replace("OUTPUT", str(tmp_path / "runs"))
-        (material / "tiny.yaml").write_text(text.replace("RATE", str(rate)))
-        return train_recipe(load_recipe(material / "tiny.yaml"), RunOptions(**options))
+        (material / "tiny.yaml").write_text(text.replace("RATE", str(rate)) + more)
+        return train_recipe(load_recipe(material / "tiny.yaml", overrides), RunOptions(**options))
 
     return run_recipe
 
@@ -115,8 +117,30 @@ def test_overfitting_says_whether_the_model_can_memorise(run: Run, rate: float, 
     assert rows[0]["stop_reason"] == result.stop_reason
 
 
+def test_overfitting_keeps_a_schedule_without_which_the_rate_has_no_meaning(run: Run) -> None:
+    kept = run(1.0, "schedule: {noam: {dim: 64, warmup: 20}}", overfit_batches=1)
+    rates = [
+        event["metrics"]["learning_rate"]
+        for event in read_events(Path(kept.run_dir) / "events.jsonl")
+        if event["event"] == "update"
+    ]
+    assert max(rates) == pytest.approx(64**-0.5 * 20**-0.5)
+    left = run(0.05, "schedule: linear", overfit_batches=1)
+    assert {
+        event["metrics"]["learning_rate"]
+        for event in read_events(Path(left.run_dir) / "events.jsonl")
+        if event["event"] == "update"
+    } == {0.05}
+
+
 def test_overfitting_that_was_stopped_gives_no_verdict(run: Run) -> None:
     result = run(overfit_batches=1, stop_after_seconds=0.0)
     assert (result.status, result.updates) == ("stopped", 1)
     assert str(result.stop_reason).startswith("stopped after 0")
     assert overfit_verdict(result, RunFolder(Path(result.run_dir))) == result
+
+
+def test_overfitting_keeps_an_optimizer_that_has_a_schedule_of_its_own(run: Run) -> None:
+    settings = "{learning_rate: 0.05, warmup: 0.1}"
+    result = run(overrides=[f"optimizer={{schedule_free: {settings}}}"], overfit_batches=1)
+    assert result.status == "finished"

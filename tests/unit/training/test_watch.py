@@ -90,6 +90,83 @@ def test_patience_counts_evaluations_since_the_best() -> None:
     assert watch.exhausted(Job(best="loss")) is None
 
 
+def test_an_improvement_is_more_than_min_delta_better_than_the_one_before() -> None:
+    watch, job = Watch(), Job(best="accuracy", patience=2, min_delta=0.1)
+    reasons, best = [], []
+    for update, accuracy in enumerate([0.5, 0.55, 0.65, 0.7, 0.75], 1):
+        best.append(
+            watch.observe(update, {"accuracy": accuracy}, ("accuracy", True), min_delta=job.min_delta)
+        )
+        reasons.append(watch.exhausted(job))
+    assert best == [True] * 5, "the best is the best, by however little"
+    assert reasons[:-1] == [None] * 4, "0.65 is more than 0.1 above 0.5, which stayed the reference"
+    assert reasons[-1] == (
+        "early stopping: accuracy has not improved by more than 0.1 for 2 evaluations; best at update 5"
+    )
+
+
+def test_when_the_weights_change_their_kind_best_and_patience_begin_anew() -> None:
+    watch, monitor = Watch(), ("loss", False)
+    for update, loss in enumerate([1.0, 0.1, 2.0], 1):
+        watch.observe(update, {"loss": loss}, monitor, counts=False)
+    assert (watch.best_update, watch.best_weights, watch.without_improvement) == (2, "raw", 0)
+    assert watch.observe(4, {"loss": 0.5}, monitor, weights="swa")
+    assert not watch.observe(5, {"loss": 0.6}, monitor, weights="swa")
+    assert watch.observe(6, {"loss": 0.4}, monitor, weights="swa")
+    assert (watch.best_update, watch.best_weights, watch.best_metrics) == (6, "swa", {"loss": 0.4})
+    assert [entry["weights"] for entry in watch.history] == ["raw"] * 3 + ["swa"] * 3
+
+
+def stop_below_one(history: list[dict[str, Any]]) -> str | None:
+    last = history[-1]
+    assert set(last) == {"update", "epoch", "metrics", "weights", "best"}
+    last["metrics"].clear()  # a function that tidies up harms nothing
+    return f"{len(history)} are enough" if last["epoch"] >= 1.0 else None
+
+
+def test_a_trigger_of_ones_own_sees_all_evaluations_and_its_reason_is_told(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"validation": points(4, seed=1), "evaluate_every": 1, "epochs": 5.0}
+    training = make_training(tmp_path, stop_when=stop_below_one, **settings)
+    result = finish(training)
+    reason = "early stopping: 3 are enough"
+    assert (result.status, result.stop_reason, result.updates) == ("finished", reason, 3)
+    assert all(entry["metrics"] for entry in training.watch.history)
+
+    again = finish(resumed(make_training(tmp_path, stop_when=stop_below_one, **settings)))
+    assert (again.stop_reason, again.updates) == (reason, 3)
+
+
+def test_a_trigger_sees_the_evaluations_before_a_stop(tmp_path: Path) -> None:
+    def four(history: list[dict[str, Any]]) -> str | None:
+        return "four" if [entry["update"] for entry in history] == [1, 2, 3, 4] else None
+
+    settings: dict[str, Any] = {"validation": points(4, seed=1), "evaluate_every": 1, "epochs": 5.0}
+    stop_at(make_training(tmp_path, stop_when=four, **settings), 2)
+    assert finish(resumed(make_training(tmp_path, stop_when=four, **settings))).updates == 4
+
+
+@pytest.mark.parametrize("answer", [True, 1.0, "", ["too long"]])
+def test_a_trigger_that_returns_no_reason_is_refused(answer: Any, tmp_path: Path) -> None:
+    training = make_training(tmp_path, validation=points(4, seed=1), stop_when=lambda history: answer)
+    with pytest.raises(
+        SettingError, match=r"^early_stopping\.stop_when: returned .*Return the reason to stop"
+    ):
+        finish(training)
+
+
+def test_a_trigger_that_fails_is_named_with_its_line(tmp_path: Path) -> None:
+    training = make_training(tmp_path, validation=points(4, seed=1), stop_when=lambda history: history[7])
+    with pytest.raises(
+        SettingError, match=r"^early_stopping\.stop_when: failed: IndexError: .*test_watch\.py:"
+    ):
+        finish(training)
+
+
+def test_a_trigger_without_validation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"^early_stopping\.stop_when: .*data\.validation"):
+        make_training(tmp_path, stop_when=stop_below_one)
+
+
 def worsening(outputs: Any, data: Any) -> Tensor:
     """A metric of one's own that falls from evaluation to evaluation."""
     worsening.calls += 1  # type: ignore[attr-defined]
@@ -117,7 +194,8 @@ def test_a_run_stops_early_with_its_reason_keeps_the_best_and_stays_finished_whe
         3,
         False,
     )
-    assert result.best == {"update": 1, "metrics": {"loss": pytest.approx(1.2, abs=0.5), "mine": -1.0}}
+    metrics = {"loss": pytest.approx(1.2, abs=0.5), "mine": -1.0}
+    assert result.best == {"update": 1, "metrics": metrics, "weights": "raw"}
 
     again = finish(resumed(make_training(tmp_path, **settings)))
     assert (again.status, again.stop_reason, again.updates, again.best) == (

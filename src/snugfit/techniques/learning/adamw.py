@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 
+from snugfit.core.foreach import fastest_kernel
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
-
-_FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
-
-
-def fastest_kernel(device: torch.device) -> dict[str, Any]:
-    """Keyword that picks torch's fastest AdamW kernel for parameters on `device`.
-
-    >>> fastest_kernel(torch.device("cpu"))
-    {'fused': True}
-    """
-    return {"fused": True} if device.type in _FUSED_DEVICES else {"foreach": True}
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from snugfit.core.schedule import Schedule
+from snugfit.core.schedule import WarmedUp
 from snugfit.core.technique import Card, Family
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
+class Constant(WarmedUp):
     """Constant learning rate after linear warm-up.
 
     >>> [Constant(warmup=2).factor(update, total_updates=4) for update in range(4)]

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from snugfit.core.schedule import Schedule
+from snugfit.core.schedule import WarmedUp
 from snugfit.core.technique import Card, Family
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(WarmedUp):
     """Linear warm-up, then half a cosine down to `minimum` of the rate.
 
     >>> [round(Cosine().factor(update, total_updates=4), 4) for update in range(4)]

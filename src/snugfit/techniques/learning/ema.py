@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.foreach import copy_, lerp_
+from snugfit.core.averages import Averages, swapped
+from snugfit.core.foreach import lerp_
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 
@@ -64,40 +65,27 @@ class EMA(Technique):
         return cls(decay=0.7)
 
     def seams(self, context: Context) -> Seams:
-        state = _Averages(context.model, self)
+        state = _Moving(context.model, self)
         return Seams(updated=state.update, weights=state.swapped_in, state=state)
 
 
-class _Averages:
+class _Moving:
     def __init__(self, model: nn.Module, settings: EMA) -> None:
         self._settings = settings
-        self._averages = {
-            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
-            for name, p in model.named_parameters()
-        }
+        self._averages = Averages(model)
 
     def update(self, model: nn.Module, progress: Progress) -> None:
         decay = self._settings.decay
         if self._settings.warmup:
             decay = warm_decay(decay, progress.updates)
         with torch.no_grad():
-            ema_(list(self._averages.values()), list(model.parameters()), decay)
+            ema_(self._averages.tensors(), list(model.parameters()), decay)
 
-    @contextmanager
-    def swapped_in(self, model: nn.Module) -> Iterator[None]:
-        parameters = list(model.parameters())
-        raw = [parameter.detach().clone() for parameter in parameters]
-        try:
-            with torch.no_grad():
-                copy_(parameters, list(self._averages.values()))
-            yield
-        finally:
-            with torch.no_grad():
-                copy_(parameters, raw)
+    def swapped_in(self, model: nn.Module) -> AbstractContextManager[None]:
+        return swapped(list(model.parameters()), self._averages.tensors())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": dict(self._averages)}
+        return {"averages": self._averages.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, average in self._averages.items():
-            average.copy_(state["averages"][name])
+        self._averages.load_state_dict(state["averages"])

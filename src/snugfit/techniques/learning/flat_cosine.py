@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from snugfit.core.schedule import Schedule
+from snugfit.core.schedule import WarmedUp
 from snugfit.core.technique import Card, Family
 
 
 @dataclass(frozen=True)
-class FlatCosine(Schedule):
+class FlatCosine(WarmedUp):
     """Linear warm-up, a flat part, then half a cosine down to zero.
 
     >>> [round(FlatCosine(flat=0.5).factor(update, total_updates=4), 4) for update in range(4)]

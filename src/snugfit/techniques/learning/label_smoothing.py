@@ -10,26 +10,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, logits_of
+from snugfit.core.classes import find_class_dim
+from snugfit.core.losses import Loss, LossTerms, TorchLoss, logits_of
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 
-def uniform_cross_entropy(logits: Tensor) -> Tensor:
-    """Cross-entropy of logits (..., classes) with the uniform distribution, shape (...), in float32 at least.
+def uniform_cross_entropy(logits: Tensor, dim: int = -1) -> Tensor:
+    """Cross-entropy of logits with the uniform distribution over the classes of dimension `dim`, in float32 at least.
+
+    Its shape is that of the logits without `dim`.
 
     >>> uniform_cross_entropy(torch.zeros(1, 4))
     tensor([1.3863])
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return -F.log_softmax(logits, dim=-1, dtype=wide).mean(dim=-1)
+    return -F.log_softmax(logits, dim=dim, dtype=wide).mean(dim=dim)
 
 
 @dataclass(frozen=True)
 class LabelSmoothing(Technique):
-    """Replace hard labels by (1 - epsilon) of the label and epsilon of the uniform distribution."""
+    """Replace labels, hard or soft, by (1 - epsilon) of the label and epsilon of the uniform distribution."""
 
     epsilon: float = 0.1
+    dim: int | None = None
 
     card: ClassVar[Card] = Card(
         name="label_smoothing",
@@ -44,27 +48,35 @@ class LabelSmoothing(Technique):
 
     def __post_init__(self) -> None:
         self.require("epsilon", 0 < self.epsilon < 1, "in (0, 1)")
+        self.require("dim", self.dim in (None, 1, -1), "1 or -1")
 
     @classmethod
     def example(cls) -> Self:
         return cls(epsilon=0.3)
 
     def seams(self, context: Context) -> Seams:
+        _refuse_smoothed_already(context.loss)
+
         def loss(next: BatchLoss) -> BatchLoss:
             def smoothed(outputs: Any, batch: Batch) -> LossTerms:
                 terms = next(outputs, batch)
                 logits = logits_of(outputs)
-                if logits.shape[:-1] != terms.values.shape or logits.shape[-1] < 2:
-                    raise SettingError(
-                        f"label_smoothing: the loss has the shape {tuple(terms.values.shape)} and the logits "
-                        f"{tuple(logits.shape)}. It needs one loss for each row of scores of at least two classes."
-                    )
+                dim = find_class_dim("label_smoothing", logits, terms.values, loss=context.loss, dim=self.dim)
                 if terms.weights is not None:
                     # a NaN in a position of weight 0 would come back through log_softmax's backward
-                    logits = torch.where((terms.weights > 0).unsqueeze(-1), logits, 0.0)
-                values = (1 - self.epsilon) * terms.values + self.epsilon * uniform_cross_entropy(logits)
+                    logits = torch.where((terms.weights > 0).unsqueeze(dim), logits, 0.0)
+                values = (1 - self.epsilon) * terms.values + self.epsilon * uniform_cross_entropy(logits, dim)
                 return replace(terms, values=values)
 
             return smoothed
 
         return Seams(loss=loss)
+
+
+def _refuse_smoothed_already(loss: Loss | None) -> None:
+    own = loss.module if isinstance(loss, TorchLoss) else None
+    if isinstance(own, torch.nn.CrossEntropyLoss) and own.label_smoothing > 0:
+        raise SettingError(
+            f"label_smoothing: the loss CrossEntropyLoss(label_smoothing={own.label_smoothing:g}) smooths the labels already. "
+            "Remove one."
+        )

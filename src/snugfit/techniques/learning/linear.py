@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from snugfit.core.schedule import Schedule
+from snugfit.core.schedule import WarmedUp
 from snugfit.core.technique import Card, Family
 
 
 @dataclass(frozen=True)
-class Linear(Schedule):
+class Linear(WarmedUp):
     """Linear warm-up, then linear decay to zero at the end of the run.
 
     >>> [Linear().factor(update, total_updates=4) for update in range(4)]

@@ -34,6 +34,7 @@ class BF16(Technique):
         family=Family.NUMERICS,
         source="Kalamkar et al. 2019, arXiv:1905.12322; torch.autocast",
         seams=("forward",),
+        precision=True,
         cost="about half of the activations; a 16-bit copy of the weights in use",
         use_when="Ampere or newer, or a CPU with AMX or AVX-512 bf16",
     )

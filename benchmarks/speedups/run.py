@@ -1,0 +1,378 @@
+"""What does each speed-up save, and does the model stay as good? Against the same run without it, interleaved.
+
+    python benchmarks/speedups/run.py              about five minutes on two cores
+    python benchmarks/speedups/run.py --short      a look at whether it runs; writes nothing
+
+Small real jobs: scikit-learn's digits at 32 x 32 pixels by a convolutional net and by a vision transformer, and the source
+of Python's standard library by a GPT-2 on bytes. A repeat trains every contender of a job from one seed, in an order
+that turns from repeat to repeat; time is of the updates alone, by the clock, and ratios are taken within a repeat. The
+score is taken at the end of the run, on rows that were never trained on. The table in README.md is made from the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from common import paired_ratio, write_result
+
+from snugfit import AdamW, Step, Technique
+from snugfit.core.batch import Batch
+from snugfit.core.losses import causal_lm
+from snugfit.techniques import find
+
+HERE = Path(__file__).parent
+REPEATS = 7
+CONTEXT = 256
+VOCABULARY = 256
+TEXT_BYTES = 2_000_000
+
+Techniques = tuple[Technique, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Data, a model, and contenders: each speed-up with what it is compared with."""
+
+    name: str
+    make_model: Callable[[], nn.Module]
+    train_batch: Callable[[torch.Generator], Any]
+    test_batches: Sequence[Any]
+    score: str
+    loss: str
+    learning_rate: float
+    updates: int
+    contenders: Mapping[str, Techniques]
+    comparisons: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds of one update, and the score at the end."""
+
+    seconds: float
+    score: float
+
+
+def digits(patch: bool) -> tuple[Callable[[torch.Generator], Any], list[Any]]:
+    """Batches of 32 digits, four times as large a side; the last 500 are for the test."""
+    from sklearn.datasets import load_digits
+
+    loaded = load_digits()
+    pixels = torch.tensor(loaded.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
+    pixels = F.interpolate(pixels, scale_factor=4, mode="bilinear", align_corners=False)
+    labels = torch.tensor(loaded.target)
+    name = "pixel_values" if patch else "pixels"
+
+    def batch(rows: Any) -> Any:
+        return {name: pixels[rows], "labels": labels[rows]}
+
+    def draw(source: torch.Generator) -> Any:
+        return batch(torch.randint(0, len(labels) - 500, (32,), generator=source))
+
+    return draw, [batch(slice(len(labels) - 500, None))]
+
+
+class ConvNet(nn.Module):
+    """A small residual net that takes images of any size."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1, bias=False))
+            for _ in range(4)
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        hidden = F.avg_pool2d(self.stem(pixels), 2)
+        for number, block in enumerate(self.blocks):
+            hidden = hidden + block(hidden)
+            if number == 1:
+                hidden = F.avg_pool2d(hidden, 2)
+        logits: Tensor = self.head(hidden.mean(dim=(2, 3)))
+        return logits
+
+
+def vision_transformer() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=32,
+        patch_size=8,
+        num_channels=1,
+        hidden_size=96,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        intermediate_size=192,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=10,
+    )
+    return ViTForImageClassification(config)
+
+
+def source_code() -> tuple[Callable[[torch.Generator], Any], list[Any]]:
+    """Batches of 4 pieces of the standard library's source; every tenth file is for the test."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    parts = [
+        b"".join(path.read_bytes() for path in chosen) for chosen in (without_tenth(files), files[9::10])
+    ]
+    train, test = (torch.frombuffer(bytearray(part[:TEXT_BYTES]), dtype=torch.uint8) for part in parts)
+
+    def batch(text: Tensor, starts: Sequence[int]) -> Any:
+        ids = torch.stack([text[start : start + CONTEXT] for start in starts]).long()
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+
+    def draw(source: torch.Generator) -> Any:
+        return batch(train, torch.randint(0, len(train) - CONTEXT, (4,), generator=source).tolist())
+
+    places = list(range(0, len(test) - CONTEXT, len(test) // 64))[:64]
+    return draw, [batch(test, places[first : first + 16]) for first in range(0, 64, 16)]
+
+
+def without_tenth(files: Sequence[Path]) -> list[Path]:
+    return [path for place, path in enumerate(files) if place % 10 != 9]
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=CONTEXT,
+        n_embd=96,
+        n_layer=4,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def technique(name: str, **settings: Any) -> Technique:
+    return find(name)(**settings)
+
+
+def jobs() -> list[Job]:
+    convolutional, patched, text = digits(patch=False), digits(patch=True), source_code()
+    bf16 = technique("bf16")
+    sdpa = technique("attention_kernel", kernel="sdpa")
+    return [
+        Job(
+            name="digits, convolutional net",
+            make_model=ConvNet,
+            train_batch=convolutional[0],
+            test_batches=convolutional[1],
+            score="accuracy",
+            loss="cross_entropy",
+            learning_rate=1e-2,
+            updates=150,
+            contenders={
+                "plain": (),
+                "progressive_resizing": (technique("progressive_resizing"),),
+                "channels_last": (technique("channels_last"),),
+            },
+            comparisons={"progressive_resizing": "plain", "channels_last": "plain"},
+        ),
+        Job(
+            name="digits, vision transformer",
+            make_model=vision_transformer,
+            train_batch=patched[0],
+            test_batches=patched[1],
+            score="accuracy",
+            loss="cross_entropy",
+            learning_rate=1e-3,
+            updates=150,
+            contenders={
+                "plain": (),
+                "stochastic_depth": (technique("stochastic_depth", rate=0.4, mode="window"),),
+            },
+            comparisons={"stochastic_depth": "plain"},
+        ),
+        Job(
+            name="source code, GPT-2",
+            make_model=gpt2,
+            train_batch=text[0],
+            test_batches=text[1],
+            score="loss",
+            loss="causal_lm",
+            learning_rate=2e-3,
+            updates=80,
+            contenders={
+                "eager": (technique("attention_kernel", kernel="eager"),),
+                "sdpa": (sdpa,),
+                "sequence_length": (sdpa, technique("sequence_length", initial=64, fraction=0.5)),
+            },
+            comparisons={"sdpa": "eager", "sequence_length": "sdpa"},
+        ),
+        Job(
+            name="source code, GPT-2 in bf16",
+            make_model=gpt2,
+            train_batch=text[0],
+            test_batches=text[1],
+            score="loss",
+            loss="causal_lm",
+            learning_rate=2e-3,
+            updates=40,
+            contenders={"bf16": (bf16,), "low_precision_norm": (bf16, technique("low_precision_norm"))},
+            comparisons={"low_precision_norm": "bf16"},
+        ),
+    ]
+
+
+def train(job: Job, techniques: Techniques, seed: int) -> Run:
+    """One run from `seed`, which gives the weights and the batches."""
+    torch.manual_seed(seed)
+    source = torch.Generator().manual_seed(seed)
+    step = Step(
+        job.make_model(),
+        AdamW(learning_rate=job.learning_rate),
+        job.loss,
+        (*techniques, technique("cosine", warmup=max(1, job.updates // 10))),
+        total_updates=job.updates,
+        seed=seed,
+    )
+    seconds = 0.0
+    for _ in range(job.updates):
+        batch = job.train_batch(source)
+        start = time.perf_counter()
+        step(batch)
+        seconds += time.perf_counter() - start
+    return Run(seconds / job.updates, scored(job, step))
+
+
+def scored(job: Job, step: Step) -> float:
+    """Accuracy of rows, or mean loss of tokens, on what was never trained on."""
+    step.model.eval()
+    total = weight = 0.0
+    with torch.no_grad():
+        for data in job.test_batches:
+            batch = Batch.of(data)
+            with step.seams.forward(batch):
+                outputs = step.forward(batch)
+            if job.score == "accuracy":
+                logits = outputs if isinstance(outputs, Tensor) else outputs.logits
+                total += float((logits.argmax(dim=-1) == data["labels"]).sum())
+                weight += len(data["labels"])
+            else:
+                terms = causal_lm(outputs, data)
+                total += float(terms.weighted_sum())
+                weight += float(terms.weight())
+    return total / weight
+
+
+def measured(job: Job, repeats: int) -> dict[str, Any]:
+    """All contenders in each repeat, after a short round that pays for what is made once."""
+    runs: dict[str, list[Run]] = {name: [] for name in job.contenders}
+    for techniques in job.contenders.values():
+        train(replace(job, updates=3), techniques, seed=0)
+    for repeat in range(repeats):
+        names = list(runs)
+        turn = repeat % len(names)
+        for name in names[turn:] + names[:turn]:
+            runs[name].append(train(job, job.contenders[name], seed=repeat))
+    return {
+        "score": job.score,
+        "updates": job.updates,
+        "runs": {
+            name: {
+                "seconds_per_update": [run.seconds for run in found],
+                "scores": [run.score for run in found],
+            }
+            for name, found in runs.items()
+        },
+        "speedups": {
+            name: compared(runs[name], runs[other], other) for name, other in job.comparisons.items()
+        },
+    }
+
+
+def compared(ours: Sequence[Run], baseline: Sequence[Run], name: str) -> dict[str, Any]:
+    differences = [one.score - other.score for one, other in zip(ours, baseline, strict=True)]
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan
+    return {
+        "baseline": name,
+        "time": paired_ratio([run.seconds for run in ours], [run.seconds for run in baseline]),
+        "score": statistics.mean(run.score for run in ours),
+        "baseline_score": statistics.mean(run.score for run in baseline),
+        "difference": statistics.mean(differences),
+        "standard_error": error,
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    lines = [
+        "| speed-up | job | against | time an update | score | of the other | difference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for job, found in result["jobs"].items():
+        for name, row in found["speedups"].items():
+            ratio = row["time"]
+            lines.append(
+                f"| {name} | {job} | {row['baseline']} | {ratio['median']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] "
+                f"| {found['score']} {row['score']:.3f} | {row['baseline_score']:.3f} "
+                f"| {row['difference']:+.3f} ± {row['standard_error']:.3f} |"
+            )
+    return "\n".join(lines)
+
+
+def write_readme(path: Path) -> None:
+    """The table of one result, with what it means."""
+    result = json.loads(path.read_text())
+    repeats = len(next(iter(next(iter(result["jobs"].values()))["runs"].values()))["scores"])
+    machine = result["machine"]
+    text = f"""# Speed-ups, measured
+
+{table(result)}
+
+Time is the median ratio of {repeats} repeats that ran side by side, with its 95% interval; below 1 is faster. The difference
+of the scores is a mean over the same repeats with its standard error. Made by `run.py` from
+[{path.name}](results/{path.name}) of {result["date"]}: {machine["cores"]} cores, torch {machine["torch"]}.
+"""
+    (HERE / "README.md").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--short", action="store_true", help="two repeats of a few updates; writes nothing")
+    options = parser.parse_args()
+    chosen = jobs()
+    if options.short:
+        chosen = [replace(job, updates=max(4, job.updates // 10)) for job in chosen]
+    found = {}
+    for job in chosen:
+        start = time.perf_counter()
+        found[job.name] = measured(job, 2 if options.short else options.repeats)
+        print(f"{job.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    result = {"question": __doc__.splitlines()[0], "jobs": found}
+    print(table(result))
+    if not options.short:
+        path = write_result(HERE, result)
+        write_readme(path)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Break one invariant after another in a copy of the source, and see that a test fails each time.
+
+    python -m scripts.mutations                 all of them
+    python -m scripts.mutations --part 2/5      every fifth, from the second on
+    python -m scripts.mutations sam token       those whose names contain one of these words
+
+A mutation names a file, a passage that occurs in it once, what to write instead, and the tests that have to notice. The
+tests are first run on the unbroken copy, so that a failure later is the mutation's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FAILED = 1
+"""Pytest's exit status when a test failed; an error at collection has another."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One line of the package, broken."""
+
+    name: str
+    file: str
+    passage: str
+    broken: str
+    tests: tuple[str, ...]
+
+
+MUTATIONS = (
+    Mutation(
+        "token weight: every row counts once, however many of its tokens are labelled",
+        "core/losses.py",
+        "else self.weights.sum()",
+        "else float(self.weights.shape[0])",
+        ("tests/laws/test_oracle.py::test_without_techniques_it_trains_as_one_token_weighted_full_batch",),
+    ),
+    Mutation(
+        "unscale before clip: gradients keep the loss scale when they are clipped",
+        "training/compute.py",
+        "scale_(gradients, step.nominal / (_divisor(weight) * factor))",
+        "scale_(gradients, step.nominal / _divisor(weight))",
+        ("tests/laws/test_loss_scale.py",),
+    ),
+    Mutation(
+        "schedule on skipped update: the rate goes by windows, applied or not",
+        "training/step.py",
+        "self.seams.schedule(self.progress.updates, group)",
+        "self.seams.schedule(self.progress.windows, group)",
+        ("tests/laws/test_skip.py::test_bad_windows_change_nothing[None-reader-linear]",),
+    ),
+    Mutation(
+        "EMA after skipped update: the average moves although the weights did not",
+        "training/step.py",
+        "        else:  # non-finite, empty or refused: changes nothing\n",
+        "        else:\n            self.seams.updated(self.model, self.progress)\n",
+        ("tests/laws/test_skip.py::test_bad_windows_change_nothing[None-reader-ema]",),
+    ),
+    Mutation(
+        "SAM restore: the weights come back by subtraction",
+        "techniques/learning/sam.py",
+        "            copy_(moved, copies)\n",
+        "            for weight, direction in zip(moved, directions, strict=True):\n"
+        "                weight.sub_(direction * scale)\n",
+        ("tests/unit/techniques/test_sam.py",),
+    ),
+    Mutation(
+        "mixup label share: the shares of the two labels are exchanged",
+        "core/mixing.py",
+        "total = share * _counted(own) + (1 - share) * _counted(other)",
+        "total = share * _counted(other) + (1 - share) * _counted(own)",
+        ("tests/unit/core/test_mixing.py", "tests/unit/techniques/test_mixup.py"),
+    ),
+    Mutation(
+        "last partial window: the rows that do not fill a window are left out",
+        "data/loader.py",
+        "-(-self.examples // self.global_batch)",
+        "self.examples // self.global_batch",
+        ("tests/unit/data/test_loader.py",),
+    ),
+    Mutation(
+        "no-decay groups: biases and norms are decayed like matrices",
+        "core/parameters.py",
+        "return parameter.ndim >= 2 and parameter.numel() > max(parameter.shape)",
+        "return True",
+        ("tests/unit/core/test_parameters.py",),
+    ),
+    Mutation(
+        "best by averaged weights: the raw weights are saved where the average was scored",
+        "training/loop.py",
+        "        with seams.weights(trained):\n",
+        "        if True:\n",
+        (
+            "tests/unit/training/test_averaged_runs.py::test_the_best_model_loaded_again_scores_what_was_reported",
+        ),
+    ),
+    Mutation(
+        "batch norm of an average: what settling counted stays in the model that is trained",
+        "training/step.py",
+        "with preserved_randomness(self.device), kept, self.averaged():",
+        "with preserved_randomness(self.device), self.averaged():",
+        (
+            "tests/unit/training/test_averaged_runs.py::test_evaluating_often_or_never_trains_the_same_weights",
+        ),
+    ),
+    Mutation(
+        "batch norm of an average: it is scored with the statistics of the raw weights",
+        "techniques/learning/swa.py",
+        "            self._norms.estimate(model, passes)\n",
+        "            pass\n",
+        ("tests/unit/techniques/test_swa.py",),
+    ),
+    Mutation(
+        "best beside averaging: an average has to beat the best of the raw weights before it",
+        "training/watch.py",
+        "if weights != self.best_weights:",
+        "if False:",
+        ("tests/unit/training/test_watch.py", "tests/unit/training/test_averaged_runs.py"),
+    ),
+    Mutation(
+        "RNG in the second pass: layers draw anew when a window is run again",
+        "training/compute.py",
+        "            seed_device(seed, step.device)\n",
+        "            if step._passes == 1:\n                seed_device(seed, step.device)\n",
+        (
+            "tests/laws/test_randomness.py::test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout[sam]",
+        ),
+    ),
+)
+
+
+def run_tests(source: Path, tests: tuple[str, ...]) -> int:
+    """Pytest's exit status for the package under `source`."""
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    environment.pop("SNUGFIT_SLOW", None)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return found.returncode
+
+
+def caught(mutation: Mutation) -> str:
+    """'' if the tests notice the mutation, else what went wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "src")
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        path = source / "snugfit" / mutation.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(mutation.passage) != 1:
+            return f"its passage occurs {text.count(mutation.passage)} times in {mutation.file}: bring it up to date"
+        status = run_tests(source, mutation.tests)
+        if status:
+            return f"the tests already fail on the unbroken copy (status {status})"
+        path.write_text(text.replace(mutation.passage, mutation.broken), encoding="utf-8")
+        status = run_tests(source, mutation.tests)
+        return "" if status == FAILED else f"no test noticed (status {status})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Break invariants, and see tests fail.")
+    parser.add_argument("words", nargs="*", help="only mutations whose names contain one of these")
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth mutation, from the Kth on")
+    options = parser.parse_args()
+    start, every = map(int, options.part.split("/"))
+    chosen = MUTATIONS[start - 1 :: every]
+    if options.words:
+        chosen = tuple(each for each in chosen if any(word in each.name for word in options.words))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        results = list(pool.map(caught, chosen))
+    for mutation, problem in zip(chosen, results, strict=True):
+        print(f"{'NOT CAUGHT' if problem else 'caught':<11}{mutation.name}{problem and ': ' + problem}")
+    print(f"{len(chosen)} of {len(MUTATIONS)} mutations tried.")
+    return int(any(results) or not chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

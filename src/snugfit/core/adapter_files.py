@@ -1,0 +1,89 @@
+"""Adapters alone in a folder, in peft's format."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from snugfit.core.adapters import ADAPTER, adapted, put_in, require_peft
+from snugfit.errors import ModelError, SettingError
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_PREFIX = "base_model.model."
+
+
+def save_adapter(model: nn.Module, folder: Path) -> None:
+    """Write the adapters, and the head that trains with them, to `folder`.
+
+    `peft.PeftModel.from_pretrained(base, folder)` puts them on the model they were trained on.
+
+    Raises:
+        SettingError: the model has no adapters: an empty file would look like a result.
+    """
+    from safetensors.torch import save_file
+
+    if not adapted(model):
+        raise SettingError(f"adapter: the model has no adapters, so there is nothing to write to {folder}.")
+    config: Any = copy.deepcopy(model.peft_config[ADAPTER])  # type: ignore[index]
+    config.inference_mode = True
+    if config.base_model_name_or_path is None:
+        config.base_model_name_or_path = getattr(getattr(model, "config", None), "_name_or_path", None)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = _state(model, config.modules_to_save or ())
+    kept = {f"{_PREFIX}{name}": tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
+    config.save_pretrained(str(folder))
+
+
+def load_adapter(model: nn.Module, folder: Path) -> nn.Module:
+    """Put the adapters of `folder` on the model in place; into its own adapters if it has the same ones already.
+
+    Raises:
+        ModelError: the folder holds none, or those of another model.
+        MissingExtra: peft is not installed.
+    """
+    require_peft()
+    from peft import PeftConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise ModelError(f"adapter: {folder} holds no adapter of peft (no {file} in it).")
+    config = PeftConfig.from_pretrained(str(folder))
+    head, config.modules_to_save = list(config.modules_to_save or ()), None
+    config.inference_mode = False
+    state = {name.removeprefix(_PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    try:
+        if not adapted(model):
+            put_in(model, config)
+            config.modules_to_save = head or None
+            for name in head:
+                model.get_submodule(name).requires_grad_(True)
+        own = _state(model, head)
+    except (SettingError, AttributeError) as error:
+        raise ModelError(f"adapter: {folder} is of another model: {str(error).splitlines()[0]}") from error
+    differing = set(own) ^ set(state)
+    differing |= {name for name in set(own) & set(state) if own[name].shape != state[name].shape}
+    if differing:
+        names = ", ".join(sorted(differing)[:3])
+        raise ModelError(f"adapter: {folder} is of another model, by name or shape: {names}.")
+    set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
+    return model
+
+
+def _state(model: nn.Module, head: Sequence[str]) -> dict[str, Tensor]:
+    """The adapters' tensors by peft's names, and those of the modules that train in full."""
+    from peft import get_peft_model_state_dict
+
+    # saving the embeddings too would ask the hub whether their size has changed
+    found: dict[str, Tensor] = get_peft_model_state_dict(
+        model, adapter_name=ADAPTER, save_embedding_layers=False
+    )
+    for name in head:
+        tensors = model.get_submodule(name).state_dict()
+        found |= {f"{name}.{key}": tensor for key, tensor in tensors.items()}
+    return found

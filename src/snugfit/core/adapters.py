@@ -1,0 +1,289 @@
+"""Adapters of peft in any module: put in, merged, taken out.
+
+peft replaces a layer by one that holds it as `base_layer`, with the adapter beside it. Everything here works on a model
+with one set of adapters, whoever has put it in. peft is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.names import find_modules, matches
+from snugfit.core.read import is_fake
+from snugfit.errors import MissingExtra, SettingError
+
+ADAPTER = "default"
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_STOCK_HEADS = ("classifier", "score")
+"""What peft trains in full in stock models for classification."""
+
+
+def require_peft() -> None:
+    """Raises:
+    MissingExtra: peft is not installed.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise MissingExtra("peft", "adapters")
+
+
+def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], technique: str) -> list[str]:
+    """Names of the layers to adapt; without patterns every linear layer and convolution that can be.
+
+    Left out without being asked for are what is trained in full, a language model's output layer, a layer that shares
+    its weight, and one whose weight torch reads without calling it (the projection in `nn.MultiheadAttention`).
+
+    Raises:
+        SettingError: a pattern matches no module or one that cannot be adapted, nothing is left, or the model has adapters.
+    """
+    if adapted(model):
+        raise SettingError(
+            "model: has adapters already. Merge them first, with snugfit.core.adapters.merged."
+        )
+    setting = f"{technique}.targets"
+    refused = _unsuitable(model)
+    if not patterns:
+        output = _output_layer(model)
+        within = tuple(f"{name}." for name in head)
+        found = [
+            name
+            for name, module in model.named_modules()
+            if name and name not in refused and module is not output and _is_plain_layer(module)
+            if name not in head and not name.startswith(within)
+        ]
+        if not found:
+            raise SettingError(f"{setting}: the model has no linear layer or convolution to adapt.")
+        return found
+    matched = find_modules(model, patterns, setting)
+    found = [name for name in matched if name in refused or _can_be_adapted(model.get_submodule(name))]
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in found):
+            other = next(name for name in matched if matches(name, pattern))
+            kind = type(model.get_submodule(other)).__name__
+            raise SettingError(
+                f"{setting}: '{pattern}' matches '{other}', a {kind}, and no linear layer, convolution or embedding. Name "
+                f"those in it, such as '{pattern}.*'."
+            )
+    for name in found:
+        if name in refused:
+            raise SettingError(f"{setting}: '{name}' {refused[name]}. Leave it out.")
+        if any(name == each or name.startswith(f"{each}.") for each in head):
+            raise SettingError(
+                f"{setting}: '{name}' is trained in full by {technique}.head already. Remove one."
+            )
+    return found
+
+
+def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) -> list[str]:
+    """Names of the modules that train in full beside the adapters; None stands for those of a stock classifier.
+
+    Raises:
+        SettingError: a pattern matches nothing, or a module that shares a weight with one that does not train.
+    """
+    if patterns is None:
+        stock = hasattr(model, "get_output_embeddings")
+        return [name for name, _ in model.named_children() if stock and name in _STOCK_HEADS]
+    setting = f"{technique}.head"
+    found = find_modules(model, patterns, setting)
+    names = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    own = {id(parameter) for name in names for parameter in model.get_submodule(name).parameters()}
+    inside = tuple(f"{name}." for name in names)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in own and not name.startswith(inside):
+            raise SettingError(
+                f"{setting}: a weight of {', '.join(names)} is '{name}' too, which would train with it. Untie them, or "
+                "leave it out."
+            )
+    return names
+
+
+def inject(model: nn.Module, config: Any, targets: Sequence[str], head: Sequence[str]) -> nn.Module:
+    """Put peft's adapters beside `targets` and freeze all the rest but `head`; the model stays what it is otherwise.
+
+    Args:
+        config: of peft, without `target_modules` and `modules_to_save`.
+    Raises:
+        SettingError: peft cannot do it.
+    """
+    # by the whole name: in a list each would stand for every name that ends with it
+    config.target_modules = regex_of(targets)
+    put_in(model, config)
+    config.modules_to_save = list(head) or None
+    for name in head:
+        model.get_submodule(name).requires_grad_(True)
+    return model
+
+
+def regex_of(names: Sequence[str]) -> str:
+    """An expression that these names match and no other.
+
+    >>> regex_of(["a.b", "c"])
+    'a\\\\.b|c'
+    """
+    return "|".join(re.escape(name) for name in names)
+
+
+def adapted(model: nn.Module) -> dict[str, Any]:
+    """The adapted layers of a model by name."""
+    if "peft" not in sys.modules:  # whoever puts some in has loaded it, and it takes seconds
+        return {}
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """A copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
+
+    Raises:
+        SettingError: there are none.
+    """
+    plain = copy.deepcopy(model)
+    if not any(layer.merged for layer in adapted(plain).values()):
+        merge_(plain)
+    for name, layer in adapted(plain).items():
+        parent, _, last = name.rpartition(".")
+        setattr(plain.get_submodule(parent), last, layer.get_base_layer())
+    plain.__dict__.pop("peft_config", None)
+    return plain.requires_grad_(True)
+
+
+def merge_(model: nn.Module) -> dict[str, Tensor]:
+    """Merge the adapters into the weights in place, so that they cost nothing to run; returns the weights as they were.
+
+    Raises:
+        SettingError: there are no adapters, or they are merged already.
+    """
+    layers = _layers(model)
+    if any(layer.merged for layer in layers.values()):
+        raise SettingError("model: its adapters are merged already. Call unmerge_ before.")
+    originals = {name: tensor.detach().clone() for name, tensor in _base_weights(layers)}
+    with torch.no_grad():
+        for layer in layers.values():
+            layer.merge()
+    return originals
+
+
+def unmerge_(model: nn.Module, originals: Mapping[str, Tensor]) -> None:
+    """Undo `merge_`, bit for bit: the weights come from the copies that it returned.
+
+    Raises:
+        SettingError: there are no adapters, or they are not merged.
+    """
+    layers = _layers(model)
+    if not all(layer.merged for layer in layers.values()):
+        raise SettingError("model: its adapters are not merged. Call merge_ before.")
+    with torch.no_grad():
+        for name, tensor in _base_weights(layers):
+            tensor.copy_(originals[name])
+    for layer in layers.values():
+        layer.merged_adapters.clear()
+
+
+def put_in(model: nn.Module, config: Any) -> None:
+    """Inject by a configuration of peft that is whole already; torch's short cuts around the layers are closed.
+
+    Raises:
+        SettingError: peft cannot do it.
+    """
+    from peft import inject_adapter_in_model
+    from peft.tuners.tuners_utils import cast_adapter_dtype
+
+    with warnings.catch_warnings(), _standing_still(model):
+        # it warns of ties, which are refused before, and of Conv1D, whose layout it finds
+        warnings.simplefilter("ignore")
+        try:
+            inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+        except (NotImplementedError, ValueError) as error:
+            raise SettingError(f"model: peft cannot adapt it: {error}") from error
+    cast_adapter_dtype(model, ADAPTER)  # small updates would be lost in half precision
+    for module in model.modules():
+        # in eval mode these read the weights of their layers instead of calling them, and would pass over the adapters
+        if isinstance(module, nn.TransformerEncoderLayer):
+            for layer in adapted(module).values():
+                layer.register_forward_hook(_called)  # any hook makes torch call the layers
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+
+
+@contextmanager
+def _standing_still(model: nn.Module) -> Iterator[None]:
+    """For a dry run: torch 2.13 cannot move a module of fake tensors, not even to where it is, and peft always does."""
+    one = next(model.parameters())
+    if not is_fake(one):
+        yield
+        return
+    from unittest import mock
+
+    with torch.device(one.device), mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
+        yield
+
+
+def _called(module: nn.Module, arguments: Any, output: Any) -> None:
+    """Changes nothing."""
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    layers = adapted(model)
+    if not layers:
+        raise SettingError("model: has no adapters.")
+    return layers
+
+
+def _base_weights(layers: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name, layer in layers.items():
+        for key, parameter in layer.get_base_layer().named_parameters():
+            yield f"{name}.{key}", parameter
+
+
+def _is_plain_layer(module: nn.Module) -> bool:
+    """A linear layer, transformers' Conv1D, or a convolution that is not over groups of channels."""
+    if isinstance(module, _CONVOLUTIONS):
+        return module.groups == 1
+    return isinstance(module, nn.Linear) or (
+        type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
+    )
+
+
+def _can_be_adapted(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, *_CONVOLUTIONS)) or _is_plain_layer(module)
+
+
+def _unsuitable(model: nn.Module) -> dict[str, str]:
+    """Layers that cannot be adapted, by name, and why."""
+    found: dict[str, str] = {}
+    holders: dict[int, set[tuple[int, str]]] = {}
+    owners: dict[int, set[int]] = {}
+    names: dict[int, str] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            reason = "is in nn.MultiheadAttention, which reads its weights without calling it"
+            found[name] = "is an nn.MultiheadAttention, which reads its weights without calling its layers"
+            found |= {f"{name}.{inner}": reason for inner, _ in module.named_modules() if inner}
+        for child_name, child in module.named_children():
+            holders.setdefault(id(child), set()).add((id(module), child_name))
+        for key, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(id(module))
+            names.setdefault(id(parameter), f"{name}.{key}")
+    for name, module in model.named_modules():
+        if len(holders.get(id(module), ())) > 1:
+            found[name] = "stands at several places of the model, and would be adapted at one"
+        for parameter in module.parameters(recurse=False):
+            if len(owners[id(parameter)]) > 1:
+                found[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
+    return found
+
+
+def _output_layer(model: nn.Module) -> nn.Module | None:
+    get = getattr(model, "get_output_embeddings", None)
+    found: nn.Module | None = get() if callable(get) else None
+    return found

@@ -1,0 +1,52 @@
+"""Freezing: which parameters train now, and which normalisation layers keep their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import nn
+
+from snugfit.core.names import around
+
+
+def frozen_norms(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
+    """Normalisation layers with running statistics whose parameters are among these names.
+
+    One without parameters goes with the module around it, when all of that is frozen.
+    """
+    found = []
+    owned: dict[str, set[str]] = {"": {name for name, _ in model.named_parameters()}}
+    for name, _ in model.named_parameters():
+        for place in list(around(name))[1:]:
+            owned.setdefault(place, set()).add(name)
+    for name, module in model.named_modules():
+        if getattr(module, "running_mean", None) is None:
+            continue
+        holder = next((place for place in around(name) if place in owned), "")
+        own = owned[holder]
+        if own & set(frozen) if holder == name else own <= set(frozen):
+            found.append(module)
+    return found
+
+
+class Switches:
+    """Switches parameters off and on again, and the statistics of normalisation layers with them.
+
+    Args:
+        frozen: names of all the parameters that will ever be switched off. Those that do not require a gradient are
+            somebody else's, and left alone.
+        norms: whether frozen normalisation layers are put in eval mode, so that their statistics stay.
+    """
+
+    def __init__(self, model: nn.Module, frozen: Collection[str], norms: bool = True) -> None:
+        self._model = model
+        self._parameters = [(n, p) for n, p in model.named_parameters() if n in frozen and p.requires_grad]
+        self._norms = frozen_norms(model, frozen) if norms else []
+
+    def freeze(self, frozen: Collection[str]) -> None:
+        """These do not train from now on, all others do."""
+        for name, parameter in self._parameters:
+            parameter.requires_grad_(name not in frozen)
+        still = {id(norm) for norm in frozen_norms(self._model, frozen)} if self._norms else set()
+        for norm in self._norms:
+            norm.training = id(norm) not in still

@@ -1,0 +1,30 @@
+"""Metrics by name: which direction is better."""
+
+from __future__ import annotations
+
+from snugfit.errors import SettingError
+
+_HIGHER = ("accuracy", "macro_f1", "f1", "precision", "recall", "auroc", "r2")
+_LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
+
+
+def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:
+    """The name of `metric`, and whether higher is better.
+
+    >>> name_and_direction("evaluate.best", "accuracy"), name_and_direction("evaluate.best", "min:my_error")
+    (('accuracy', True), ('my_error', False))
+
+    Args:
+        setting: the full name of the setting, for the error.
+        metric: a name that is known here, or any with `min:` or `max:` before it.
+    Raises:
+        SettingError: the direction is not known.
+    """
+    direction, _, name = metric.rpartition(":")
+    if direction in ("min", "max"):
+        return name, direction == "max"
+    if not direction and name in (*_HIGHER, *_LOWER):
+        return name, name in _HIGHER
+    raise SettingError(
+        f"{setting}: whether a high or a low '{name}' is better is not known. Write 'max:{name}' or 'min:{name}'."
+    )

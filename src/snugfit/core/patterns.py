@@ -1,0 +1,56 @@
+"""Parameter groups by patterns of the parameters' names; the first pattern that matches counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from snugfit.core.names import around, matches
+from snugfit.core.parameters import ParameterGroup
+from snugfit.errors import SettingError, nearest
+
+
+def is_within(name: str, pattern: str) -> bool:
+    """Whether the pattern is of the parameter itself or of a module that it lies in.
+
+    >>> [is_within("encoder.head.weight", pattern) for pattern in ("head", "*.weight", "encoder.*", "weigh")]
+    [True, True, True, False]
+    """
+    return any(matches(place, pattern) for place in around(name))
+
+
+def matching(
+    setting: str, patterns: Sequence[str], groups: Sequence[ParameterGroup]
+) -> Callable[[str, nn.Parameter], str | None]:
+    """A function from a parameter to the first pattern that matches it, for `divided`.
+
+    Args:
+        setting: the full name of the setting that holds the patterns.
+    Raises:
+        SettingError: a pattern is the first one of no parameter; gives the nearest names, or the earlier pattern.
+    """
+    names = [name for group in groups for name, _ in group["params"]]
+    found = {
+        name: next((pattern for pattern in patterns if is_within(name, pattern)), None) for name in names
+    }
+    for pattern in patterns:
+        if pattern in found.values():
+            continue
+        earlier = next((found[name] for name in names if is_within(name, pattern)), None)
+        if earlier is not None:
+            raise SettingError(
+                f"{setting}: all parameters of '{pattern}' match '{earlier}' before it, and the first match counts. Put "
+                f"'{pattern}' first, or remove it."
+            )
+        raise SettingError(f"{setting}: '{pattern}' matches no parameter. {_nearest(pattern, names)}")
+    return lambda name, parameter: found[name]
+
+
+def _nearest(pattern: str, names: Sequence[str]) -> str:
+    places = list(dict.fromkeys(place for name in names for place in around(name)))
+    hint = nearest(pattern.strip("*."), places)
+    if hint.startswith("Did you mean"):
+        return hint
+    outermost = list(dict.fromkeys(name.partition(".")[0] for name in names))  # all names would be a page
+    return f"The model has: {', '.join(outermost)}."

@@ -1,0 +1,121 @@
+"""Learning rates that fall from the head of a model down to its embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import nn
+
+from snugfit.core.parameters import ParameterGroup, divided
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.errors import SettingError
+
+
+def depths(names: Iterable[str], embeddings: Iterable[str] = ()) -> dict[str, int]:
+    """The depth of each parameter: 0 before the layers, then a layer after the other, and one more behind the last.
+
+    Layers are the entries of the longest numbered list (the outermost of equals) and of all lists at its level: the
+    blocks of an encoder and of a decoder, of each stage of a residual net. What stands between two of them belongs to the
+    one before it.
+
+    Args:
+        names: in the order in which the model has them.
+        embeddings: names that have depth 0 wherever they stand, unless they are within a layer.
+
+    >>> depths(["embed.weight", "layers.0.weight", "layers.1.weight", "head.weight"])
+    {'embed.weight': 0, 'layers.0.weight': 1, 'layers.1.weight': 2, 'head.weight': 3}
+    """
+    names = list(names)
+    level = _level(names)
+    layers = {name: _numbered(name)[level] for name in names if len(_numbered(name)) > level}
+    order = {layer: place for place, layer in enumerate(dict.fromkeys(layers.values()), 1)}
+    last = max((place for place, name in enumerate(names) if name in layers), default=-1)
+    embedded, found, passed = set(embeddings), {}, 0
+    for place, name in enumerate(names):
+        if name in layers:
+            passed = order[layers[name]]
+            found[name] = passed
+        elif name in embedded:
+            found[name] = 0
+        else:
+            found[name] = len(order) + 1 if place > last else passed
+    return found
+
+
+def _numbered(name: str) -> list[str]:
+    """The name up to each of its numbers: `a.0.b.1.weight` gives `a.0` and `a.0.b.1`."""
+    words = name.split(".")
+    return [".".join(words[: place + 1]) for place, word in enumerate(words) if word.isdecimal()]
+
+
+def _level(names: Iterable[str]) -> int:
+    """How many numbers stand before the number of the longest list's entries."""
+    lists: dict[tuple[int, str], set[str]] = {}
+    for name in names:
+        for level, entry in enumerate(_numbered(name)):
+            lists.setdefault((level, entry.rpartition(".")[0]), set()).add(entry)
+    return max(lists, key=lambda key: (len(lists[key]), -key[0]), default=(0, ""))[0]
+
+
+@dataclass(frozen=True)
+class LayerRates(Technique):
+    """Multiply the learning rate by `decay` for each layer between a parameter and the head, which has the whole rate."""
+
+    decay: float = 0.8
+
+    card: ClassVar[Card] = Card(
+        name="layer_rates",
+        summary="Gives each layer a lower learning rate than the one above it, from the head down to the embeddings.",
+        family=Family.LEARNING,
+        source="Howard & Ruder 2018, arXiv:1801.06146; by layer as in Clark et al. 2020 (ELECTRA), arXiv:2003.10555",
+        seams=("groups",),
+        cost="one or two calls of the optimizer's kernel for each layer",
+        use_when="fine-tuning a deep pretrained model; 0.65 to 0.9, the lower the larger the model",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("decay", 0 < self.decay <= 1, "in (0, 1]")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(decay=0.5)
+
+    def seams(self, context: Context) -> Seams:
+        def groups(given: list[ParameterGroup]) -> list[ParameterGroup]:
+            found = depths(*_names(context.model, given))
+            top = max(found.values())
+            if top == min(found.values()):
+                raise SettingError(
+                    "layer_rates: finds no layers in this model, by the numbers or embeddings in its parameters' names "
+                    f"({', '.join(list(found)[:3])}, …). Remove it, or name parts with pattern_rates."
+                )
+            named = {depth: _name(depth, found) for depth in found.values()}
+            cut = divided(given, lambda name, parameter: named[found[name]])
+            factors = {name: self.decay ** (top - depth) for depth, name in named.items()}
+            return [
+                {**group, "lr_factor": group.get("lr_factor", 1.0) * factors[str(part)]}
+                for part, group in cut
+            ]
+
+        return Seams(groups=groups)
+
+
+def _names(model: nn.Module, groups: list[ParameterGroup]) -> tuple[list[str], list[str]]:
+    """The names of the parameters in the model's order, and those of embeddings."""
+    given = {name for group in groups for name, _ in group["params"]}
+    embeddings = [
+        f"{name}.weight" if name else "weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+    ]
+    return [name for name, _ in model.named_parameters() if name in given], embeddings
+
+
+def _name(depth: int, found: Mapping[str, int]) -> str:
+    if depth == 0:
+        return "embeddings"
+    level = _level(found)
+    layered = any(at == depth and len(_numbered(name)) > level for name, at in found.items())
+    return f"layer {depth}" if layered else "head"

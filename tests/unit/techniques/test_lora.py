@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from snugfit.core.adapters import adapted, merged
+from snugfit.core.parameters import parameter_groups
+from snugfit.errors import SettingError
+from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.lora import LoRA, lora_
+from snugfit.techniques.learning.sgd import SGD
+from snugfit.training.step import Step
+from tests.unit.techniques.settings import context, refuses
+
+BATCH = (torch.linspace(-1, 1, 24).reshape(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"plus": 0.0}, {"plus": float("nan")}], ids=str
+)
+def test_an_impossible_setting_is_refused(setting: dict[str, float]) -> None:
+    refuses(LoRA, **setting)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_at_the_start_the_model_is_what_it_was(dora: bool) -> None:
+    torch.testing.assert_close(lora_(model(), dora=dora)(BATCH[0]), model()(BATCH[0]))
+
+
+def test_only_adapters_and_the_head_move() -> None:
+    step = Step(
+        model(), AdamW(learning_rate=0.1, weight_decay=0.1), techniques=[LoRA(targets=("0",), head=("2",))]
+    )
+    before = {name: p.detach().clone() for name, p in step.model.named_parameters()}
+    for _ in range(2):
+        step(BATCH)
+    moved = {name for name, p in step.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"0.lora_A.default.weight", "0.lora_B.default.weight", "2.weight", "2.bias"}
+    assert {name for name, p in step.model.named_parameters() if p.grad is not None} == moved
+
+
+def test_b_learns_at_a_multiple_of_the_rate_of_a() -> None:
+    prepared = LoRA(plus=16.0).prepare(model())
+    groups = LoRA(plus=16.0).seams(context(prepared)).groups
+    assert groups is not None
+    given = parameter_groups(prepared)
+    given[0]["lr_factor"] = 0.5  # somebody else's
+    factors = {name: group.get("lr_factor", 1.0) for group in groups(given) for name, _ in group["params"]}
+    assert {name: factor for name, factor in factors.items() if "lora_" in name} == {
+        f"{layer}.lora_{letter}.default.weight": factor
+        for layer in "02"
+        for letter, factor in (("A", 0.5), ("B", 8.0))
+    }
+    assert set(factors) == {name for name, _ in prepared.named_parameters()}
+
+
+def test_the_adapters_begin_with_the_runs_seed_whatever_was_drawn_before() -> None:
+    begun = []
+    for drawn, seed in ((1, 0), (2, 0), (2, 1)):
+        given = model()
+        torch.manual_seed(drawn)
+        step = Step(given, SGD(), techniques=[LoRA()], seed=seed)
+        begun.append(adapted(step.model)["0"].lora_A["default"].weight.detach().clone())
+    assert torch.equal(begun[0], begun[1])
+    assert not torch.equal(begun[0], begun[2])
+
+
+def test_the_export_is_a_copy_and_training_goes_on_untouched() -> None:
+    steps = [Step(model(), SGD(), techniques=[LoRA(dropout=0.3)]) for _ in range(2)]
+    for _ in range(3):
+        for step in steps:
+            step(BATCH)
+        exported = steps[0].seams.export
+        assert exported is not None
+        plain = exported(steps[0].model)
+        assert [name for name, _ in plain.named_parameters()] == [
+            name for name, _ in model().named_parameters()
+        ]
+        torch.testing.assert_close(plain.eval()(BATCH[0]), copy.deepcopy(steps[0].model).eval()(BATCH[0]))
+    for one, other in zip(*(step.model.parameters() for step in steps), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_dropout_acts_in_training_and_not_in_evaluation() -> None:
+    torch.manual_seed(0)
+    adapted_model = lora_(model(), dropout=0.5)
+    nn.init.ones_(adapted(adapted_model)["2"].lora_B["default"].weight)
+    training = [adapted_model(BATCH[0]) for _ in range(2)]
+    evaluated = [adapted_model.eval()(BATCH[0]) for _ in range(2)]
+    assert not torch.equal(*training)
+    assert torch.equal(*evaluated)
+
+
+def test_a_torch_optimizer_made_before_the_adapters_is_refused() -> None:
+    given = model()
+    with pytest.raises(SettingError, match=r"Give the optimizer as a technique, such as AdamW\(\)"):
+        Step(given, torch.optim.SGD(given.parameters(), lr=0.1), techniques=[LoRA()])
+
+
+def test_every_kind_is_put_in_without_data() -> None:
+    with FakeTensorMode():
+        for settings in (LoRA(), LoRA(dora=True), LoRA(rslora=True)):
+            assert adapted(settings.prepare(nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 2, 3))))
+
+
+def test_embeddings_are_adapted_when_they_are_named() -> None:
+    torch.manual_seed(0)
+    made = lora_(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)), rank=2, targets=["0"])
+    nn.init.normal_(adapted(made)["0"].lora_embedding_A["default"])
+    ids = torch.arange(5)
+    assert not torch.allclose(made(ids), made[1](made[0].get_base_layer()(ids)))
+    torch.testing.assert_close(merged(made)(ids), made(ids))
