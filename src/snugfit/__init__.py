@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from snugfit.errors import UserError as UserError
     from snugfit.recipe import Recipe as Recipe
     from snugfit.recipe import load_recipe as load_recipe
-    from snugfit.training.loop import RunResult as RunResult
+    from snugfit.training.result import RunResult as RunResult
     from snugfit.training.step import Step as Step
     from snugfit.training.step import StepResult as StepResult
 
@@ -34,7 +34,7 @@ _HOMES = {
     "Card": "snugfit.core.technique",
     "LossTerms": "snugfit.core.losses",
     "Recipe": "snugfit.recipe",
-    "RunResult": "snugfit.training.loop",
+    "RunResult": "snugfit.training.result",
     "Seams": "snugfit.core.technique",
     "SnugfitError": "snugfit.errors",
     "Step": "snugfit.training.step",

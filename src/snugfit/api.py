@@ -23,7 +23,7 @@ from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import RunResult
+from snugfit.training.result import RunResult
 from snugfit.training.step import Forward
 
 

@@ -22,7 +22,7 @@ from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import assemble, check_settings, describe_model, find_device
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import RunResult
+from snugfit.training.result import RunResult
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -26,7 +26,8 @@ from snugfit.tracking.spool import Spool
 from snugfit.training import checkpoint
 from snugfit.training.assemble import describe_model
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import RunResult, Training
+from snugfit.training.loop import Training
+from snugfit.training.result import RunResult
 from snugfit.training.stop import StopRequest
 
 Display = Callable[[dict[str, Any]], None]

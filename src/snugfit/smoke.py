@@ -14,7 +14,8 @@ from snugfit.data.loader import Order
 from snugfit.errors import TrainingFailed
 from snugfit.tracking.spool import read_events
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import RunResult, Training
+from snugfit.training.loop import Training
+from snugfit.training.result import RunResult
 
 if TYPE_CHECKING:
     from snugfit.session import RunOptions

@@ -19,7 +19,7 @@ from snugfit import techniques
 from snugfit.cli import main
 from snugfit.errors import DataError, TrainingFailed
 from snugfit.recipe import load_recipe
-from snugfit.training.loop import RunResult
+from snugfit.training.result import RunResult
 
 COMMANDS = [
     "train",

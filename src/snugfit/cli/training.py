@@ -16,7 +16,7 @@ from snugfit.units import parse_seconds
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.session import RunOptions
-    from snugfit.training.loop import RunResult
+    from snugfit.training.result import RunResult
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 

@@ -15,7 +15,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
-from snugfit.core.random import derive_seed
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.technique import (
     SINGLE_SEAMS,
     STAGED_SEAMS,
@@ -78,6 +78,16 @@ def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
         return last if stage is None else stage
 
     return sorted(techniques, key=place)
+
+
+def prepare(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.Module:
+    """The model as the techniques change it, by their stages; new weights are of the run's seed."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    for technique in in_order(techniques, "prepare"):
+        with preserved_randomness(device):
+            seed_device(derive_seed(seed, "prepare", technique.card.name), device)
+            model = technique.prepare(model)
+    return model
 
 
 @dataclass(frozen=True)

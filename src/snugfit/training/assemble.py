@@ -20,7 +20,8 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, SettingError
 from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import Emit, SaveBest, Training
+from snugfit.training.loop import Training
+from snugfit.training.result import Emit, SaveBest
 from snugfit.training.step import Forward, Step
 from snugfit.training.watch import check_watched, monitored
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
-
-from torch import nn
+from dataclasses import dataclass, field
+from typing import Any
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job
@@ -21,50 +18,12 @@ from snugfit.training import checkpoint
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
 from snugfit.training.folder import RunFolder
 from snugfit.training.refused import Refused, judge
+from snugfit.training.result import Emit, RunResult, SaveBest
 from snugfit.training.step import Step, StepResult
 from snugfit.training.stop import StopRequest
 from snugfit.training.watch import Watch, monitored
 
 _MEMORY_EVERY_SECONDS = 1.0
-
-
-class Emit(Protocol):
-    """Where a run's events go: the spool and the screen."""
-
-    def __call__(self, kind: str, /, **fields: Any) -> None: ...
-
-
-class SaveBest(Protocol):
-    """Writes a model and what describes it into a folder; `trained` is the one it was exported from."""
-
-    def __call__(
-        self, folder: Path, model: nn.Module, description: Mapping[str, Any], /, *, trained: nn.Module
-    ) -> None: ...
-
-
-@dataclass
-class RunResult:
-    """How a run ended. `status` is finished, stopped (resumable) or failed; `went_back` are the windows, counted from 1,
-    because of which it went back to a checkpoint; `advice` is what the evaluations say about its length: `verdict` (longer,
-    shorter, stop or unknown), `epochs` and `reason`."""
-
-    run_dir: str
-    status: str
-    stop_reason: str | None
-    resumable: bool
-    updates: int
-    epochs: float
-    best: dict[str, Any] | None
-    last: dict[str, Any]
-    seconds: float
-    examples_per_second: float
-    peak_memory_bytes: int
-    tracker_run_id: str | None = None
-    went_back: list[int] = field(default_factory=list)
-    advice: dict[str, Any] | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass

@@ -11,15 +11,15 @@ from torch import nn
 
 from snugfit.core.batch import Batch, inputs_of, split
 from snugfit.core.buffers import Buffers
-from snugfit.core.composition import Composition, check, compose, in_order
+from snugfit.core.composition import check, compose, prepare
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
-from snugfit.core.parameters import parameter_groups, set_momentum
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.technique import Compute, Context, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training.compute import WindowCompute
+from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -83,7 +83,7 @@ class Step:
             techniques = [optimizer, *techniques]
         check(techniques)
         given = set(model.parameters())
-        model = _prepared(model, techniques, seed)
+        model = prepare(model, techniques, seed)
         self.strategy = strategy or Strategy()
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
@@ -106,11 +106,8 @@ class Step:
         context = Context(model, self.device, total_updates, seed, found)
         self.seams = compose(techniques, context, self.user_loss, _run)
         added = {name: p for name, p in model.named_parameters() if p not in given and p.requires_grad}
-        self.optimizer = _optimizer(optimizer, self.seams, model, added)
-        for group in self.optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"] * group.get("lr_factor", 1.0))
-            group["lr"] = group["initial_lr"]
-        self._set_hyperparameters()  # a schedule that does not suit the optimizer says so before anything is trained
+        self.optimizer = make_optimizer(optimizer, self.seams, model, added)
+        set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
 
     def __call__(self, batch: Any) -> StepResult:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
@@ -120,7 +117,7 @@ class Step:
 
     def _train_step(self, window: Batch) -> StepResult:
         self._check_whole(window)
-        self._set_hyperparameters()
+        set_rates(self.optimizer, self.seams, self.progress.updates)
         if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
@@ -149,7 +146,7 @@ class Step:
         if self.seams.scale is not None and weight > 0:
             self.seams.scale.update(finite)
         self.progress.consume(window.rows, applied)
-        rate, rates = self._learning_rates()
+        rate, rates = learning_rates(self.optimizer)
         return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale)
 
     def forward(self, batch: Batch) -> Any:
@@ -260,24 +257,6 @@ class Step:
                 "window whole."
             )
 
-    def _learning_rates(self) -> tuple[float, dict[str, float]]:
-        """The highest, and each group's by its name if they differ."""
-        groups = self.optimizer.param_groups
-        rates = [group["lr"] for group in groups]
-        if rates.count(rates[0]) == len(rates):
-            return rates[0], {}
-        names = [group.get("name", f"group {place}") for place, group in enumerate(groups)]
-        return max(rates), dict(zip(names, rates, strict=True))
-
-    def _set_hyperparameters(self) -> None:
-        if self.seams.schedule is None:
-            return
-        for group in self.optimizer.param_groups:
-            rate = self.seams.schedule(self.progress.updates, group)
-            group["lr"] = group["initial_lr"] * rate.factor
-            if rate.momentum is not None:
-                set_momentum(group, rate.momentum)
-
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:
             parameter.grad = None
@@ -285,55 +264,8 @@ class Step:
             self._buffers.restore(buffers)
 
 
-def _prepared(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.Module:
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    for technique in in_order(techniques, "prepare"):
-        with preserved_randomness(device):  # new weights are of the run's seed, whatever the caller has drawn
-            seed_device(derive_seed(seed, "prepare", technique.card.name), device)
-            model = technique.prepare(model)
-    return model
-
-
 def _run(compute: Compute) -> Any:
     return compute.run()
-
-
-def _optimizer(
-    given: torch.optim.Optimizer | Technique | None,
-    seams: Composition,
-    model: nn.Module,
-    added: Mapping[str, nn.Parameter],
-) -> torch.optim.Optimizer:
-    make = seams.make_optimizer
-    if isinstance(given, torch.optim.Optimizer):
-        if seams.regroup:
-            raise SettingError(
-                f"optimizer: '{seams.regroup[0]}' makes parameter groups of its own, and a torch optimizer has its own already. "
-                f"Give the optimizer as a technique, such as AdamW(), or remove '{seams.regroup[0]}'."
-            )
-        if make is not None:
-            raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
-        own = {id(parameter) for parameter in model.parameters()}
-        foreign = sum(
-            id(parameter) not in own for group in given.param_groups for parameter in group["params"]
-        )
-        if foreign:
-            raise SettingError(
-                f"optimizer: {foreign} of its parameters are not of the model, so their gradients would be neither divided nor "
-                "cleared, and no checkpoint would hold them. Make it from model.parameters(); put parameters of the loss "
-                "into the model."
-            )
-        held = {id(parameter) for group in given.param_groups for parameter in group["params"]}
-        left_out = [name for name, parameter in added.items() if id(parameter) not in held]
-        if left_out:
-            raise SettingError(
-                f"optimizer: it was made before techniques added {len(left_out)} parameters to the model, such as "
-                f"'{left_out[0]}', and would not train them. Give the optimizer as a technique, such as AdamW()."
-            )
-        return given
-    if make is None:
-        raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
-    return make(seams.groups(parameter_groups(model)))
 
 
 def _check_same(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], kind: str) -> None:

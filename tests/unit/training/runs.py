@@ -20,7 +20,8 @@ from snugfit.techniques.learning.sgd import SGD
 from snugfit.tracking.spool import read_events
 from snugfit.training.assemble import Material, assemble
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import RunResult, Training
+from snugfit.training.loop import Training
+from snugfit.training.result import RunResult
 
 INPUTS, CLASSES = 2, 3
 TIMED = ("time", "seconds", "examples_per_second", "memory_bytes", "path")

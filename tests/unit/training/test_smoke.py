@@ -16,7 +16,7 @@ from snugfit.session import RunOptions
 from snugfit.smoke import DEV_WINDOWS, OVERFIT_PASSES, overfit_verdict, verify_reload
 from snugfit.tracking.spool import read_events
 from snugfit.training.folder import RunFolder
-from snugfit.training.loop import RunResult
+from snugfit.training.result import RunResult
 from tests.unit.training.runs import finish, make_training
 
 MODULE = """

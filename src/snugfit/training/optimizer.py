@@ -1,0 +1,92 @@
+"""The optimizer of a step, and the rates of its parameter groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from snugfit.core.composition import Composition
+from snugfit.core.parameters import parameter_groups, set_momentum
+from snugfit.core.technique import Technique
+from snugfit.errors import SettingError
+
+
+def make_optimizer(
+    given: torch.optim.Optimizer | Technique | None,
+    seams: Composition,
+    model: nn.Module,
+    added: Mapping[str, nn.Parameter],
+) -> torch.optim.Optimizer:
+    """The optimizer of a step: the one that is given, or the techniques' from their parameter groups.
+
+    Args:
+        added: parameters by name that techniques added to the model.
+    Raises:
+        SettingError: none is given, or two, or one that does not hold what is to be trained.
+    """
+    optimizer = (
+        _checked(given, seams, model, added)
+        if isinstance(given, torch.optim.Optimizer)
+        else _made(seams, model)
+    )
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"] * group.get("lr_factor", 1.0))
+        group["lr"] = group["initial_lr"]
+    return optimizer
+
+
+def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int) -> None:
+    """Set what the schedule says for the update that follows `updates` applied ones."""
+    if seams.schedule is None:
+        return
+    for group in optimizer.param_groups:
+        rate = seams.schedule(updates, group)
+        group["lr"] = group["initial_lr"] * rate.factor
+        if rate.momentum is not None:
+            set_momentum(group, rate.momentum)
+
+
+def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, dict[str, float]]:
+    """The highest, and each group's by its name if they differ."""
+    groups = optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    if rates.count(rates[0]) == len(rates):
+        return rates[0], {}
+    names = [group.get("name", f"group {place}") for place, group in enumerate(groups)]
+    return max(rates), dict(zip(names, rates, strict=True))
+
+
+def _made(seams: Composition, model: nn.Module) -> torch.optim.Optimizer:
+    if seams.make_optimizer is None:
+        raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
+    return seams.make_optimizer(seams.groups(parameter_groups(model)))
+
+
+def _checked(
+    given: torch.optim.Optimizer, seams: Composition, model: nn.Module, added: Mapping[str, nn.Parameter]
+) -> torch.optim.Optimizer:
+    if seams.regroup:
+        raise SettingError(
+            f"optimizer: '{seams.regroup[0]}' makes parameter groups of its own, and a torch optimizer has its own already. "
+            f"Give the optimizer as a technique, such as AdamW(), or remove '{seams.regroup[0]}'."
+        )
+    if seams.make_optimizer is not None:
+        raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
+    own = {id(parameter) for parameter in model.parameters()}
+    foreign = sum(id(parameter) not in own for group in given.param_groups for parameter in group["params"])
+    if foreign:
+        raise SettingError(
+            f"optimizer: {foreign} of its parameters are not of the model, so their gradients would be neither divided nor "
+            "cleared, and no checkpoint would hold them. Make it from model.parameters(); put parameters of the loss "
+            "into the model."
+        )
+    held = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+    left_out = [name for name, parameter in added.items() if id(parameter) not in held]
+    if left_out:
+        raise SettingError(
+            f"optimizer: it was made before techniques added {len(left_out)} parameters to the model, such as "
+            f"'{left_out[0]}', and would not train them. Give the optimizer as a technique, such as AdamW()."
+        )
+    return given
