@@ -69,8 +69,8 @@ MUTATIONS = (
         "SAM restore: the weights come back by subtraction",
         "techniques/learning/sam.py",
         "            copy_(moved, copies)\n",
-        "            for weight, direction in zip(moved, directions, strict=True):\n"
-        "                weight.sub_(direction * scale)\n",
+        "            for weight, copy in zip(moved, copies, strict=True):\n"
+        "                weight.sub_(weight - copy)\n",
         ("tests/unit/techniques/test_sam.py",),
     ),
     Mutation(

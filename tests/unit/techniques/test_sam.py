@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -258,3 +259,11 @@ def test_a_loss_that_compares_rows_is_not_shown_a_part_of_them() -> None:
     with pytest.raises(SettingError, match=r"^sam\.m: the loss compares the rows"):
         Step(model, torch.optim.SGD(model.parameters()), InfoNCE(), [SAM(m=2)])
     Step(model, torch.optim.SGD(model.parameters()), InfoNCE(), [SAM()])
+
+
+def test_the_gradients_of_the_first_pass_are_not_held_during_the_second() -> None:
+    weight = parameter([1.0, 2.0], [3.0, 4.0])
+    held = weakref.ref(weight.grad)
+    with perturbed([weight], rho=0.5):
+        weight.grad = None
+        assert held() is None

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.foreach import copy_, global_norm, scale_
+from snugfit.core.foreach import copy_, global_norm, gradients_of, scale_
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import couples_rows
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
@@ -37,21 +37,25 @@ def perturbed(parameters: Sequence[nn.Parameter], rho: float, adaptive: bool = F
     copies: subtraction would leave rounding behind.
     """
     moved = [parameter for parameter in parameters if parameter.grad is not None]
-    with torch.no_grad():
-        copies = [parameter.detach().clone() for parameter in moved]
-        directions = [parameter.grad for parameter in moved if parameter.grad is not None]
-        if adaptive:
-            directions = [g * copy.abs() for g, copy in zip(directions, copies, strict=True)]
-        scale = rho / (global_norm(directions) + 1e-12)
+    copies = [parameter.detach().clone() for parameter in moved]
     try:
-        with torch.no_grad():
-            for parameter, direction, copy in zip(moved, directions, copies, strict=True):
-                step = direction * scale.to(direction.dtype)
-                parameter.add_(step * copy.abs() if adaptive else step)
+        # in a function of its own, so that the second pass does not hold the gradients of the first
+        _move(moved, copies, rho, adaptive)
         yield
     finally:
         with torch.no_grad():
             copy_(moved, copies)
+
+
+@torch.no_grad()
+def _move(parameters: Sequence[nn.Parameter], copies: Sequence[Tensor], rho: float, adaptive: bool) -> None:
+    directions = gradients_of(parameters)
+    if adaptive:
+        directions = [g * copy.abs() for g, copy in zip(directions, copies, strict=True)]
+    scale = rho / (global_norm(directions) + 1e-12)
+    for parameter, direction, copy in zip(parameters, directions, copies, strict=True):
+        step = direction * scale.to(direction.dtype)
+        parameter.add_(step * copy.abs() if adaptive else step)
 
 
 @dataclass(frozen=True)
