@@ -1,7 +1,7 @@
 """Break one invariant after another in a copy of the source, and see that a test fails each time.
 
     python -m scripts.mutations                 all of them
-    python -m scripts.mutations --part 2/5      every fifth, from the second on
+    python -m scripts.mutations --rotate        a fifth of them, another one at each commit, as of the slow tests
     python -m scripts.mutations sam token       those whose names contain one of these words
 
 A mutation names a file, a passage that occurs in it once, what to write instead, and the tests that have to notice. The
@@ -19,6 +19,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.conftest import SLOW_PARTS, commits
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILED = 1
@@ -167,10 +169,9 @@ def caught(mutation: Mutation) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Break invariants, and see tests fail.")
     parser.add_argument("words", nargs="*", help="only mutations whose names contain one of these")
-    parser.add_argument("--part", default="1/1", help="K/N: every Nth mutation, from the Kth on")
+    parser.add_argument("--rotate", action="store_true", help="a fifth of them, by the number of commits")
     options = parser.parse_args()
-    start, every = map(int, options.part.split("/"))
-    chosen = MUTATIONS[start - 1 :: every]
+    chosen = MUTATIONS[commits() % SLOW_PARTS :: SLOW_PARTS] if options.rotate else MUTATIONS
     if options.words:
         chosen = tuple(each for each in chosen if any(word in each.name for word in options.words))
     with ThreadPoolExecutor(max_workers=2) as pool:

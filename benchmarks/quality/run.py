@@ -1,13 +1,14 @@
 """Does a technique make the model better, at equal updates and at equal time? Against the plain recipe, seed by seed.
 
     python benchmarks/quality/run.py digits                         scikit-learn's digits, a small convolutional net
-    python benchmarks/quality/run.py agnews TRAIN.csv TEST.csv      1,000 fixed rows, MiniLM
+    python benchmarks/quality/run.py agnews TRAIN.csv TEST.csv      1,000 fixed rows, the first 800 of the test file, MiniLM
 
 Every method takes the plain recipe (AdamW, warm-up and cosine) and adds one technique at its usual setting; nothing is
 tuned for it. At equal time a method that costs 1.9 times as much an update makes 1/1.9 of the updates, its schedule
-included; the costs are measured first, interleaved. Scores are accuracies on the test rows, of the weights that the
-technique says are to be evaluated, at the end of the run: no best is picked. The table in README.md is made from the
-JSON: the mean over seeds, and the mean difference to the plain run of the same seed with its standard error.
+included; the costs are measured first, interleaved, and one within 15% of the plain recipe counts as equal. Scores are
+accuracies on the test rows, of the weights that the technique says are to be evaluated, at the end of the run: no best is
+picked. The table in README.md is made from the JSON: the mean over seeds, and the mean difference to the plain run of the
+same seed with its standard error.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def agnews(train: Path, test: Path) -> Problem:
         return [(row_ids, names.index(row["label"])) for row_ids, row in zip(ids, table, strict=True)]
 
     order = torch.randperm(len(read(train)), generator=torch.Generator().manual_seed(0)).tolist()[:1000]
-    everything, held_out = read(train), read(test)
+    everything, held_out = read(train), read(test)[:800]
     chosen = [everything[place] for place in order]
 
     def make_model(seed: int) -> nn.Module:
@@ -124,7 +125,7 @@ def agnews(train: Path, test: Path) -> Problem:
         "hard_examples": find("hard_examples")(fraction=0.5),
     }
     return Problem(
-        "agnews", make_model, lambda seed: (chosen, held_out), collate, methods, 5e-5, 32, 94, 3, (2, 2)
+        "agnews", make_model, lambda seed: (chosen, held_out), collate, methods, 5e-5, 32, 64, 3, (4, 2)
     )
 
 
@@ -184,7 +185,7 @@ def measure(problem: Problem, seeds: int) -> dict[str, Any]:
     runs: dict[str, dict[str, Any]] = {}
     for method in problem.methods:
         equal_time = round(problem.updates / cost[method])
-        if abs(cost[method] - 1) < 0.04:  # within what can be told apart
+        if abs(cost[method] - 1) < 0.15:  # within what can be told apart on a shared machine
             equal_time = problem.updates
         runs[method] = {
             "settings": repr(problem.methods[method]),

@@ -31,7 +31,8 @@ def run(capsys: pytest.CaptureFixture[str], recipe: str, *overrides: str) -> dic
     return found
 
 
-def test_text_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("recipe", ["text_classification.yaml", "text_classification_lora.yaml"])
+def test_text_classification(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tokenizer(tmp_path / "encoder")
     BertModel(
         BertConfig(
@@ -45,14 +46,11 @@ def test_text_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ).save_pretrained(tmp_path / "encoder")
     rows = [f"{label},the film was {label}" for label in ("good", "bad")] * 40
     (tmp_path / "rows.csv").write_text("\n".join(["label,text", *rows]))
-    found = run(
-        capsys,
-        "text_classification.yaml",
-        f"model={tmp_path / 'encoder'}",
-        f"data.train={tmp_path / 'rows.csv'}",
-    )
+    found = run(capsys, recipe, f"model={tmp_path / 'encoder'}", f"data.train={tmp_path / 'rows.csv'}")
     assert (found["status"], found["updates"]) == ("finished", 2)
-    assert Path(str(found["run_dir"]), "best", "model.safetensors").exists()
+    best = Path(str(found["run_dir"]), "best")
+    assert (best / "model.safetensors").exists()
+    assert (best / "adapter").exists() == ("lora" in recipe)
 
 
 def test_causal_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
