@@ -56,8 +56,8 @@ MUTATIONS = (
     Mutation(
         "schedule on skipped update: the rate goes by windows, applied or not",
         "training/step.py",
-        "self.seams.schedule(self.progress.updates, group)",
-        "self.seams.schedule(self.progress.windows, group)",
+        "set_rates(self.optimizer, self.seams, self.progress.updates)",
+        "set_rates(self.optimizer, self.seams, self.progress.windows)",
         ("tests/laws/test_skip.py::test_bad_windows_change_nothing[None-reader-linear]",),
     ),
     Mutation(
@@ -127,6 +127,20 @@ MUTATIONS = (
         "if weights != self.best_weights:",
         "if False:",
         ("tests/unit/training/test_watch.py", "tests/unit/training/test_averaged_runs.py"),
+    ),
+    Mutation(
+        "moments of a transposed weight: they keep the layout in memory that a file gives them",
+        "training/optimizer.py",
+        "    if kept.stride() == parameter.stride():\n",
+        "    if True:\n",
+        ("tests/unit/training/test_optimizer.py",),
+    ),
+    Mutation(
+        "recompute: what changes how modules run has ended when blocks are computed again",
+        "training/compute.py",
+        "with step.strategy.accumulate(step.model, last), step.seams.modules(part):\n                    with step.seams.within(part):",
+        "with step.strategy.accumulate(step.model, last):\n                    with step.seams.forward(part):",
+        ("tests/laws/test_recompute.py::test_blocks_of_ones_own_net_may_be_computed_again",),
     ),
     Mutation(
         "RNG in the second pass: layers draw anew when a window is run again",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snugfit.core.composition import listed
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, Plan, StopWhen
 from snugfit.core.losses import Loss
@@ -114,7 +115,7 @@ def train(
         checkpoint_every=checkpoint_every,
         checkpoint_keep=checkpoint_keep,
     )
-    all_techniques = [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
+    all_techniques = listed(optimizer, techniques)
     if preset is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
             raise SettingError(

@@ -62,6 +62,10 @@ class MissingExtra(UserError):
         super().__init__(f"{package} is not installed. Install it with: pip install 'snugfit[{extra}]'")
 
 
+class SnugfitWarning(UserWarning):
+    """Something will not do what was probably meant; a run tells it among its events."""
+
+
 class TrainingFailed(SnugfitError):
     """The run failed on its own account; what was saved stays resumable."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.core.entry import as_entry
 from snugfit.core.imports import load_object
 from snugfit.core.job import Job, Plan
 from snugfit.core.schedule import Schedule
@@ -19,7 +20,7 @@ from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.tasks import Task, prepare
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training.assemble import assemble, check_settings, describe_model, find_device
+from snugfit.training.assemble import assemble, check_settings, describe_model, find_device, make_step
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
 from snugfit.training.result import RunResult
@@ -88,11 +89,13 @@ def plan_recipe(recipe: Recipe) -> dict[str, Any]:
     """The plan of a recipe as it would run here: explicit settings, sizes that are known, nothing predicted."""
     job, plan = _job(recipe), _plan(recipe)
     metrics = {metric: metric for metric in job.metrics}
-    check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
+    techniques = recipe.all_techniques()
+    check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
     task = prepare(recipe)
     examples = len(task.material.train)
-    parameters = describe_model(task.material.model)
-    weights = sum(p.numel() * p.element_size() for p in task.material.model.parameters())
+    model = make_step(job, plan, task.material, None, techniques).model
+    parameters = describe_model(model)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
     return {
         **dataclasses.asdict(plan),
         "global_batch": job.global_batch,
@@ -100,6 +103,7 @@ def plan_recipe(recipe: Recipe) -> dict[str, Any]:
         "examples": examples,
         "updates_per_epoch": job.windows_per_epoch(examples),
         "total_updates": job.total_windows(examples),
+        "techniques": [as_entry(technique) for technique in techniques],
         "parameters": parameters,
         "weights_bytes": weights,
         "data": dict(task.data),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from snugfit.core.job import Plan
-from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.errors import RunFolderError, SnugfitError, TrackingError, UserError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import read_story
@@ -53,14 +53,20 @@ class Tracking:
     register: Callable[[RunFolder, str, str | None], Mapping[str, Any]] | None = None
 
 
+_BEGINNING = ("update", "skipped", "resume", "evaluation", "checkpoint")
+"""Events of a run that has done something."""
+
+
 class Events:
     """The one outlet of a run: each event goes to the spool, then to the screen."""
 
     def __init__(self, folder: RunFolder, display: Display | None) -> None:
         self._spool = Spool(folder.events)
         self._display = display
+        self.begun = False
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
+        self.begun = self.begun or kind in _BEGINNING
         self._spool.append(kind, **fields)
         if self._display is not None:
             self._display({"event": kind, "time": time.time(), **fields})
@@ -71,7 +77,8 @@ class Events:
 
 @contextmanager
 def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """The events of a run, for this process alone; on an error, a folder in which no run has begun is removed.
+    """The events of a run, for this process alone; on an error, a folder in which no run has begun is removed, and so is
+    one whose run could not use its first window.
 
     Raises:
         RunFolderError: another process is training it, or its events cannot be written.
@@ -80,10 +87,11 @@ def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
         events = Events(folder, display)
         try:
             yield events
-        except BaseException:
+        except BaseException as error:
             # an empty spool beside a checkpoint is a run whose events were lost with the power, not one to remove
             kept = checkpoint.any_in(folder.checkpoints) or folder.best.exists()
-            if folder.events.stat().st_size == 0 and not kept:
+            mistaken = isinstance(error, UserError) and not events.begun
+            if (folder.events.stat().st_size == 0 or mistaken) and not kept:
                 folder.discard()
             raise
         finally:
@@ -128,7 +136,8 @@ def run_session(
         _end_failed(training, events, error)
         if tracker is not None:
             tracker.close()
-        _report(folder, events)
+        if events.begun:
+            _report(folder, events)
         raise
     if tracking is not None and tracker is not None:
         sent = tracker.flush()

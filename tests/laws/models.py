@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 VOCABULARY = 11
 WIDTH = 8
@@ -16,7 +17,7 @@ IMAGE = 8
 
 
 class Reader(nn.Module):
-    """A tiny transformer with tied weights, dropout, padding, nested inputs and a buffer.
+    """A tiny transformer with tied weights, dropout, padding, nested inputs, a buffer and a transposed weight.
 
     `per_token` gives logits for each position; otherwise one row of logits and a pair of embeddings for each
     text. `rows_seen` is a statistic of the batches that went through it in training.
@@ -30,6 +31,9 @@ class Reader(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.places = nn.Embedding(LONGEST, WIDTH)
         self.mix = nn.Linear(FEATURES, WIDTH)
+        self.mix.weight = nn.Parameter(
+            self.mix.weight.detach().t().contiguous().t()
+        )  # columns first in memory
         self.block = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True)
         self.unused = nn.Linear(2, 2)
         self.head = nn.Linear(WIDTH, VOCABULARY)
@@ -88,11 +92,27 @@ class Viewer(nn.Module):
             self.rows_seen += pixels.shape[0]
         hidden = self.stem(pixels)
         for block in self.blocks:
-            hidden = hidden + block(F.gelu(hidden))
+            hidden = hidden + self.run(block, F.gelu(hidden))
         places = hidden.flatten(2).transpose(1, 2)
         mixed = places + self.attention(places, places, places, need_weights=False)[0]
-        logits: Tensor = self.head(self.dropout(mixed.mean(dim=1)))
+        logits: Tensor = self.run(self.head, self.dropout(mixed.mean(dim=1)))
         return logits
+
+    def run(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        outputs: Tensor = module(inputs)
+        return outputs
+
+
+class Recomputing(Viewer):
+    """The same net, which keeps no activations of its blocks and its head and computes them again in backward."""
+
+    def __init__(self, dropout: float = 0.0, use_reentrant: bool = False) -> None:
+        super().__init__(dropout)
+        self.use_reentrant = use_reentrant
+
+    def run(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        outputs: Tensor = checkpoint(module, inputs, use_reentrant=self.use_reentrant)
+        return outputs
 
 
 class NormedViewer(nn.Module):

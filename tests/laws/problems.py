@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.technique import Family, Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import discover, find
+from snugfit.techniques.learning.one_cycle import OneCycle
 from snugfit.training.step import Forward, Step
 from tests.laws.models import (
     FEATURES,
@@ -110,6 +111,9 @@ def suitable(techniques: Sequence[Technique]) -> list[Maker]:
     return [make for make in makers if is_accepted(make, techniques)]
 
 
+STOCK: tuple[Maker, ...] = (bert, gpt2, vit)
+
+
 def with_batch_norm(techniques: Sequence[Technique]) -> list[Maker]:
     """The nets with batch norm; none of them reads text."""
     if any(technique.card.kind is Kind.TOKENS for technique in techniques):
@@ -149,14 +153,32 @@ def examples() -> list[Technique]:
     return [technique.example() for technique in discover().values()]
 
 
+def find_examples(*names: str) -> tuple[Technique, ...]:
+    """Some of the examples by name."""
+    return tuple(discover()[name].example() for name in names)
+
+
 def singles() -> list[tuple[Technique, ...]]:
     """Each technique alone, and none."""
     return [(), *((technique,) for technique in examples())]
 
 
+WITHOUT_MOMENTUM = frozenset({"adafactor"})
+
+
+def fitted(techniques: tuple[Technique, ...]) -> tuple[Technique, ...]:
+    """The examples with settings that suit each other: a schedule moves no momentum where the optimizer has none."""
+    if not any(technique.card.name in WITHOUT_MOMENTUM for technique in techniques):
+        return techniques
+    return tuple(
+        replace(technique, momentum=None) if isinstance(technique, OneCycle) else technique
+        for technique in techniques
+    )
+
+
 def legal_pairs() -> list[tuple[Technique, ...]]:
     """Every two techniques that composition does not refuse."""
-    return [pair for pair in itertools.combinations(examples(), 2) if is_legal(pair)]
+    return [fitted(pair) for pair in itertools.combinations(examples(), 2) if is_legal(pair)]
 
 
 def together() -> tuple[Technique, ...]:
@@ -165,7 +187,7 @@ def together() -> tuple[Technique, ...]:
     for technique in examples():
         if is_legal((*chosen, technique)):
             chosen = (*chosen, technique)
-    return chosen
+    return fitted(chosen)
 
 
 def singles_and_together() -> list[tuple[Technique, ...]]:
@@ -329,7 +351,7 @@ def _copied(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [_copied(value) for value in tree]
     if isinstance(tree, Tensor):
-        return tree.detach().clone()
+        return tree.detach().clone(memory_format=torch.contiguous_format)  # as a file holds it
     assert tree is None or isinstance(tree, (bool, int, float, str)), f"a checkpoint cannot hold {type(tree)}"
     return tree
 

@@ -109,3 +109,21 @@ def test_an_optimizer_must_be_given_once() -> None:
             by_argument = problems.Step(model, cls.example(), problem.loss)
             listed = problems.Step(model, None, problem.loss, [cls.example()])
             assert type(by_argument.optimizer) is type(listed.optimizer), name
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "techniques", "words"),
+    [
+        (None, ["ema"], "'ema' is no technique. Give objects"),
+        (None, [discover()["ema"]], r"holds the class EMA. Make it: EMA\(\)"),
+        (None, discover()["ema"](), "must be a list, found EMA"),
+        (None, "ema", "must be a list, found 'ema'"),
+        (discover()["sgd"], [], r"optimizer: is the class SGD. Make it: SGD\("),
+        (torch.optim.SGD, [], "optimizer: is the class SGD"),
+        ("adamw", [], "optimizer: 'adamw' is none"),
+    ],
+)
+def test_what_is_no_technique_is_refused_by_name(optimizer: object, techniques: object, words: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(SettingError, match=words):
+        problems.Step(model, optimizer, techniques=techniques)  # type: ignore[arg-type]

@@ -38,10 +38,11 @@ CASES = [variant for technique in problems.examples() for variant in variants(te
 def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro_batch: int | None) -> None:
     oracle = importlib.import_module(f"tests.oracles.{technique.card.name}")
     tolerance = getattr(oracle, "RELATIVE_TOLERANCE", TOLERANCE)
+    momentum = getattr(oracle, "MOMENTUM", 0.0)
     dtype = torch.float64 if tolerance == TOLERANCE else torch.float32
     problem = problems.main((technique,))
     windows = problem.windows(dtype, ROWS)
-    step = make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=0.0)
+    step = make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=momentum)
     start = added(step, problem.model(dtype)) if "start" in inspect.signature(oracle.train).parameters else {}
     losses = [step(window).loss for window in windows]
     settings = asdict(technique)

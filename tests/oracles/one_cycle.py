@@ -10,6 +10,9 @@ from torch import nn
 
 from tests.oracles.loop import LEARNING_RATE, Trained, Window, gradient_of, weights
 
+MOMENTUM = 0.9
+"""The optimizer's own; the schedule puts another in its place from the first update on."""
+
 
 def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:
     """`v ← m_n·v + g` and `w ← w − η·f_n·v`: momentum falls while the rate rises."""

@@ -147,6 +147,7 @@ def test_resume_takes_a_run_and_a_time(train):
         (["report", "nowhere"], "RunFolderError", "nowhere"),
         (["track", "replay", "nowhere"], "RunFolderError", "nowhere"),
         (["techniques", "emma"], "SettingError", "Did you mean 'ema'"),
+        (["techniques", "fin_tune"], "SettingError", "Did you mean 'fine_tune'"),
         (["schema", "-o", "none/schema.json"], "RunFolderError", "--output"),
     ],
 )
@@ -288,6 +289,8 @@ def test_every_technique_is_listed_and_described(capsys):
         example = yaml.safe_load(page.split("In a recipe:\n")[1])
         Path("example.yaml").write_text(RECIPE + yaml.safe_dump(example))
         assert name in [entry.card.name for entry in load_recipe("example.yaml").all_techniques()]
+    assert main(["techniques", "fp16"]) == 0
+    assert "Settings, from Python only:" in capsys.readouterr().out
     assert main(["techniques", "ema", "--json"]) == 0
     (card,) = last_line(capsys)["techniques"]
     assert card["settings"]["decay"] == {"type": "a number", "default": 0.999}

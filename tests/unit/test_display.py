@@ -264,3 +264,10 @@ def test_a_rate_that_is_not_known_yet_is_no_error():
     standing = Standing(run=RUN)
     standing.take(update(1, rate=0.0), now=0.0)
     assert "examples/s" in bar_line(standing, 120).plain
+
+
+def test_a_window_that_was_refused_is_no_part_of_the_smoothed_loss():
+    standing = Standing(run=RUN)
+    for window, loss, applied in ((1, 1e6, False), (2, 2.0, True), (3, 1e6, False), (4, 2.0, True)):
+        standing.take({**update(window, loss), "applied": applied}, now=float(window))
+    assert standing.loss == 2.0

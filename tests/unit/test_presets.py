@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from snugfit.api import train
+from snugfit.cli import main
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
 from snugfit.recipe.presets import DEFAULT, completed, presets
+from snugfit.recipe.source import Places, read_yaml
 from snugfit.recipe.write import recipe_hash
 from snugfit.techniques import find
 
@@ -36,6 +40,20 @@ def test_every_preset_makes_a_recipe_that_says_the_same_when_it_is_written_out(
     assert recipe_hash(again) == recipe_hash(made)
 
 
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_described_in_full(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["techniques", name]) == 0
+    page = capsys.readouterr().out
+    assert presets()[name].about in page and presets()[name].source in page
+    found = read_yaml(page.split("Stands for:\n")[1].split("In a recipe:")[0], "page", Places("page"))
+    assert set(found) == {"optimizer", "schedule", "techniques"}
+    for key in ("optimizer", "schedule"):
+        assert found[key] == getattr(presets()[name], key)
+    assert yaml.safe_load(page.split("In a recipe:\n")[1]) == {"preset": name}
+    assert main(["techniques", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["preset"]["about"] == presets()[name].about
+
+
 def test_a_recipe_without_one_has_the_default(tmp_path: Path) -> None:
     assert recipe(tmp_path).all_techniques() == recipe(tmp_path, f"preset: {DEFAULT}\n").all_techniques()
 
@@ -46,6 +64,11 @@ def test_what_the_recipe_gives_wins_and_the_rest_is_the_presets(tmp_path: Path) 
     assert made.optimizer.betas == (0.9, 0.98)
     other = recipe(tmp_path, "preset: hf_trainer\noptimizer: {sgd: {learning_rate: 0.1}}\n")
     assert other.optimizer.card.name == "sgd" and other.schedule.card.name == "linear"
+
+
+def test_a_list_of_techniques_takes_the_place_of_the_presets(tmp_path: Path) -> None:
+    made = recipe(tmp_path, "preset: fine_tune\ntechniques: [ema]\n")
+    assert [technique.card.name for technique in made.techniques] == ["ema"]
 
 
 def test_it_can_be_chosen_on_the_command_line(tmp_path: Path) -> None:

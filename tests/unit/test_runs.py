@@ -225,6 +225,11 @@ def test_the_plan_says_what_would_run(project: Path, tmp_path: Path) -> None:
     plan = plan_recipe(recipe(project, tmp_path))
     assert (plan["micro_batches"], plan["updates_per_epoch"], plan["total_updates"]) == (3, 6, 24)
     assert plan["weights_bytes"] == 4 * plan["parameters"]["total"]
+    assert [next(iter(entry)) for entry in plan["techniques"]][:2] == ["adamw", "linear"]
+    adapted = plan_recipe(recipe(project, tmp_path, "techniques=[lora]"))
+    assert 0 < adapted["parameters"]["trainable"] < plan["parameters"]["trainable"]
+    with pytest.raises(SettingError, match=r"lora\.targets"):
+        plan_recipe(recipe(project, tmp_path, "techniques=[{lora: {targets: [nothing_like_it]}}]"))
     assert not (tmp_path / "runs").exists()
 
 
@@ -238,6 +243,10 @@ def test_the_plan_says_what_would_run(project: Path, tmp_path: Path) -> None:
         ("techniques=[ema, ema]", PlanConflict, "twice"),
         ("data.max_length=400", SettingError, r"data\.max_length"),
         ("track={mlflow: true, uri: 'nothing://here'}", UserError, "nothing"),
+        ("techniques=[{lora: {targets: [nothing_like_it]}}]", SettingError, r"lora\.targets"),
+        ("techniques=[{freeze: {patterns: [heead]}}]", SettingError, r"freeze\.patterns"),
+        ("techniques=[cutmix]", UserError, "cutmix"),
+        ("techniques=[mixup]", UserError, "hidden_mixup"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_leaves_nothing_behind(
@@ -331,7 +340,7 @@ def test_a_run_without_adapters_has_no_folder_for_them(finished: Any) -> None:
     assert not (Path(finished.run_dir) / "best" / "adapter").exists()
 
 
-@pytest.mark.parametrize("adding", ["qk_norm", "embedding_norm", "embedding_norm, lora"])
+@pytest.mark.parametrize("adding", ["qk_norm", "embedding_norm"])
 def test_modules_that_a_technique_adds_are_in_the_model_that_is_loaded_again(
     project: Path, tmp_path: Path, adding: str
 ) -> None:

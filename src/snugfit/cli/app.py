@@ -195,15 +195,20 @@ def plan(recipe: _Recipe = None, overrides: _Overrides = None, as_json: _Json = 
 
 @app.command(epilog="Example: snugfit techniques ema")
 def techniques(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One technique, in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One technique or preset, in full.")
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """List what recipes can use, or describe one of them."""
     from snugfit.recipe import catalogue
 
-    cards = catalogue.cards(name)
+    preset = catalogue.preset_card(name) if name is not None else None
+    cards = catalogue.cards(name) if preset is None else []
     if as_json:
-        show({"techniques": cards}, as_json)
+        show({"techniques": cards} if preset is None else {"preset": preset}, as_json)
+    elif preset is not None:
+        print(catalogue.preset_page(preset))
     else:
         print(catalogue.listing(cards) if name is None else catalogue.page(cards[0]))
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.layers import is_conv1d
 from snugfit.core.names import find_modules, matches
 from snugfit.core.read import is_fake
 from snugfit.errors import MissingExtra, SettingError
@@ -148,9 +149,10 @@ def merged(model: nn.Module) -> nn.Module:
         SettingError: there are none.
     """
     plain = copy.deepcopy(model)
-    if not any(layer.merged for layer in adapted(plain).values()):
-        merge_(plain)
-    for name, layer in adapted(plain).items():
+    layers = _layers(plain)
+    if not any(layer.merged for layer in layers.values()):
+        _merge(layers)
+    for name, layer in layers.items():
         parent, _, last = name.rpartition(".")
         setattr(plain.get_submodule(parent), last, layer.get_base_layer())
     plain.__dict__.pop("peft_config", None)
@@ -167,9 +169,7 @@ def merge_(model: nn.Module) -> dict[str, Tensor]:
     if any(layer.merged for layer in layers.values()):
         raise SettingError("model: its adapters are merged already. Call unmerge_ before.")
     originals = {name: tensor.detach().clone() for name, tensor in _base_weights(layers)}
-    with torch.no_grad():
-        for layer in layers.values():
-            layer.merge()
+    _merge(layers)
     return originals
 
 
@@ -239,6 +239,12 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     return layers
 
 
+def _merge(layers: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        for layer in layers.values():
+            layer.merge()
+
+
 def _base_weights(layers: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     for name, layer in layers.items():
         for key, parameter in layer.get_base_layer().named_parameters():
@@ -249,9 +255,7 @@ def _is_plain_layer(module: nn.Module) -> bool:
     """A linear layer, transformers' Conv1D, or a convolution that is not over groups of channels."""
     if isinstance(module, _CONVOLUTIONS):
         return module.groups == 1
-    return isinstance(module, nn.Linear) or (
-        type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
-    )
+    return isinstance(module, nn.Linear) or is_conv1d(module)
 
 
 def _can_be_adapted(module: nn.Module) -> bool:

@@ -12,24 +12,35 @@ from snugfit.core.foreach import copy_
 
 
 class Averages:
-    """A copy of each parameter by its name, in float32 at least: what is averaged in half precision stands still."""
+    """A copy of each parameter that requires a gradient now, in float32 at least: in half precision an average stands still.
+
+    A parameter that is frozen already, such as the base beside adapters, is its own average and costs nothing; whoever
+    has it train later has it left out of the average.
+    """
 
     def __init__(self, model: nn.Module) -> None:
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._tensors = {
             name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
-            for name, p in model.named_parameters()
+            for name, p in self._parameters.items()
         }
 
+    def parameters(self) -> list[nn.Parameter]:
+        """What is averaged."""
+        return list(self._parameters.values())
+
     def tensors(self) -> list[Tensor]:
-        """The averages themselves, in the order of the model's parameters."""
+        """The averages themselves, in the order of `parameters`."""
         return list(self._tensors.values())
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self._tensors)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        for name, average in self._tensors.items():
-            average.copy_(state[name])
+        """Load; a parameter that was frozen when the state was saved was its own average."""
+        with torch.no_grad():
+            for name, average in self._tensors.items():
+                average.copy_(state.get(name, self._parameters[name]))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Batch norm's statistics under averaged weights: estimated anew, and kept beside the model's own."""
+"""Batch norm: where it is, and its statistics under averaged weights, estimated anew and kept beside the model's own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from snugfit.core.read import read
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a module needs the statistics of its batch, and so at least two examples."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 class NormStatistics:

@@ -1,11 +1,43 @@
-"""Which dimension of the logits holds the classes: the last (tokens), or torch's second (pixels)."""
+"""The scores of classes in a model's outputs, and which dimension holds the classes: the last (tokens), or torch's second (pixels)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
-from snugfit.core.losses import Loss, class_dim
+from snugfit.core.losses import InfoNCE, Loss, class_dim, couples_rows, logits_of, unwrapped
 from snugfit.errors import SettingError
+
+
+def refuse_embeddings(technique: str, loss: Loss | None) -> None:
+    """Refuse a loss that is of embeddings alone.
+
+    Raises:
+        SettingError: it is one of the built-in contrastive losses.
+    """
+    if isinstance(own := unwrapped(loss), InfoNCE):
+        name = "info_nce_symmetric" if own.symmetric else "info_nce"
+        raise SettingError(
+            f"{technique}: the loss {name} compares embeddings, and it needs scores of classes. Remove {technique}, or use a loss "
+            "of logits, such as cross_entropy."
+        )
+
+
+def class_scores(technique: str, outputs: Any, loss: Loss | None) -> Tensor:
+    """The logits of a model's outputs; where the loss compares rows, and may take embeddings, they have to be called so.
+
+    Raises:
+        SettingError: they are not.
+    """
+    named = "logits" in outputs if isinstance(outputs, Mapping) else hasattr(outputs, "logits")
+    if not named and loss is not None and couples_rows(loss):
+        raise SettingError(
+            f"{technique}: the loss compares rows, and the model's outputs do not say which are the logits, if any. Return them "
+            f"as an entry or attribute 'logits', or remove {technique}."
+        )
+    return logits_of(outputs)
 
 
 def find_class_dim(

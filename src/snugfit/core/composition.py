@@ -30,7 +30,37 @@ from snugfit.core.technique import (
     Stateful,
     Technique,
 )
-from snugfit.errors import PlanConflict
+from snugfit.errors import PlanConflict, SettingError
+
+
+def listed(optimizer: Any, techniques: Any) -> list[Technique]:
+    """All techniques of a step, the optimizer first where it is one.
+
+    Raises:
+        SettingError: something else is among them.
+    """
+    if isinstance(optimizer, type):
+        raise SettingError(
+            f"optimizer: is the class {optimizer.__name__}. Make it: {optimizer.__name__}(...)"
+        )
+    if not isinstance(optimizer, (torch.optim.Optimizer, Technique, type(None))):
+        raise SettingError(
+            f"optimizer: {optimizer!r} is none. Give a torch optimizer, or a technique such as AdamW()."
+        )
+    if isinstance(techniques, (str, Technique)) or not isinstance(techniques, Sequence):
+        raise SettingError(
+            f"techniques: must be a list, found {techniques!r}. Write [EMA(decay=0.999)], or [] for none."
+        )
+    for technique in techniques:
+        if isinstance(technique, type) and issubclass(technique, Technique):
+            raise SettingError(
+                f"techniques: holds the class {technique.__name__}. Make it: {technique.__name__}()"
+            )
+        if not isinstance(technique, Technique):
+            raise SettingError(
+                f"techniques: {technique!r} is no technique. Give objects, such as EMA(decay=0.999)."
+            )
+    return [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
 
 
 def check(techniques: Sequence[Technique]) -> None:
@@ -111,6 +141,7 @@ class Composition:
     _begins: tuple[_Named, ...]
     _batches: tuple[_Named, ...]
     _forwards: tuple[_Named, ...]
+    _modules: tuple[_Named, ...]
     _accepts: tuple[_Named, ...]
     _adjusts: tuple[_Named, ...]
     _updateds: tuple[_Named, ...]
@@ -140,13 +171,16 @@ class Composition:
         return window
 
     def forward(self, batch: Batch) -> AbstractContextManager[Any]:
-        """The contexts around forward and loss of `batch`."""
-        if not self._forwards:
-            return _NOTHING
-        with ExitStack() as stack:  # leaves those entered if a later one fails
-            for _, forward in self._forwards:
-                stack.enter_context(forward(batch))
-            return stack.pop_all()
+        """The contexts around forward and loss of `batch`, where no backward follows."""
+        return _entered((*self._modules, *self._forwards), batch)
+
+    def modules(self, batch: Batch) -> AbstractContextManager[Any]:
+        """The contexts around forward, loss and backward of `batch`."""
+        return _entered(self._modules, batch)
+
+    def within(self, batch: Batch) -> AbstractContextManager[Any]:
+        """The contexts inside of `modules`, around forward and loss alone."""
+        return _entered(self._forwards, batch)
 
     def accept(self, loss: float) -> str | None:
         """The first reason to refuse the update, or None."""
@@ -199,6 +233,15 @@ _NOTHING = nullcontext()
 _Named = tuple[str, Callable[..., Any]]
 
 
+def _entered(contexts: tuple[_Named, ...], batch: Batch) -> AbstractContextManager[Any]:
+    if not contexts:
+        return _NOTHING
+    with ExitStack() as stack:  # leaves those entered if a later one fails
+        for _, context in contexts:
+            stack.enter_context(context(batch))
+        return stack.pop_all()
+
+
 def _moment(progress: Progress, seed: int, seam: str, name: str) -> Moment:
     return Moment(progress.updates, progress.windows, derive_seed(seed, seam, name, progress.windows))
 
@@ -247,6 +290,7 @@ def compose(
         _begins=chain("begin"),
         _batches=chain("batch"),
         _forwards=chain("forward"),
+        _modules=chain("modules"),
         _accepts=chain("accept"),
         _adjusts=chain("adjust"),
         _updateds=chain("updated"),

@@ -32,9 +32,10 @@ def frozen_norms(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
 class Switches:
     """Switches parameters off and on again, and the statistics of normalisation layers with them.
 
+    What it finds switched off, by `requires_grad` or by eval mode, is somebody else's and stays so.
+
     Args:
-        frozen: names of all the parameters that will ever be switched off. Those that do not require a gradient are
-            somebody else's, and left alone.
+        frozen: names of all the parameters that will ever be switched off.
         norms: whether frozen normalisation layers are put in eval mode, so that their statistics stay.
     """
 
@@ -42,6 +43,7 @@ class Switches:
         self._model = model
         self._parameters = [(n, p) for n, p in model.named_parameters() if n in frozen and p.requires_grad]
         self._norms = frozen_norms(model, frozen) if norms else []
+        self._in_eval: set[nn.Module] = set()
 
     def freeze(self, frozen: Collection[str]) -> None:
         """These do not train from now on, all others do."""
@@ -49,4 +51,9 @@ class Switches:
             parameter.requires_grad_(name not in frozen)
         still = {id(norm) for norm in frozen_norms(self._model, frozen)} if self._norms else set()
         for norm in self._norms:
-            norm.training = id(norm) not in still
+            if id(norm) not in still:
+                norm.training = norm.training or norm in self._in_eval
+                self._in_eval.discard(norm)
+            elif norm.training:
+                norm.training = False
+                self._in_eval.add(norm)

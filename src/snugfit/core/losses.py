@@ -13,6 +13,7 @@ from torch import Tensor
 
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
+from snugfit.core.pairs import pair_of
 from snugfit.errors import DataError, SettingError, nearest
 
 
@@ -163,7 +164,7 @@ class InfoNCE:
             raise SettingError(f"info_nce.temperature: must be positive, found {self.temperature!r}.")
 
     def __call__(self, outputs: Any, data: Any) -> LossTerms:
-        query, key = _pair_of(outputs)
+        query, key = pair_of(outputs)
         own = torch.arange(query.shape[0], device=query.device)
         with torch.autocast(query.device.type, enabled=False):  # bf16 cosines have two digits
             query, key = (F.normalize(side.to(_wide(side.dtype)), dim=1) for side in (query, key))
@@ -195,9 +196,14 @@ class TorchLoss:
 
 def couples_rows(loss: Loss) -> bool:
     """Whether a row's loss depends on the other rows: the attribute `couples_rows` of the loss says so."""
+    return bool(getattr(unwrapped(loss), "couples_rows", False))
+
+
+def unwrapped(loss: Loss | None) -> Loss | None:
+    """The loss inside of `functools.partial`."""
     while isinstance(loss, functools.partial):
         loss = loss.func
-    return bool(getattr(loss, "couples_rows", False))
+    return loss
 
 
 def class_dim(loss: Loss | None) -> int | None:
@@ -226,6 +232,11 @@ def find_loss(loss: str | Loss) -> Loss:
                 "Snugfit divides once over the whole window, so that micro-batches do not matter."
             )
         return TorchLoss(loss)
+    if getattr(loss, "__module__", None) == "torch.nn.functional":
+        raise SettingError(
+            "loss: a function of torch.nn.functional takes logits and labels, and Snugfit gives (outputs, data). Give the module "
+            "with reduction='none', such as torch.nn.CrossEntropyLoss(reduction='none'), or the name of a built-in loss."
+        )
     return loss
 
 
@@ -242,25 +253,6 @@ def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> Lo
     if module.weight is not None:  # torch has multiplied by it, and divides by the sum of the labels' weights
         weights = weights * module.weight.to(weights.dtype)[labels.masked_fill(~counted, 0)]
     return LossTerms(values / torch.where(weights > 0, weights, 1.0), weights)
-
-
-def _pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
-    if isinstance(outputs, Mapping):
-        pair = (outputs.get("query"), outputs.get("key"))
-    elif isinstance(outputs, Tensor) and outputs.ndim == 3 and outputs.shape[1] == 2:
-        pair = (outputs[:, 0], outputs[:, 1])
-    elif isinstance(outputs, (tuple, list)) and not hasattr(outputs, "query"):
-        pair = tuple(outputs[:2])
-    else:
-        pair = (getattr(outputs, "query", None), getattr(outputs, "key", None))
-    match pair:
-        case (Tensor(ndim=2) as query, Tensor(ndim=2) as key) if query.shape == key.shape:
-            return query, key
-    found = [tuple(side.shape) if isinstance(side, Tensor) else type(side).__name__ for side in pair]
-    raise SettingError(
-        f"loss: info_nce needs two embeddings a row, and found {found} in {type(outputs).__name__}. Return 'query' and "
-        "'key' of shape (rows, width), a tuple that begins with both, or one tensor of shape (rows, 2, width)."
-    )
 
 
 def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
@@ -287,9 +279,13 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
     counted = labels != IGNORE_INDEX
     # a NaN in an ignored position would come back through log_softmax's backward
     safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0)
-    values = F.cross_entropy(
-        safe.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
-    ).view(labels.shape)
+    flat = (safe.flatten(0, -2), labels.flatten())
+    try:
+        values = F.cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="none").view(labels.shape)
+    except IndexError as error:  # on a device it is an assertion of the kernel, which nobody can catch
+        raise DataError(
+            f"loss: {error} The model gives {logits.shape[-1]} scores, so labels go from 0 to {logits.shape[-1] - 1}."
+        ) from error
     return LossTerms(values, counted.to(_wide(values.dtype)))
 
 

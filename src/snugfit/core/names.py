@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -11,6 +11,8 @@ from snugfit.errors import SettingError, nearest
 
 HEADS = ("classifier", "score", "lm_head", "head", "heads", "fc")
 """What transformers, torchvision and timm call the last layer of a model."""
+
+_SHOWN = 8
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -22,17 +24,39 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
-def find_modules(model: nn.Module, patterns: Sequence[str], setting: str) -> list[str]:
-    """Names of the modules that match one of the patterns, in the model's order.
+def find_modules(
+    model: nn.Module, patterns: Sequence[str], setting: str, kind: type[nn.Module] = nn.Module
+) -> list[str]:
+    """Names of the modules of this kind that match one of the patterns, in the model's order.
 
     Raises:
         SettingError: a pattern matches none; the nearest names are given.
     """
-    names = [name for name, _ in model.named_modules() if name]
+    require_list(patterns, setting)
+    names = [name for name, module in model.named_modules() if name and isinstance(module, kind)]
     for pattern in patterns:
         if not any(matches(name, pattern) for name in names):
-            raise _matches_nothing(pattern, names, setting, "module")
+            known = () if kind is nn.Module else dict.fromkeys(map(_end, names))
+            what = "module" if kind is nn.Module else kind.__name__
+            raise SettingError(
+                f"{setting}: '{pattern}' matches no {what} of the model. {nearest_names(pattern, names, known)}"
+            )
     return [name for name in names if any(matches(name, pattern) for pattern in patterns)]
+
+
+def find_module(model: nn.Module, pattern: str, setting: str, kind: type[nn.Module] = nn.Module) -> nn.Module:
+    """The one module of this kind that matches the pattern; a whole name is of no other.
+
+    Raises:
+        SettingError: there is none, or several.
+    """
+    found = find_modules(model, [pattern], setting, kind)
+    if len(found) > 1 and pattern not in found:
+        raise SettingError(
+            f"{setting}: '{pattern}' matches {len(found)} modules, such as '{found[0]}' and '{found[1]}', and one is meant. Give "
+            "more of its name."
+        )
+    return model.get_submodule(pattern if pattern in found else found[0])
 
 
 def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> list[str]:
@@ -43,6 +67,7 @@ def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> 
     Raises:
         SettingError: a pattern matches none; the nearest names are given.
     """
+    require_list(patterns, setting)
     first: dict[int, str] = {}
     places: dict[str, None] = {}
     used: set[str] = set()
@@ -57,7 +82,8 @@ def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> 
                     found[own] = None
     for pattern in patterns:
         if pattern not in used:
-            raise _matches_nothing(pattern, list(places), setting, "module or parameter")
+            hint = nearest_names(pattern, list(places))
+            raise SettingError(f"{setting}: '{pattern}' matches no module or parameter of the model. {hint}")
     return list(found)
 
 
@@ -88,9 +114,34 @@ def around(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def _matches_nothing(pattern: str, names: Sequence[str], setting: str, kind: str) -> SettingError:
-    ends = dict.fromkeys(name.rpartition(".")[2] for name in names)
-    hint = nearest(pattern.strip("*."), [*ends, *names])
-    if hint.startswith("Known"):  # all the full names would be a page
-        hint = nearest(pattern, ends)
-    return SettingError(f"{setting}: '{pattern}' matches no {kind} of the model. {hint}")
+def require_list(patterns: Sequence[str], setting: str) -> None:
+    """Refuse a string, whose letters would each be a pattern.
+
+    Raises:
+        SettingError: it is one.
+    """
+    if isinstance(patterns, str):
+        raise SettingError(
+            f"{setting}: must be a list of patterns, found '{patterns}'. Write ['{patterns}']."
+        )
+
+
+def nearest_names(pattern: str, names: Sequence[str], known: Iterable[str] = ()) -> str:
+    """A hint for a pattern without a match: the nearest name or end of one, else what is known, or the outermost modules.
+
+    >>> nearest_names("encoder.layr.*", ["encoder", "encoder.layer", "head"])
+    "Did you mean 'encoder.layer'?"
+    >>> nearest_names("zzz", ["encoder", "encoder.layer", "head"])
+    'The model has: encoder, head.'
+    """
+    hint = nearest(pattern.strip("*."), dict.fromkeys([*map(_end, names), *names]))
+    if hint.startswith("Did you mean"):
+        return hint
+    shown = list(known) or list(
+        dict.fromkeys(name.partition(".")[0] for name in names)
+    )  # all would be a page
+    return f"The model has: {', '.join(shown[:_SHOWN]) or 'none'}{', …' if len(shown) > _SHOWN else ''}."
+
+
+def _end(name: str) -> str:
+    return name.rpartition(".")[2]

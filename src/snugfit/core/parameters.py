@@ -24,8 +24,14 @@ def takes_decay(parameter: nn.Parameter) -> bool:
     return parameter.ndim >= 2 and parameter.numel() > max(parameter.shape)
 
 
+def momentum_of(group: ParameterGroup) -> float | None:
+    """The momentum of a parameter group, which Adam and its kin keep as the first of `betas`; None where it has none."""
+    momentum: float | None = group["betas"][0] if "betas" in group else group.get("momentum")
+    return momentum
+
+
 def set_momentum(group: ParameterGroup, momentum: float) -> None:
-    """Set the momentum of a parameter group, which Adam and its kin keep as the first of `betas`.
+    """Set what `momentum_of` gives.
 
     Raises:
         SettingError: its optimizer has none.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from snugfit.core.names import around, matches
+from snugfit.core.names import around, matches, nearest_names, require_list
 from snugfit.core.parameters import ParameterGroup
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import SettingError
 
 
 def is_within(name: str, pattern: str) -> bool:
@@ -30,6 +30,7 @@ def matching(
     Raises:
         SettingError: a pattern is the first one of no parameter; gives the nearest names, or the earlier pattern.
     """
+    require_list(patterns, setting)
     names = [name for group in groups for name, _ in group["params"]]
     found = {
         name: next((pattern for pattern in patterns if is_within(name, pattern)), None) for name in names
@@ -43,14 +44,6 @@ def matching(
                 f"{setting}: all parameters of '{pattern}' match '{earlier}' before it, and the first match counts. Put "
                 f"'{pattern}' first, or remove it."
             )
-        raise SettingError(f"{setting}: '{pattern}' matches no parameter. {_nearest(pattern, names)}")
+        places = list(dict.fromkeys(place for name in names for place in around(name)))
+        raise SettingError(f"{setting}: '{pattern}' matches no parameter. {nearest_names(pattern, places)}")
     return lambda name, parameter: found[name]
-
-
-def _nearest(pattern: str, names: Sequence[str]) -> str:
-    places = list(dict.fromkeys(place for name in names for place in around(name)))
-    hint = nearest(pattern.strip("*."), places)
-    if hint.startswith("Did you mean"):
-        return hint
-    outermost = list(dict.fromkeys(name.partition(".")[0] for name in names))  # all names would be a page
-    return f"The model has: {', '.join(outermost)}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from snugfit.core.technique import Context, Rate, Seams, Technique
 from snugfit.errors import SettingError
@@ -70,9 +71,37 @@ class Schedule(Technique):
         """Whether the optimizer's learning rate has no meaning without it, because the highest factor is not 1."""
         return False
 
+    def moves_momentum(self) -> bool:
+        """Whether it sets the momentum in any update; in the others the momentum is the optimizer's own."""
+        return False
+
+    def check(self, total_updates: int) -> None:
+        """Refuse what cannot be over a run of that many updates.
+
+        Raises:
+            SettingError: names the setting.
+        """
+
     def seams(self, context: Context) -> Seams:
         total = known_total(self.card.name, context, self.needs_total())
-        return Seams(schedule=lambda updates, group: self.rate(updates, total))
+        if context.total_updates is not None:
+            self.check(total)
+        return Seams(schedule=Rates(lambda group: self, total))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The seam that schedules fill: each parameter group has one of them, over the whole run."""
+
+    schedule_of: Callable[[Mapping[str, Any]], Schedule]
+    total_updates: int
+
+    def __call__(self, updates: int, group: Mapping[str, Any]) -> Rate:
+        return self.schedule_of(group).rate(updates, self.total_updates)
+
+    def moves_momentum(self, group: Mapping[str, Any]) -> bool:
+        """Whether the group's momentum is set in any update."""
+        return self.schedule_of(group).moves_momentum()
 
 
 @dataclass(frozen=True)
@@ -91,6 +120,12 @@ class WarmedUp(Schedule):
     def decay(self, done: float) -> float:
         """The factor when the part `done` of the run after warm-up is behind, in [0, 1]."""
         raise NotImplementedError
+
+    def check(self, total_updates: int) -> None:
+        warmup = number_of_updates(self.warmup, total_updates)
+        self.warn_beyond(
+            "warmup", warmup, total_updates, "the whole learning rate is never reached, or never kept"
+        )
 
     def factor(self, updates: int, total_updates: int) -> float:
         warmup = number_of_updates(self.warmup, total_updates)

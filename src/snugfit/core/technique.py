@@ -8,6 +8,7 @@ must survive a stop is the `state` of its seams.
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
@@ -22,7 +23,7 @@ from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, SnugfitWarning
 
 
 class Stage(enum.IntEnum):
@@ -218,6 +219,8 @@ class Seams:
     - `batch`: transforms the whole window before it is split; in sequence.
     - `loss`: wraps the loss; nested.
     - `forward`: a context around forward and loss of a micro-batch, and of a batch to be scored; nested.
+    - `modules`: likewise, and around backward too, where a block that was not kept is computed again: for what changes
+      how modules run; nested, outside of `forward`.
     - `gradients`: wraps the computation of the gradients; nested.
     - `accept`: a reason to refuse the update (`RollBack`: and to go back), from the window's loss; asked only when all is
       finite.
@@ -237,6 +240,7 @@ class Seams:
     batch: Callable[[Batch, Moment], Batch] | None = None
     loss: Callable[[BatchLoss], BatchLoss] | None = None
     forward: Callable[[Batch], AbstractContextManager[Any]] | None = None
+    modules: Callable[[Batch], AbstractContextManager[Any]] | None = None
     gradients: Callable[[GradientsOf], GradientsOf] | None = None
     accept: Callable[[float], str | None] | None = None
     adjust: Callable[[Sequence[nn.Parameter], Moment], Mapping[str, Tensor]] | None = None
@@ -280,6 +284,15 @@ class Technique:
     def example(cls) -> Self:
         """Settings under which the laws are tested: strong enough to matter on a tiny model."""
         return cls()
+
+    def warn_beyond(self, setting: str, updates: float, total_updates: int | None, so: str) -> None:
+        """Warn of what lies behind the end of the run; no error, since a run may be cut short to try it out."""
+        if total_updates is not None and updates >= total_updates:
+            warnings.warn(
+                f"{self.card.name}.{setting}: comes to {updates:g} updates, and the run has {total_updates}: {so}.",
+                SnugfitWarning,
+                stacklevel=3,
+            )
 
     def require(self, setting: str, holds: bool, wanted: str) -> None:
         """Refuse an impossible setting.

@@ -100,8 +100,8 @@ def load_predictor(folder: str | os.PathLike[str], device: str = "auto") -> Pred
     model, meta, tokenizer = load_bundle(Path(folder), extend=extended)
     if meta.get("task") != CLASSIFICATION or tokenizer is None:
         raise ModelError(
-            f"{folder}: holds a model for the task '{meta.get('task')}'. Rows can be predicted by {CLASSIFICATION} models; "
-            "load this one in Python with snugfit.models.bundle.load_bundle."
+            f"{folder}: holds a model for the task '{meta.get('task')}', and evaluate and predict take {CLASSIFICATION} models "
+            "with their tokenizer. Load this one in Python with snugfit.models.bundle.load_bundle."
         )
     chosen = torch.device(find_device(device))
     return Predictor(model.to(chosen), meta, tokenizer, chosen)

@@ -35,9 +35,11 @@ class Standing:
         pace = 1.0 / (metrics["examples_per_second"] or math.inf)
         if self.first_time is None:
             self.first_time, self.first_window = now, self.window
-            self.loss, self.seconds_per_example = loss, pace
-            return
-        self.seconds_per_example += (pace - self.seconds_per_example) * _SMOOTHING
+            self.seconds_per_example = pace
+        else:
+            self.seconds_per_example += (pace - self.seconds_per_example) * _SMOOTHING
+        if not event.get("applied", True):
+            return  # a window that was refused is no part of what was learned
         step = (loss - self.loss) * _SMOOTHING
         if math.isfinite(step):
             self.loss += step

@@ -22,14 +22,14 @@ def cards(name: str | None = None) -> list[Card]:
     """The cards of all techniques, or of one, as plain values.
 
     Raises:
-        SettingError: there is no technique of that name.
+        SettingError: there is no technique of that name; the nearest one or preset is given.
     """
     from snugfit.core.composition import exclusion
     from snugfit.techniques import discover
 
     known = discover()
     if name is not None and name not in known:
-        raise SettingError(f"techniques: there is no '{name}'. {nearest(name, known)}")
+        raise SettingError(f"techniques: there is no '{name}'. {nearest(name, [*known, *presets()])}")
     measured = measured_costs()["techniques"]
     found: list[Card] = []
     for technique in known.values() if name is None else [known[name]]:
@@ -78,7 +78,7 @@ def listing(found: Sequence[Card]) -> str:
         lines.append("")
     lines.append("preset:")
     lines += [f"  {name:<{width}}  {preset.about}" for name, preset in presets().items()]
-    return "\n".join([*lines, "", "One technique with its settings: snugfit techniques NAME"])
+    return "\n".join([*lines, "", "One of them with its settings: snugfit techniques NAME"])
 
 
 def page(card: Card) -> str:
@@ -97,7 +97,8 @@ def page(card: Card) -> str:
     lines += [f"  {label:<9} {text}" for label, text in rows if text]
     settings = card["settings"]
     if settings:
-        lines += ["", "Settings:"]
+        from_python = card["key"] == "plan.numerics"  # which takes a name alone
+        lines += ["", "Settings, from Python only:" if from_python else "Settings:"]
         width = max(len(name) for name in settings)
         for name, setting in settings.items():
             default = (
@@ -105,6 +106,19 @@ def page(card: Card) -> str:
             )
             lines.append(f"  {name:<{width}}  {setting['type']}{default}")
     return "\n".join([*lines, "", "In a recipe:", f"  {_example(card)}"])
+
+
+def preset_card(name: str) -> Card | None:
+    """What a preset holds, as plain values; None if there is none of that name."""
+    preset = presets().get(name)
+    return None if preset is None else {"name": name, **dataclasses.asdict(preset)}
+
+
+def preset_page(card: Card) -> str:
+    """One preset in full: what stands where a recipe says nothing."""
+    lines = [f"{card['name']}: {card['about']}", "", f"  source    {card['source']}", "", "Stands for:"]
+    lines += [f"  {key}: {_flow(card[key])}" for key in ("optimizer", "schedule", "techniques")]
+    return "\n".join([*lines, "", "In a recipe:", f"  preset: {card['name']}"])
 
 
 def measured_costs() -> Mapping[str, Any]:

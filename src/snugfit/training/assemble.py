@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from snugfit.core.batch import split
+from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.composition import check
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
-from snugfit.errors import DataError, SettingError
+from snugfit.errors import DataError, SettingError, SnugfitWarning
 from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
@@ -69,17 +71,11 @@ def assemble(
         order = Order(len(dataset), batch, job.seed, shuffle)
         return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin)
 
-    step = Step(
-        material.model.to(plan.device),
-        optimizer,
-        material.loss,
-        techniques,
-        micro_batch=plan.micro_batch,
-        total_updates=job.total_windows(examples),
-        seed=job.seed,
-        forward=material.forward,
-        nominal=float(job.global_batch),
-    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SnugfitWarning)
+        step = make_step(job, plan, material, optimizer, techniques)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        emit("warning", message=message)
     validation = material.validation
     evaluate_batch = job.evaluate_batch or job.global_batch
     return Training(
@@ -95,6 +91,34 @@ def assemble(
         save_best=save_best,
         identity=identity or {},
     )
+
+
+def make_step(
+    job: Job,
+    plan: Plan,
+    material: Material,
+    optimizer: torch.optim.Optimizer | Technique | None,
+    techniques: Sequence[Technique],
+) -> Step:
+    """The step of a run, before anything is trained.
+
+    Raises:
+        PlanConflict: techniques exclude each other.
+        SettingError: a setting is impossible, or does not suit the model.
+    """
+    step = Step(
+        material.model.to(plan.device),
+        optimizer,
+        material.loss,
+        techniques,
+        micro_batch=plan.micro_batch,
+        total_updates=job.total_windows(len(material.train)),
+        seed=job.seed,
+        forward=material.forward,
+        nominal=float(job.global_batch),
+    )
+    step.seams.begin(step.model, step.progress, job.seed)  # what is frozen at first is not counted as trained
+    return step
 
 
 def check_settings(
@@ -152,7 +176,7 @@ def check_dataset(setting: str, dataset: Any) -> None:
 
 def _check_batch_norm(model: nn.Module, job: Job, plan: Plan, examples: int) -> None:
     """Refuse a run that would come to a batch of one example, of which batch norm has no statistics."""
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+    if not has_batch_norm(model):
         return
     last = examples % job.global_batch or job.global_batch
     for rows in (min(job.global_batch, examples), last):

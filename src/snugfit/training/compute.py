@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class WindowCompute:
         step = self.step
         for parameter in step.parameters:
             parameter.grad = None
-        parts = split(self.batch.rows, step.micro_batch, self.batch.group)
+        parts = self._split()
         factor = _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
         alone = len(parts) == 1 and step.strategy.world_size == 1
@@ -51,8 +52,9 @@ class WindowCompute:
         weights: list[Tensor | float] = []
         with step.one_pass():
             for number, part in self._micro_batches(parts):
-                with step.strategy.accumulate(step.model, last=number == len(parts) - 1):
-                    with step.seams.forward(part):
+                last = number == len(parts) - 1
+                with step.strategy.accumulate(step.model, last), step.seams.modules(part):
+                    with step.seams.within(part):
                         terms = self.loss(step.forward(part), part)
                     weights.append(terms.weight())
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
@@ -65,9 +67,7 @@ class WindowCompute:
         """The model's outputs of all rows, without gradient; tensors joined along the rows."""
         found = []
         with torch.no_grad(), self.step.one_pass():
-            for _, part in self._micro_batches(
-                split(self.batch.rows, self.step.micro_batch, self.batch.group)
-            ):
+            for _, part in self._micro_batches(self._split()):
                 with self.step.seams.forward(part):
                     found.append(self.step.forward(part))
         try:
@@ -92,9 +92,7 @@ class WindowCompute:
                 return self.loss_of(self.outputs()).by_row()
         values, weights = [], []
         with torch.no_grad(), self.step.one_pass():
-            for _, part in self._micro_batches(
-                split(self.batch.rows, self.step.micro_batch, self.batch.group)
-            ):
+            for _, part in self._micro_batches(self._split()):
                 with self.step.seams.forward(part):
                     row_terms = self.loss(self.step.forward(part), part).by_row()
                 values.append(row_terms.values)
@@ -115,15 +113,26 @@ class WindowCompute:
                 f"multiple of {self.batch.group}."
             )
         first = self.step.at_first_pass
-        for start in range(0, self.batch.rows, rows):
+        count = self.batch.rows
+        # batch norm has no statistics of a single row that is left over: it joins the group before it
+        alone = 1 if self.step.has_batch_norm else 0
+        ends = [*(end for end in range(rows, count, rows) if count - end > alone), count]
+        for start, end in itertools.pairwise([0, *ends]):
             if first:
                 self.step.begin_passes()
-            neighbours = range(start, min(start + rows, self.batch.rows))
+            neighbours = range(start, end)
             yield replace(self, batch=self.batch.select(neighbours), part=(*self.part, start))
 
     def replace(self, loss: BatchLoss, **extras: Any) -> WindowCompute:
         """The same rows under another loss, with further tensors travelling along."""
         return replace(self, loss=loss, batch=self.batch.with_extras(**extras))
+
+    def _split(self) -> list[range]:
+        """The micro-batches; rows that were selected are not cut so that batch norm gets a single one."""
+        parts = split(self.batch.rows, self.step.micro_batch, self.batch.group)
+        if self.step.has_batch_norm and len(parts) > 1 and min(map(len, parts)) == 1:
+            return split(self.batch.rows, -(-self.batch.rows // (len(parts) - 1)), self.batch.group)
+        return parts
 
     def _micro_batches(self, parts: list[range]) -> Iterator[tuple[int, Batch]]:
         """The parts of the window; layers draw the same numbers each time one of them comes by."""

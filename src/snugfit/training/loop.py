@@ -127,7 +127,7 @@ class Training:
             return
         with closing(whole(self.validation)) as windows:
             metrics = evaluate(Scored.of(self.step), windows, self.metrics)
-        seams.evaluated(metrics)
+        self.step.evaluated(metrics)
         before = self._best()
         best = self.watch.observe(
             progress.updates,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from snugfit.core.composition import Composition
-from snugfit.core.parameters import parameter_groups, set_momentum
+from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum
+from snugfit.core.schedule import Rates
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 
@@ -24,17 +26,49 @@ def make_optimizer(
     Args:
         added: parameters by name that techniques added to the model.
     Raises:
-        SettingError: none is given, or two, or one that does not hold what is to be trained.
+        SettingError: none is given, or two, or one that does not hold what is to be trained, or that has no momentum
+            where the schedule moves it in any update.
     """
-    optimizer = (
-        _checked(given, seams, model, added)
-        if isinstance(given, torch.optim.Optimizer)
-        else _made(seams, model)
-    )
-    for group in optimizer.param_groups:
-        group.setdefault("initial_lr", group["lr"] * group.get("lr_factor", 1.0))
-        group["lr"] = group["initial_lr"]
+    if isinstance(given, torch.optim.Optimizer):
+        optimizer = _checked(given, seams, model, added)
+        for group in optimizer.param_groups:  # its rate stays: somebody's own scheduler may have set it
+            group.setdefault("initial_lr", group["lr"])
+    else:
+        optimizer = _made(seams, model)
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"] = group["lr"] * group.get("lr_factor", 1.0)
+    if isinstance(seams.schedule, Rates):
+        for group in filter(seams.schedule.moves_momentum, optimizer.param_groups):
+            if "initial_momentum" not in group:
+                group["initial_momentum"] = _momentum_to_move(group)
     return optimizer
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a state, each tensor laid out in memory like its parameter.
+
+    Torch's fused kernels walk through parameter and moment side by side, whatever their strides; a moment that was saved
+    contiguous would be paired with the wrong elements of a parameter that is not.
+
+    Raises:
+        SettingError: the state is of another optimizer.
+    """
+    try:
+        optimizer.load_state_dict(state)
+    except ValueError as error:
+        raise SettingError(f"optimizer: the state is of another one: {error}.") from error
+    for parameter, kept in optimizer.state.items():
+        optimizer.state[parameter] = _laid_out_like(parameter, kept)
+
+
+def _laid_out_like(parameter: torch.Tensor, kept: Any) -> Any:
+    if isinstance(kept, dict):
+        return {name: _laid_out_like(parameter, value) for name, value in kept.items()}
+    if not isinstance(kept, torch.Tensor) or kept.shape != parameter.shape:
+        return kept
+    if kept.stride() == parameter.stride():
+        return kept
+    return torch.empty_like(parameter, dtype=kept.dtype).copy_(kept)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int) -> None:
@@ -44,8 +78,9 @@ def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int
     for group in optimizer.param_groups:
         rate = seams.schedule(updates, group)
         group["lr"] = group["initial_lr"] * rate.factor
-        if rate.momentum is not None:
-            set_momentum(group, rate.momentum)
+        momentum = group.get("initial_momentum") if rate.momentum is None else rate.momentum
+        if momentum is not None:
+            set_momentum(group, momentum)
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, dict[str, float]]:
@@ -56,6 +91,16 @@ def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, dict[str, f
         return rates[0], {}
     names = [group.get("name", f"group {place}") for place, group in enumerate(groups)]
     return max(rates), dict(zip(names, rates, strict=True))
+
+
+def _momentum_to_move(group: dict[str, Any]) -> float:
+    momentum = momentum_of(group)
+    if not momentum:
+        raise SettingError(
+            f"schedule: moves the momentum, and the optimizer has {'none' if momentum is None else 'one of 0, which is none'}. "
+            "Give the optimizer a momentum, choose another of the two, or let the schedule leave it alone (momentum: null)."
+        )
+    return momentum
 
 
 def _made(seams: Composition, model: nn.Module) -> torch.optim.Optimizer:

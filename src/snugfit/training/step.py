@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch, inputs_of, split
+from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
-from snugfit.core.composition import check, compose, prepare
+from snugfit.core.composition import check, compose, listed, prepare
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
@@ -19,7 +20,7 @@ from snugfit.core.technique import Compute, Context, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training.compute import WindowCompute
-from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.training.optimizer import learning_rates, load_optimizer, make_optimizer, set_rates
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -79,8 +80,7 @@ class Step:
     ) -> None:
         if micro_batch is not None and micro_batch < 1:
             raise SettingError(f"micro_batch: must be at least 1, found {micro_batch}.")
-        if isinstance(optimizer, Technique):
-            techniques = [optimizer, *techniques]
+        techniques = listed(optimizer, techniques)
         check(techniques)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
@@ -100,6 +100,7 @@ class Step:
         self._forward = forward
         self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
         self._passes = 0
+        self.has_batch_norm = has_batch_norm(model)
         found = find_loss(loss)
         self.couples_rows = couples_rows(found)
         self.user_loss = over_batches(found)
@@ -160,6 +161,10 @@ class Step:
         """Within, the model has the weights that techniques keep for evaluation, such as an average; else its own."""
         return self.seams.weights(self.model)
 
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """After scoring: tell techniques that follow the evaluations, such as a plateau schedule, what was found."""
+        self.seams.evaluated(metrics)
+
     def settle(self, windows: Callable[[], Iterable[Any]]) -> None:
         """Before scoring: let techniques bring what an average cannot hold, such as batch norm's statistics, in line with
         the averaged weights. Training goes on as if this had not been.
@@ -186,6 +191,7 @@ class Step:
 
         if not self.model.training:
             self.model.train()
+        self.seams.begin(self.model, self.progress, self.seed)
         kept = nullcontext() if self._buffers is None else self._buffers.kept()
         with preserved_randomness(self.device), kept, self.averaged():
             self.seams.settle(self.model, passes)
@@ -228,10 +234,7 @@ class Step:
             raise SettingError(
                 f"techniques: the state has {sorted(state['techniques'])}, the step {sorted(self.seams.states)}."
             )
-        try:
-            self.optimizer.load_state_dict(state["optimizer"])
-        except ValueError as error:
-            raise SettingError(f"optimizer: the state is of another one: {error}.") from error
+        load_optimizer(self.optimizer, state["optimizer"])
         with torch.no_grad():
             for kind, own in named.items():
                 for name, tensor in own.items():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from snugfit.core.adapter_files import load_adapter, save_adapter
@@ -277,3 +278,22 @@ def test_without_peft_the_line_that_installs_it_is_said(monkeypatch: pytest.Monk
     for function in (lora_, ia3_):
         with pytest.raises(MissingExtra, match=r"pip install 'snugfit\[adapters\]'"):
             function(bert())
+
+
+def test_merging_a_copy_copies_each_weight_once() -> None:
+    model = trained(lora_(nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(3))), rank=2))
+    with Clones((8, 8)) as clones:
+        merged(model)
+    assert clones.count == 3
+
+
+class Clones(TorchDispatchMode):
+    """Counts the copies that are made of tensors of one shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is torch.ops.aten.clone.default and args[0].shape == self.shape
+        return function(*args, **(kwargs or {}))

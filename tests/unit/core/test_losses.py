@@ -274,6 +274,16 @@ def test_outputs_without_two_embeddings_a_row_are_refused(outputs: Any) -> None:
         InfoNCE()(outputs, None)
 
 
+def test_what_was_found_instead_of_two_embeddings_is_named() -> None:
+    outputs = {"loss": None, "logits": torch.zeros(4, 3)}
+    with pytest.raises(
+        SettingError, match=r"found loss NoneType, logits \(4, 3\) in dict\. Return 'query' and 'key'"
+    ):
+        InfoNCE()(outputs, None)
+    with pytest.raises(SettingError, match=r"found 0 \(4, 3\), 1 \(3, 3\) in tuple\."):
+        InfoNCE()((torch.zeros(4, 3), torch.zeros(3, 3)), None)
+
+
 @pytest.mark.parametrize("temperature", [0.0, -1.0, NAN])
 def test_an_impossible_temperature_is_refused(temperature: float) -> None:
     with pytest.raises(SettingError, match="info_nce.temperature: must be positive"):
@@ -351,3 +361,15 @@ def test_an_elementwise_torch_loss_does_not_spread_rows_over_rows(module: type[t
 def test_labels_that_do_not_fit_the_logits_are_refused_with_both_shapes() -> None:
     with pytest.raises(DataError, match=r"\(4, 1\) do not fit logits of shape \(4, 2\)"):
         cross_entropy(torch.randn(4, 2), (None, torch.zeros(4, 1, dtype=torch.long)))
+
+
+def test_a_label_beyond_the_scores_is_named_with_the_range() -> None:
+    with pytest.raises(
+        DataError, match=r"Target 3 is out of bounds. The model gives 3 scores, so labels go from 0 to 2"
+    ):
+        cross_entropy(torch.zeros(2, 3), (None, torch.tensor([0, 3])))
+
+
+def test_a_function_of_torch_is_refused_with_the_way_out() -> None:
+    with pytest.raises(SettingError, match=r"torch.nn.CrossEntropyLoss\(reduction='none'\)"):
+        find_loss(torch.nn.functional.cross_entropy)

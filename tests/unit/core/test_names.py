@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from torch import nn
 
-from snugfit.core.names import find_head, find_modules, find_parameters
+from snugfit.core.names import find_head, find_module, find_modules, find_parameters
 from snugfit.errors import SettingError
 
 
@@ -42,9 +44,34 @@ def test_a_pattern_that_matches_nothing_gets_the_nearest_name() -> None:
     ):
         find_modules(model(), ["fc", "wrods"], "x")
     with pytest.raises(
-        SettingError, match=r"^x: 'qqq' matches no module or parameter of the model\. Known: 0, 1, "
+        SettingError,
+        match=r"^x: 'qqq' matches no module or parameter of the model\. The model has: words, layers, fc\.$",
     ):
         find_parameters(model(), ["qqq"], "x")
+
+
+def test_a_kind_of_module_is_found_among_its_kind_alone() -> None:
+    assert find_modules(model(), ["*"], "x", nn.Embedding) == ["words"]
+    with pytest.raises(SettingError, match=r"^x: 'fc' matches no Embedding .*\. The model has: words\.$"):
+        find_modules(model(), ["fc"], "x", nn.Embedding)
+
+
+def test_one_module_is_found_by_its_end_and_several_are_refused() -> None:
+    made = nn.ModuleDict(
+        {"body": nn.ModuleDict({"fc": nn.Linear(2, 2), "out": nn.Linear(2, 2)}), "fc": nn.Linear(2, 2)}
+    )
+    assert find_module(made, "out", "x") is made["body"]["out"]
+    assert find_module(made, "fc", "x") is made["fc"]  # whole names are of no other
+    with pytest.raises(
+        SettingError, match=r"^x: '\*\.\*' matches 2 modules, such as 'body\.fc' and 'body\.out'"
+    ):
+        find_module(made, "*.*", "x")
+
+
+@pytest.mark.parametrize("find", [find_modules, find_parameters])
+def test_a_string_is_not_taken_for_a_list_of_letters(find: Callable[..., list[str]]) -> None:
+    with pytest.raises(SettingError, match=r"^x: must be a list of patterns, found 'fc'\. Write \['fc'\]\.$"):
+        find(model(), "fc", "x")
 
 
 def test_a_head_goes_by_its_name_and_otherwise_has_to_be_said() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from snugfit.core.parameters import parameter_groups, takes_decay
+from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum, takes_decay
+from snugfit.errors import SettingError
 
 
 class Tiny(nn.Module):
@@ -58,3 +60,14 @@ def test_a_group_without_parameters_is_left_out() -> None:
 def test_a_matrix_of_one_row_is_a_vector() -> None:
     assert not takes_decay(nn.Parameter(torch.zeros(1, 7)))
     assert takes_decay(nn.Parameter(torch.zeros(2, 7)))
+
+
+def test_the_momentum_of_a_group_is_what_is_set_or_the_first_beta() -> None:
+    for group in ({"momentum": 0.5}, {"betas": (0.5, 0.9)}):
+        assert momentum_of(group) == 0.5
+        set_momentum(group, 0.7)
+        assert momentum_of(group) == 0.7
+    assert group["betas"] == (0.7, 0.9)
+    assert momentum_of({"lr": 0.1}) is None
+    with pytest.raises(SettingError, match="neither momentum nor betas"):
+        set_momentum({"lr": 0.1}, 0.7)

@@ -6,7 +6,7 @@ from torch import nn
 
 from snugfit.core.schedule import Schedule, WarmedUp, number_of_updates, warmup_factor
 from snugfit.core.technique import Context, Rate
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.techniques import discover
 
 SCHEDULES = [cls for cls in discover().values() if "schedule" in cls.card.seams]
@@ -79,3 +79,10 @@ def test_a_schedule_that_needs_the_length_of_the_run_says_so(schedule: type[Warm
 
 def test_a_rate_without_momentum_leaves_the_optimizers_alone() -> None:
     assert WARMED[0](warmup=2).rate(0, 4) == Rate(0.5, None)
+
+
+def test_a_warm_up_beyond_the_run_is_warned_of() -> None:
+    with pytest.warns(
+        SnugfitWarning, match=r"cosine\.warmup: comes to 500 updates, and the run has 16: the whole"
+    ):
+        discover()["cosine"](warmup=500).seams(context(16))

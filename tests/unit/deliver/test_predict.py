@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.deliver.predict import Predictor
+from snugfit.core.entry import as_entry
+from snugfit.deliver.predict import Predictor, evaluate_file, extended
+from snugfit.errors import ModelError
+from snugfit.models.bundle import load_bundle, save_bundle
+from snugfit.techniques import find
+from tests.laws import problems
 
 
 class Classifier(nn.Module):
@@ -39,3 +46,26 @@ def test_a_bundle_predicts_in_the_precision_it_was_trained_in(numerics: str, dty
         scored.run(batch)
     assert model.seen == [dtype, dtype]
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_model_of_another_task_is_refused_by_evaluate_in_its_own_words(tmp_path: Path) -> None:
+    save_bundle(tmp_path / "best", problems.gpt2(()).model(torch.float32), {"task": "causal-lm"})
+    with pytest.raises(
+        ModelError, match="task 'causal-lm', and evaluate and predict take text-classification"
+    ):
+        evaluate_file(tmp_path / "best", "rows.csv", ())
+
+
+@pytest.mark.parametrize("name", ["qk_norm", "embedding_norm"])
+def test_a_bundle_is_loaded_with_the_norms_that_a_technique_had_added(name: str, tmp_path: Path) -> None:
+    technique = find(name)()
+    model = technique.prepare(problems.bert(()).model(torch.float32)).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "norm.weight" in key:
+                parameter.uniform_(0.5, 1.5)
+    save_bundle(tmp_path / "best", model, {"extended_by": [as_entry(technique)]})
+    loaded, _, _ = load_bundle(tmp_path / "best", extend=extended)
+    window = problems.bert(()).windows(torch.float32)[0]
+    del window["labels"]
+    assert torch.equal(loaded(**window).logits, model(**window).logits)

@@ -8,6 +8,7 @@ from torch import nn
 
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.adaptive_clip import AdaptiveClip, adaptive_clip_, unit_norms
+from snugfit.techniques.learning.lora import lora_
 from tests.laws.models import Normed, NormedViewer, Reader
 from tests.unit.techniques.settings import MOMENT, context, refuses
 
@@ -89,11 +90,40 @@ def test_patterns_say_what_is_left_out() -> None:
         "body.1.bias",
         "body.4.bias",
     ]
+    assert left_alone(Normed(), exclude=("1", "body.4.bias")) == [
+        "body.1.weight",
+        "body.1.bias",
+        "body.4.bias",
+    ]
     assert left_alone(Normed(), exclude=()) == []
 
 
 def test_a_pattern_that_matches_nothing_and_a_head_that_is_not_there_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"^adaptive_clip\.exclude: no parameter matches 'fc\*'"):
+    with pytest.raises(SettingError, match=r"^adaptive_clip\.exclude: 'fc\*' matches no module or parameter"):
         AdaptiveClip(exclude=("fc*",)).seams(context(Normed()))
     with pytest.raises(SettingError, match=r"^adaptive_clip\.exclude: the model has no linear layer"):
         AdaptiveClip().seams(context(nn.Conv2d(1, 1, 1)))
+
+
+def test_an_adapted_head_is_left_out_with_its_adapter() -> None:
+    model = lora_(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), rank=2)
+    assert left_alone(model) == [
+        "2.base_layer.weight",
+        "2.base_layer.bias",
+        "2.lora_A.default.weight",
+        "2.lora_B.default.weight",
+    ]
+
+
+def test_the_units_of_a_weight_that_is_kept_the_other_way_round_are_its_columns() -> None:
+    """GPT-2's layers have weights (inputs, outputs)."""
+    from transformers.pytorch_utils import Conv1D
+
+    model = nn.Sequential(nn.Linear(3, 4), Conv1D(5, 4), nn.Linear(5, 2))
+    with torch.no_grad():
+        model[1].weight.normal_()
+    seams = AdaptiveClip(factor=0.01).seams(context(model))
+    assert seams.adjust is not None
+    seams.adjust(list(with_gradients(model).parameters()), MOMENT)
+    for weight, units in ((model[0].weight, 1), (model[1].weight, 0)):
+        torch.testing.assert_close(weight.grad.norm(dim=units), 0.01 * weight.detach().norm(dim=units))

@@ -17,8 +17,8 @@ BATCH = Batch.of(torch.zeros(1))
 def used_by(kernel: str, model: nn.Module, query: Tensor) -> set[str]:
     technique = AttentionKernel(kernel=kernel)
     seams = technique.seams(context(technique.prepare(model)))
-    assert seams.forward is not None
-    with seams.forward(BATCH), kernels_used() as used:
+    assert seams.modules is not None
+    with seams.modules(BATCH), kernels_used() as used:
         F.scaled_dot_product_attention(query, query, query)
     return used
 
@@ -46,8 +46,8 @@ def test_a_kernel_that_cannot_run_here_is_refused_with_the_way_out() -> None:
 
 def test_other_errors_of_the_model_pass_through() -> None:
     seams = AttentionKernel(kernel="math").seams(context())
-    assert seams.forward is not None
-    with pytest.raises(RuntimeError, match="of the model itself"), seams.forward(BATCH):
+    assert seams.modules is not None
+    with pytest.raises(RuntimeError, match="of the model itself"), seams.modules(BATCH):
         raise RuntimeError("of the model itself")
 
 

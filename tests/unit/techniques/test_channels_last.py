@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.errors import SnugfitWarning
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.techniques.placement.channels_last import ChannelsLast, channels_last_
 from tests.laws import problems
@@ -17,6 +18,11 @@ def test_convolutions_are_laid_out_and_nothing_else() -> None:
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert model[2].weight.is_contiguous()
+
+
+def test_a_model_without_convolutions_is_told() -> None:
+    with pytest.warns(SnugfitWarning, match="^channels_last: does nothing, as the model has no convolution"):
+        ChannelsLast().prepare(nn.Linear(2, 2))
 
 
 def test_parameters_stay_the_same_objects_with_the_same_values() -> None:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.errors import SettingError
+from snugfit.core.composition import check
+from snugfit.errors import PlanConflict, SettingError
+from snugfit.techniques import find
 from snugfit.techniques.learning.embedding_norm import EmbeddingNorm, token_embeddings
 from tests.laws import problems
 
@@ -46,14 +48,21 @@ def test_the_largest_table_is_that_of_the_tokens_unless_one_is_named() -> None:
     model = nn.ModuleDict({"tokens": nn.Embedding(100, 4), "places": nn.Embedding(16, 4)})
     assert token_embeddings(model) is model["tokens"]
     assert token_embeddings(model, "places") is model["places"]
+    assert token_embeddings(nn.ModuleDict({"body": model}), "places") is model["places"]
 
 
 def test_a_model_without_such_embeddings_is_refused() -> None:
     with pytest.raises(
-        SettingError, match="embedding_norm.embeddings: the model has no nn.Embedding. Give the name"
+        SettingError, match="embedding_norm.embeddings: the model has no nn.Embedding .* Give its name"
     ):
         EmbeddingNorm().prepare(nn.Linear(2, 2))
     with pytest.raises(
-        SettingError, match="embedding_norm.embeddings: '0' is no nn.Embedding. Give the name"
+        SettingError, match="embedding_norm.embeddings: '0' matches no Embedding of the model"
     ):
         EmbeddingNorm(embeddings="0").prepare(nn.Sequential(nn.Linear(2, 2)))
+
+
+@pytest.mark.parametrize("adapters", ["lora", "ia3"])
+def test_adapters_which_would_freeze_the_norm_are_refused(adapters: str) -> None:
+    with pytest.raises(PlanConflict, match="the norm would not train with the adapters"):
+        check([EmbeddingNorm(), find(adapters)()])

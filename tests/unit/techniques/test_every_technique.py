@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import typing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from torch import nn
 import snugfit.techniques
 from snugfit.core.technique import SEAM_NAMES, STAGED_SEAMS, Context, Family, Technique
 from snugfit.errors import SettingError
+from snugfit.recipe.entries import settings_of
 from snugfit.techniques import discover, find
+from tests.laws import problems
 
 ROOT = Path(__file__).resolve().parents[3]
 TECHNIQUES = list(discover().values())
@@ -98,6 +101,7 @@ def test_the_card_says_what_whoever_chooses_needs_to_know(technique: type[Techni
     assert inspect.getdoc(technique)
 
 
+@pytest.mark.filterwarnings("ignore:.* does nothing")
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
 def test_the_card_names_the_seams_that_are_filled(technique: type[Technique]) -> None:
     seams = technique.example().seams(Context(nn.Linear(2, 2), torch.device("cpu"), total_updates=10))
@@ -120,6 +124,7 @@ def test_conflicts_name_techniques_that_exist_with_a_reason_and_a_remedy(techniq
         assert len(reason.split()) >= 5 and reason.endswith(".")
 
 
+@pytest.mark.filterwarnings("ignore:.* does nothing")
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
 def test_making_settings_and_seams_leaves_the_model_alone(technique: type[Technique]) -> None:
     model = nn.Linear(2, 2)
@@ -134,3 +139,24 @@ def test_an_unknown_technique_gets_the_nearest_name() -> None:
         find(f"{some}x")
     with pytest.raises(SettingError, match="optimizer: no technique 'qqqq'. Known: "):
         find("qqqq", "optimizer")
+
+
+def lists_of_patterns() -> list[tuple[type[Technique], str]]:
+    return [
+        (technique, setting)
+        for technique in TECHNIQUES
+        for setting, (annotation, _) in settings_of(technique).items()
+        if tuple[str, ...] in (annotation, *typing.get_args(annotation))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("technique", "setting"), lists_of_patterns(), ids=lambda given: getattr(given, "__name__", given)
+)
+def test_a_string_in_place_of_a_list_of_patterns_is_refused(technique: type[Technique], setting: str) -> None:
+    others = {"feedforward": {"targets": ("query",)}, "all_but": {"patterns": ()}}
+    made = dataclasses.replace(technique.example(), **others.get(setting, {}), **{setting: "classifier"})
+    with pytest.raises(
+        SettingError, match=rf"^{made.card.name}\.{setting}: must be a list of patterns, found 'cl"
+    ):
+        problems.make_step(problems.bert(()), [made])

@@ -139,3 +139,11 @@ def test_it_focuses_the_cross_entropy_of_tokens() -> None:
     found = focal(causal_lm, gamma=2.0)(logits, Batch.of({"labels": labels}))
     plain = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="none")
     assert float(found.weighted_sum()) == pytest.approx(float(focused(plain, 2.0).sum()))
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, nn.CrossEntropyLoss(reduction="none")])
+def test_soft_labels_which_have_no_one_probability_are_refused(loss: Any) -> None:
+    """The loss would be focused by exp(-loss), which is no label's probability."""
+    logits = logits_of(4, 3)
+    with pytest.raises(SettingError, match="focal: the labels are soft, .* remove focal"):
+        focal(loss)(logits, Batch.of((logits, logits.softmax(1))))

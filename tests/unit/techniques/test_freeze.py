@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from snugfit.api import train
+from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.freeze import Freeze, freeze_
 from snugfit.techniques.learning.sgd import SGD
@@ -127,3 +132,52 @@ def test_freezing_by_hand_says_what_it_froze() -> None:
     net = Net()
     assert freeze_(net) == ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
     assert not net.body[1].training and net.fc.weight.requires_grad
+
+
+def test_statistics_that_the_user_holds_once_the_layer_is_thawed_stay() -> None:
+    step = Step(Net(), SGD(), techniques=[Freeze(patterns=("body",), updates=1)])
+    norm = step.model.body[1]
+    for _ in range(2):
+        step(BATCH)
+    assert norm.training
+    norm.eval()
+    before = norm.running_mean.clone()
+    step(BATCH)
+    assert torch.equal(norm.running_mean, before) and not norm.training
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_statistics_that_nobody_holds_move_again_also_in_a_resumed_run(stop: int) -> None:
+    step, resumed = (Step(Net(), SGD(), techniques=[Freeze(patterns=("body",), updates=2)]) for _ in range(2))
+    for update in range(4):
+        if update == stop:
+            resumed.load_state_dict(copy.deepcopy(step.state_dict()))
+        if update >= stop:
+            resumed(BATCH)
+        step(BATCH)
+    assert step.model.body[1].training and step.model.body[1].running_mean.any()
+    assert torch.equal(step.model.body[1].running_mean, resumed.model.body[1].running_mean)
+
+
+@pytest.mark.parametrize(
+    ("technique", "setting"),
+    [(Freeze(patterns=("0",), updates=9), "freeze.updates"), (find("gradual_unfreeze")(every=9), "every")],
+)
+def test_an_end_of_freezing_beyond_the_run_is_told_among_the_runs_events(
+    technique: Technique, setting: str, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    data = [(torch.randn(2), torch.tensor(0)) for _ in range(8)]
+    told: list[dict[str, Any]] = []
+    train(
+        model,
+        data,
+        updates=2,
+        global_batch=4,
+        techniques=[technique],
+        track=False,
+        output=tmp_path,
+        display=told.append,
+    )
+    warned = [event["message"] for event in told if event["event"] == "warning"]
+    assert any(setting in message and "the run has 2" in message for message in warned)

@@ -10,6 +10,7 @@ from snugfit.core.losses import LossTerms
 from snugfit.core.random import derive_seed
 from snugfit.core.tree import leaves
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.techniques import find
 from snugfit.techniques.learning.gradient_cache import GradientCache, cached_terms
 from snugfit.training.step import Step
 
@@ -225,3 +226,17 @@ def test_somebodys_own_loss_says_by_an_attribute_that_it_compares_rows() -> None
     model = towers()
     with pytest.raises(SettingError, match="'gradient_cache'"):
         Step(model, torch.optim.SGD(model.parameters(), lr=0.1), own, micro_batch=2)(numbers())
+
+
+def test_a_gradient_too_small_for_fp16_is_cached_all_the_same() -> None:
+    """The loss scale of fp16 comes in behind the cache, so that what is cached has to hold small numbers by itself."""
+
+    def loss(outputs: Any, data: Any) -> Tensor:
+        return 1e-8 * outputs.float().sum(dim=1)
+
+    model, inputs = nn.Linear(3, 4), numbers().float()
+    techniques = [GradientCache(), find("fp16")(initial_scale=2.0**16)]
+    Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, techniques, micro_batch=2)(inputs)
+    assert model.weight.grad is not None
+    expected = 1e-8 * inputs.mean(dim=0).expand(4, 3)
+    torch.testing.assert_close(model.weight.grad, expected, rtol=1e-2, atol=0)  # products in fp16

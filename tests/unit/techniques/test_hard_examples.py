@@ -111,3 +111,16 @@ def test_a_dry_run_assumes_that_the_longest_rows_are_kept() -> None:
         compute.select = lambda rows: chosen.append(rows) or compute  # type: ignore[assignment, func-returns-value]
         run(compute, 0.5)
     assert chosen == [[1, 3]]
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_batch_norm_never_gets_a_single_hard_example(micro_batch: int | None) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    seen: list[int] = []
+    model[1].register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    for fraction, kept in ((0.1, [2]), (0.3, [3])):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = Step(model, optimizer, techniques=[HardExamples(fraction)], micro_batch=micro_batch)
+        seen.clear()
+        assert step((torch.randn(10, 4), torch.randint(0, 2, (10,)))).applied
+        assert min(seen) >= 2 and seen[-len(kept) :] == kept

@@ -13,7 +13,7 @@ from snugfit.core.composition import check
 from snugfit.core.losses import LossTerms
 from snugfit.core.mixing import mix, partners, share_of
 from snugfit.core.progress import Progress
-from snugfit.errors import PlanConflict, SettingError
+from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.hidden_mixup import HiddenMixup, mixed_at
@@ -149,7 +149,7 @@ def test_nothing_is_left_behind_when_the_model_or_the_loss_raises() -> None:
         step(batch)
     assert hooks(model) == 0
     model.fails = False
-    with pytest.raises(IndexError):
+    with pytest.raises(DataError, match="labels go from 0 to 1"):
         step((batch[0], torch.tensor([0, 1, 1, 7])))
     assert hooks(model) == 0
 
@@ -248,8 +248,12 @@ def test_a_module_that_the_model_does_not_call_is_refused() -> None:
 @pytest.mark.parametrize(
     ("at", "message"),
     [
-        ("classifierr", "the model has no module 'classifierr'. Did you mean 'classifier'?"),
-        ("bert.embeddings.LayerNorm.weight", "the model has no module"),
+        ("classifierr", "'classifierr' matches no module of the model. Did you mean 'classifier'?"),
+        ("bert.embeddings.LayerNorm.weight", "matches no module"),
+        (
+            "LayerNorm",
+            r"matches \d+ modules, such as 'bert.embeddings.LayerNorm' and .* Give more of its name",
+        ),
     ],
 )
 def test_a_module_that_does_not_exist_is_refused_before_anything_runs(at: str, message: str) -> None:

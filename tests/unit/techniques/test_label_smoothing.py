@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, find_loss, mse, over_batches
+from snugfit.core.losses import InfoNCE, LossTerms, causal_lm, cross_entropy, find_loss, mse, over_batches
 from snugfit.core.technique import BatchLoss, Context
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.label_smoothing import LabelSmoothing, uniform_cross_entropy
@@ -158,3 +159,30 @@ def test_a_torch_loss_that_smooths_already_is_refused() -> None:
         SettingError, match=r"CrossEntropyLoss\(label_smoothing=0.1\) smooths the labels already"
     ):
         smoothed_by(of_torch(label_smoothing=0.1))
+
+
+# losses that compare rows
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "info_nce_symmetric"])
+def test_a_loss_of_embeddings_is_refused_by_name(loss: str) -> None:
+    with pytest.raises(SettingError, match=f"label_smoothing: the loss {loss} compares embeddings"):
+        smoothed_by(find_loss(loss))
+    with pytest.raises(SettingError, match=f"label_smoothing: the loss {loss} compares embeddings"):
+        smoothed_by(partial(InfoNCE(symmetric=loss != "info_nce")))
+
+
+def test_under_somebodys_own_loss_that_compares_rows_the_logits_must_be_called_so() -> None:
+    """A bare tensor of the right shape may as well be an embedding."""
+
+    def own(outputs: Any, data: Any) -> Tensor:
+        return F.cross_entropy(*data, reduction="none")
+
+    own.couples_rows = True  # type: ignore[attr-defined]
+    logits, labels = logits_of(4, 3), torch.tensor([0, 1, 2, 0])
+    batch = Batch.of((logits, labels))
+    found = mean(smoothed_by(own)({"logits": logits}, batch))
+    torch.testing.assert_close(found, F.cross_entropy(logits, labels, label_smoothing=0.2))
+    for outputs in (logits, (logits, logits), {"query": logits}):
+        with pytest.raises(SettingError, match="label_smoothing: the loss compares rows, .* are the logits"):
+            smoothed_by(own)(outputs, batch)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from snugfit.core.batch import Batch
+from snugfit.errors import SnugfitWarning
 from snugfit.techniques.numerics.low_precision_norm import LowPrecisionNorm, normalised
 from tests.laws import problems
 from tests.unit.techniques.settings import context
@@ -36,8 +37,8 @@ def test_a_norm_of_bf16_is_the_norm_of_rounded_inputs_and_weights_up_to_one_roun
 def test_under_autocast_float32_inputs_come_out_in_bf16_and_otherwise_would_not() -> None:
     norm = nn.LayerNorm(16)
     seams = LowPrecisionNorm().seams(context(nn.Sequential(norm)))
-    assert seams.forward is not None
-    with seams.forward(BATCH), torch.autocast("cpu", dtype=torch.bfloat16):
+    assert seams.modules is not None
+    with seams.modules(BATCH), torch.autocast("cpu", dtype=torch.bfloat16):
         assert norm(torch.randn(2, 16)).dtype == torch.bfloat16
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert norm(torch.randn(2, 16)).dtype == torch.float32
@@ -47,8 +48,8 @@ def test_under_autocast_float32_inputs_come_out_in_bf16_and_otherwise_would_not(
 def test_float64_is_left_alone_as_autocast_leaves_it() -> None:
     norm = nn.LayerNorm(16).double()
     seams = LowPrecisionNorm().seams(context(norm))
-    assert seams.forward is not None
-    with seams.forward(BATCH), torch.autocast("cpu", dtype=torch.bfloat16):
+    assert seams.modules is not None
+    with seams.modules(BATCH), torch.autocast("cpu", dtype=torch.bfloat16):
         assert norm(torch.randn(2, 16, dtype=torch.float64)).dtype == torch.float64
 
 
@@ -59,17 +60,25 @@ def test_weights_stay_in_float32_and_so_do_their_gradients() -> None:
     assert norm.weight.grad is not None and norm.weight.grad.dtype == torch.float32
 
 
-def test_without_autocast_it_says_that_it_does_nothing() -> None:
+def test_without_autocast_it_says_once_that_it_does_nothing() -> None:
     norm, inputs = nn.LayerNorm(16), torch.randn(2, 16)
     seams = LowPrecisionNorm().seams(context(norm))
-    assert seams.forward is not None
-    with seams.forward(BATCH), pytest.warns(UserWarning, match="without autocast it does nothing. Add bf16"):
-        found = norm(inputs)
-    torch.testing.assert_close(found, F.layer_norm(inputs, (16,), norm.weight, norm.bias), rtol=0, atol=0)
+    assert seams.modules is not None
+    found = []
+
+    def two_batches() -> None:
+        for _ in range(2):
+            with seams.modules(BATCH):
+                found.append(norm(inputs))
+
+    with pytest.warns(SnugfitWarning, match="^low_precision_norm: without autocast it does") as caught:
+        two_batches()
+    assert len(caught) == 1
+    torch.testing.assert_close(found[1], F.layer_norm(inputs, (16,), norm.weight, norm.bias), rtol=0, atol=0)
 
 
 def test_a_model_without_such_norms_is_told() -> None:
-    with pytest.warns(UserWarning, match="none of torch's norm layers is in the model"):
+    with pytest.warns(SnugfitWarning, match="none of torch's norm layers is in the model"):
         LowPrecisionNorm().seams(context(nn.Linear(2, 2)))
 
 
@@ -87,3 +96,22 @@ def test_every_norm_of_a_stock_model_gives_bf16(make: problems.Maker) -> None:
         step(problem.windows(torch.float32)[0])
     assert given["lowered"] == {torch.bfloat16}
     assert torch.float32 in given["kept"] or make is problems.reader
+
+
+class OverChannels(nn.LayerNorm):
+    """As in torchvision and timm: images (rows, channels, height, width), normalised over their channels."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.movedim(1, -1)).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("side", [8, 5])
+def test_a_subclass_that_computes_something_else_is_left_as_it_is(side: int) -> None:
+    """With as many columns as channels the wrong norm would not even fail."""
+    model, images = nn.Sequential(OverChannels(8), nn.LayerNorm(side)), torch.randn(2, 8, side, side)
+    seams = LowPrecisionNorm().seams(context(model))
+    assert seams.modules is not None
+    with seams.modules(BATCH), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model[0](images)
+        assert model[1](found).dtype == torch.bfloat16
+    torch.testing.assert_close(found, F.layer_norm(images.movedim(1, -1), (8,)).movedim(-1, 1))

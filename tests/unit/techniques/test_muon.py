@@ -8,6 +8,7 @@ from torch import nn
 
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
+from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.learning.muon import Muon, hidden_matrices
 from tests.unit.techniques.settings import context, refuses
 
@@ -94,14 +95,14 @@ def test_the_settings_reach_both_optimizers() -> None:
         assert (group["lr"], group["betas"], group["eps"]) == (0.4, (0.5, 0.6), 0.1)
 
 
-@pytest.mark.parametrize("given", ["mix", "mix.weight"])
+@pytest.mark.parametrize("given", ["mix", "mix.weight", "mi*"])
 def test_further_modules_and_parameters_go_to_adamw_by_name(given: str) -> None:
     assert names(made(Muon(adamw_for=(given,)), Tiny()))["muon decay"] == ["out"]
 
 
 @pytest.mark.parametrize("given", ["mi", "mix.weights", "blocks.0"])
 def test_a_name_of_nothing_is_refused(given: str) -> None:
-    with pytest.raises(SettingError, match=f"^muon.adamw_for: '{given}' is the name of no module"):
+    with pytest.raises(SettingError, match=f"^muon.adamw_for: '{given}' matches no module or parameter"):
         made(Muon(adamw_for=(given,)), Tiny())
 
 
@@ -149,3 +150,14 @@ def test_a_parameter_without_a_gradient_is_left_alone() -> None:
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"mix.weight", "norm.bias"}
     assert set(optimizer.state) == {model.mix.weight, model.norm.bias}
+
+
+def test_adapters_go_with_what_they_adapt() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 6), nn.Linear(6, 9))
+    lora_(model, rank=2, targets=["0", "1", "2"])
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert [names[id(matrix)] for matrix in hidden_matrices(model)] == [
+        "1.base_layer.weight",
+        "1.lora_A.default.weight",
+        "1.lora_B.default.weight",
+    ]

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.technique import Rate
+from snugfit.core.technique import Rate, Technique
 from snugfit.errors import SettingError
+from snugfit.techniques.learning.adafactor import Adafactor
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.one_cycle import OneCycle
+from snugfit.techniques.learning.rmsprop import RMSprop
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training.step import Step
 from tests.unit.techniques.settings import parameter, refuses
@@ -25,6 +27,7 @@ def test_impossible_settings_are_refused() -> None:
     refuses(OneCycle, anneal="exp")
     refuses(OneCycle, momentum=(0.9, 0.8))
     refuses(OneCycle, momentum=(0.9, 1.0))
+    refuses(OneCycle, momentum=(0.0, 0.9))
     with pytest.raises(SettingError, match=r"one_cycle\.rise: must be between 0 and 0\.5"):
         OneCycle(rise=0.6, three_phase=True)
 
@@ -84,7 +87,7 @@ def test_momentum_may_be_left_alone() -> None:
 
 def test_an_optimizer_without_momentum_is_refused_before_training() -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(SettingError, match="neither momentum nor betas"):
+    with pytest.raises(SettingError, match="schedule: moves the momentum, and the optimizer has none"):
         Step(model, torch.optim.Adagrad(model.parameters()), techniques=[OneCycle()], total_updates=4)
 
 
@@ -92,3 +95,25 @@ def test_it_stays_at_its_end_behind_the_run() -> None:
     schedule = OneCycle()
     assert schedule.factor(50, total_updates=10) == schedule.factor(9, total_updates=10)
     assert schedule.factor(9, total_updates=10) == pytest.approx(1 / 25 / 1e4)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.0), RMSprop(), AdamW(betas=(0.0, 0.99))], ids=str)
+def test_an_optimizer_with_a_momentum_of_zero_is_refused_before_training(optimizer: Technique) -> None:
+    with pytest.raises(SettingError, match=r"has one of 0, which is none.+\(momentum: null\)"):
+        Step(nn.Linear(2, 2), optimizer, techniques=[OneCycle()], total_updates=4)
+
+
+def test_adafactor_goes_with_it_if_the_momentum_is_left_alone() -> None:
+    with pytest.raises(SettingError, match="schedule: moves the momentum, and the optimizer has none"):
+        Step(nn.Linear(2, 2), Adafactor(), techniques=[OneCycle()], total_updates=4)
+    step = Step(nn.Linear(2, 2), Adafactor(), techniques=[OneCycle(momentum=None)], total_updates=4)
+    assert all(step(BATCH).applied for _ in range(4))
+
+
+def test_an_optimizer_given_to_a_second_step_has_its_first_momentum_still() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.3)
+    for _ in range(2):
+        Step(model, optimizer, techniques=[OneCycle()], total_updates=4)(BATCH)
+    group = optimizer.param_groups[0]
+    assert (group["initial_momentum"], group["momentum"]) == (0.3, OneCycle().rate(0, 4).momentum)

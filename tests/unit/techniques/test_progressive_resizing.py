@@ -100,3 +100,11 @@ def test_a_batch_without_images_is_refused() -> None:
 def test_labels_of_pixels_are_refused() -> None:
     with pytest.raises(SettingError, match="progressive_resizing: the labels have an entry for each pixel"):
         windows((torch.randn(2, 1, 8, 8), torch.zeros(2, 8, 8)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_images_in_16_bit_are_resized_in_float32_and_stay_in_16_bit(dtype: torch.dtype) -> None:
+    images = torch.randn(2, 3, 8, 8).to(dtype)
+    found = resized(images, 0.5, increment=1)
+    assert found.dtype == dtype
+    assert torch.equal(found, resized(images.float(), 0.5, increment=1).to(dtype))

@@ -145,10 +145,20 @@ def test_a_fused_projection_is_refused_by_name() -> None:
 
 
 def test_a_pattern_without_a_match_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"no linear layer is named like \*.q_proj. Give patterns"):
-        QKNorm(projections=("*.q_proj",)).prepare(problems.bert(()).model())
-    with pytest.raises(SettingError, match="the model has no attention that is known. Give patterns"):
-        QKNorm().prepare(nn.Linear(2, 2))
+    with pytest.raises(
+        SettingError, match=r"^qk_norm\.projections: 'q_proj' matches no Linear of .*: query, key, value"
+    ):
+        QKNorm(projections=("query", "q_proj")).prepare(problems.bert(()).model())
+    with pytest.raises(
+        SettingError, match=r"the model has no attention that is known\. .* linear layers: 0, 1\.$"
+    ):
+        QKNorm().prepare(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+
+
+def test_the_end_of_a_name_says_which_projections() -> None:
+    model = QKNorm(projections=("attention.self.query",)).prepare(problems.bert(()).model())
+    normed = [name for name, module in model.named_modules() if hasattr(module, "head_norm")]
+    assert normed and all(name.startswith("bert.") and name.endswith(".query") for name in normed)
 
 
 def test_a_width_of_heads_that_is_not_known_is_asked_for() -> None:
@@ -170,3 +180,32 @@ def test_a_width_of_heads_that_is_not_known_is_asked_for() -> None:
 def test_an_attention_of_another_kind_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="qk_norm: an nn.MultiheadAttention with kdim, vdim"):
         QKNorm().prepare(nn.MultiheadAttention(8, 2, **options))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(
+    "mask",
+    [{}, {"key_padding_mask": torch.tensor([False] * 4 + [True])}, {"attn_mask": torch.randn(2, 5, 5)}],
+    ids=["none", "padding", "for each head"],
+)
+def test_one_row_without_a_dimension_for_rows_is_torchs_attention_too(
+    mask: dict[str, Tensor], batch_first: bool
+) -> None:
+    plain = attention(batch_first=batch_first)
+    changed = normed(plain)
+    changed.query_norm = changed.key_norm = nn.Identity()
+    queries, keys = torch.randn(5, 8), torch.randn(5, 8)
+    for options in ({"need_weights": False}, {}, {"average_attn_weights": False}):
+        expected = plain(queries, keys, keys, **mask, **options)
+        found = changed(queries, keys, keys, **mask, **options)
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[1], expected[1])
+
+
+def test_a_causal_hint_without_a_mask_is_refused_as_by_torch() -> None:
+    """Taken as it stands, it would let every token see those behind it."""
+    hidden = torch.randn(2, 5, 8)
+    with pytest.raises(RuntimeError, match="Need attn_mask"):
+        attention(batch_first=True)(hidden, hidden, hidden, is_causal=True)
+    with pytest.raises(SettingError, match="qk_norm: .* is_causal=True and no mask.* Give attn_mask"):
+        normed(attention(batch_first=True))(hidden, hidden, hidden, is_causal=True)

@@ -267,3 +267,14 @@ def test_the_gradients_of_the_first_pass_are_not_held_during_the_second() -> Non
     with perturbed([weight], rho=0.5):
         weight.grad = None
         assert held() is None
+
+
+def test_a_row_left_over_by_the_groups_does_not_reach_batch_norm_alone() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), techniques=[SAM(m=4)])
+    seen: list[int] = []
+    model[1].register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    assert step((torch.randn(9, 4), torch.randint(0, 2, (9,)))).applied
+    assert seen == [4, 4, 5, 5]
+    with pytest.raises(SettingError, match=r"sam\.m: is 1, and the model has batch norm"):
+        Step(model, torch.optim.SGD(model.parameters(), lr=0.1), techniques=[SAM(m=1)])

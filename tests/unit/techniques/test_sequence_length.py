@@ -99,3 +99,38 @@ def test_a_batch_without_tokens_is_refused(data: Any) -> None:
 def test_a_mask_of_another_shape_is_left_alone() -> None:
     data = {"input_ids": torch.ones(2, 6, dtype=torch.int64), "attention_mask": torch.ones(2, 1, 6, 6)}
     assert truncated(data, 4)["attention_mask"].shape == (2, 1, 6, 6)
+
+
+def test_of_a_text_that_is_padded_on_the_left_the_first_tokens_are_kept() -> None:
+    whole = tokens(6, 2, 5)
+    left = {
+        name: torch.stack([row.roll(6 - n) for row, n in zip(value, (6, 2, 5), strict=True)])
+        for name, value in whole.items()
+    }
+    found = cut(left, updates=0, initial=4, fraction=1.0)
+    assert found.data["input_ids"].tolist() == [[1, 2, 3, 4], [0, 0, 1, 2], [1, 2, 3, 4]]
+    assert found.data["attention_mask"].tolist() == [[1] * 4, [0, 0, 1, 1], [1] * 4]
+    assert found.data["labels"].tolist() == [[1, 2, 3, 4], [-100, -100, 1, 2], [1, 2, 3, 4]]
+    assert found.lengths == (4, 4, 4)
+
+
+def test_a_text_without_any_token_is_cut_as_the_others_are() -> None:
+    data = tokens(6, 3)
+    data["attention_mask"][1] = 0
+    assert truncated(data, 4)["input_ids"].tolist() == [[1, 2, 3, 4], [1, 2, 3, 0]]
+
+
+def test_a_text_beside_another_is_refused() -> None:
+    data = tokens(6, 6)
+    with pytest.raises(SettingError, match="^sequence_length: the batch has 'decoder_input_ids', and a text"):
+        cut({**data, "decoder_input_ids": data["input_ids"]}, updates=0, initial=4)
+
+
+def test_a_model_that_writes_a_text_from_another_is_refused() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration(
+        T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(SettingError, match="^sequence_length: the model writes a text from another"):
+        SequenceLength().seams(context(model, total_updates=10))

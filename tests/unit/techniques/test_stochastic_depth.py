@@ -60,9 +60,9 @@ def seams_of(model: nn.Module, **settings: Any) -> Seams:
 
 
 def run(model: nn.Module, seams: Seams, hidden: Tensor, number: int = 0) -> Tensor:
-    assert seams.batch is not None and seams.forward is not None
+    assert seams.batch is not None and seams.modules is not None
     window = seams.batch(Batch.of(hidden), Moment(number, number, seed=number))
-    with seams.forward(window):
+    with seams.modules(window):
         return model(hidden)
 
 
@@ -82,8 +82,20 @@ def test_torchs_layers_are_blocks_where_there_is_no_list() -> None:
 def test_a_model_without_blocks_is_refused() -> None:
     with pytest.raises(SettingError, match="stochastic_depth.blocks: the model has no list of blocks"):
         StochasticDepth().prepare(nn.Linear(2, 2))
-    with pytest.raises(SettingError, match="stochastic_depth.blocks: no module is named like 'layer.*'"):
-        StochasticDepth(blocks="layer.*").prepare(Net(Block()))
+    with pytest.raises(
+        SettingError, match=r"\.blocks: 'block\.\*' matches no module .* Did you mean 'blocks'"
+    ):
+        StochasticDepth(blocks="block.*").prepare(Net(Block()))
+    with pytest.raises(
+        SettingError, match=r"\.blocks: 'blocks' is a list of modules.* entries: 'blocks\.\*'"
+    ):
+        StochasticDepth(blocks="blocks").prepare(Net(Block()))
+
+
+def test_the_end_of_a_name_is_enough_for_the_blocks_of_a_stock_classifier() -> None:
+    model = problems.bert(()).model()
+    layers = [f"bert.encoder.layer.{number}" for number in range(len(model.bert.encoder.layer))]
+    assert list(residual_blocks(model, "encoder.layer.*")) == list(residual_blocks(model)) == layers
 
 
 def test_deeper_blocks_are_left_out_more_often_and_the_last_at_the_rate() -> None:
@@ -150,8 +162,8 @@ def test_scoring_and_what_comes_after_training_use_every_block_as_it_is() -> Non
     for mode in ("row", "window"):
         seams = seams_of(model, rate=0.9, mode=mode)
         run(model, seams, hidden)
-        assert seams.forward is not None
-        with seams.forward(Batch.of(hidden)):
+        assert seams.modules is not None
+        with seams.modules(Batch.of(hidden)):
             torch.testing.assert_close(model(hidden), plain, rtol=0, atol=0)
         torch.testing.assert_close(model(hidden), plain, rtol=0, atol=0)
         assert not any("forward" in vars(block) or block._forward_hooks for block in model.blocks)

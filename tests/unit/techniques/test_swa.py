@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 from snugfit.core.composition import check
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Seams
-from snugfit.errors import PlanConflict, SettingError
+from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
 from snugfit.techniques import find
 from snugfit.techniques.learning.swa import SWA, average_
 from snugfit.training.step import Step
@@ -240,3 +241,26 @@ def test_another_technique_has_no_average_to_wait_for() -> None:
     plain = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), "mse")
     assert (plain.seams.weights_name, plain.seams.awaits_average) == ("raw", False)
     assert isinstance(plain.averaged(), nullcontext)
+
+
+def test_norms_that_are_frozen_stay_so_when_a_model_in_eval_mode_is_settled() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    freeze = find("freeze")(patterns=("1",))
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), techniques=[SWA(start=0), freeze])
+    window = (torch.randn(6, 3), torch.tensor([0, 1] * 3))
+    step(window)
+    model.eval()  # as a loop of one's own does before it evaluates
+    step.settle(lambda: [window])
+    with step.averaged():
+        assert model[1].running_mean.tolist() == [0.0] * 4
+
+
+def test_a_start_behind_the_end_of_the_run_is_warned_of() -> None:
+    with pytest.warns(
+        SnugfitWarning, match=r"^swa\.start: comes to 9 updates, and the run has 8: nothing but"
+    ):
+        SWA(start=9).seams(context(total_updates=8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SWA(start=7).seams(context(total_updates=8))
+        SWA(start=9).seams(context())

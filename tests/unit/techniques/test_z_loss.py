@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, mse, over_batches
-from snugfit.core.technique import BatchLoss
+from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, find_loss, mse, over_batches
+from snugfit.core.technique import BatchLoss, Context
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.z_loss import ZLoss, squared_log_normaliser
 from tests.unit.techniques.settings import context, refuses
@@ -73,3 +73,59 @@ def test_a_loss_that_is_not_of_classes_is_refused(columns: int) -> None:
     labels = torch.zeros(4, columns)
     with pytest.raises(SettingError, match="z_loss: the loss has the shape .* at least two classes"):
         with_normaliser(mse)(torch.zeros(4, columns), Batch.of((labels, labels)))
+
+
+def normalised_by(loss: Any, dim: int | None = None) -> BatchLoss:
+    found = find_loss(loss)
+    made = Context(torch.nn.Linear(1, 1), torch.device("cpu"), loss=found)
+    seams = ZLoss(coefficient=0.5, dim=dim).seams(made)
+    assert seams.loss is not None
+    return seams.loss(over_batches(found))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2, 5), (4, 3, 3)])
+def test_the_normaliser_of_a_torch_loss_is_over_its_second_dimension(shape: tuple[int, ...]) -> None:
+    """Also where the last one is as wide: the loss says which it takes."""
+    logits, labels = logits_of(*shape), torch.zeros(shape[0], *shape[2:], dtype=torch.long)
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    found = normalised_by(loss)(logits, Batch.of((logits, labels))).values
+    torch.testing.assert_close(found, loss(logits, labels) + 0.5 * logits.exp().sum(dim=1).log() ** 2)
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_a_shape_that_fits_both_dimensions_is_refused_until_one_is_said(dim: int) -> None:
+    logits, labels = logits_of(4, 3, 3), torch.zeros(4, 3, dtype=torch.long)
+
+    def own(outputs: Any, data: Any) -> Tensor:
+        return torch.nn.functional.cross_entropy(outputs.movedim(dim, 1), data[1], reduction="none")
+
+    batch = Batch.of((logits, labels))
+    with pytest.raises(SettingError, match=r"z_loss\.dim: the classes of logits \(4, 3, 3\) may be dim"):
+        normalised_by(own)(logits, batch)
+    expected = own(logits, (logits, labels)) + 0.5 * logits.exp().sum(dim=dim).log() ** 2
+    torch.testing.assert_close(normalised_by(own, dim)(logits, batch).values, expected)
+
+
+def test_a_dimension_that_is_neither_is_refused() -> None:
+    refuses(ZLoss, dim=0)
+
+
+def test_a_loss_of_embeddings_is_refused_by_name() -> None:
+    with pytest.raises(SettingError, match="z_loss: the loss info_nce compares embeddings, .* Remove z_loss"):
+        normalised_by("info_nce")
+
+
+def test_under_a_loss_that_compares_rows_the_logits_must_be_called_so() -> None:
+    """A bare tensor of the right shape may as well be an embedding."""
+
+    def own(outputs: Any, data: Any) -> Tensor:
+        return data[0].sum(dim=1)
+
+    own.couples_rows = True  # type: ignore[attr-defined]
+    logits = logits_of(4, 3)
+    batch = Batch.of((logits, torch.zeros(4)))
+    found = normalised_by(own)({"logits": logits}, batch).values
+    torch.testing.assert_close(found, logits.sum(dim=1) + 0.5 * logits.exp().sum(dim=1).log() ** 2)
+    for outputs in (logits, (logits, logits), {"query": logits}):
+        with pytest.raises(SettingError, match="z_loss: the loss compares rows, .* which are the logits"):
+            normalised_by(own)(outputs, batch)

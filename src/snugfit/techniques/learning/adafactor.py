@@ -68,7 +68,6 @@ class Adafactor(Technique):
         family=Family.LEARNING,
         source="Shazeer & Stern 2018, arXiv:1804.04235",
         seams=("optimizer",),
-        conflicts={"one_cycle": "one_cycle moves the momentum, and adafactor has none. Remove one."},
         cost="one state a row and one a column of each matrix; one an element of vectors",
         use_when="the states of AdamW do not fit; T5 and its kin",
     )

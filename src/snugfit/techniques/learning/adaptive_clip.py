@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.layers import is_conv1d, last_linear
+from snugfit.core.names import find_parameters
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 
-def unit_norms(tensor: Tensor) -> Tensor:
+def unit_norms(tensor: Tensor, dim: int = 0) -> Tensor:
     """L2 norm of each unit: of each row over all that comes in to it, or of a bias or gain as a whole.
 
     Args:
         tensor: weights of shape (units, ...), or a vector or scalar.
+        dim: where the units are in weights that have them elsewhere.
     Returns:
         Shape (units, 1, ...), or a scalar; float32 at least.
 
@@ -29,12 +31,17 @@ def unit_norms(tensor: Tensor) -> Tensor:
     wide = tensor if tensor.dtype.itemsize >= 4 else tensor.float()
     if tensor.ndim <= 1:
         return torch.linalg.vector_norm(wide)
-    return torch.linalg.vector_norm(wide, dim=tuple(range(1, tensor.ndim)), keepdim=True)
+    others = tuple(place for place in range(tensor.ndim) if place != dim)
+    return torch.linalg.vector_norm(wide, dim=others, keepdim=True)
 
 
-def adaptive_clip_(parameters: Iterable[nn.Parameter], factor: float = 0.01, epsilon: float = 1e-3) -> None:
+def adaptive_clip_(
+    parameters: Iterable[nn.Parameter], factor: float = 0.01, epsilon: float = 1e-3, dim: int = 0
+) -> None:
     """Scale each unit's gradient in place to at most `factor * max(|weights|, epsilon)`.
 
+    Args:
+        dim: where the units are in weights of two dimensions or more.
     Source: Brock et al. 2021, arXiv:2102.06171, equation 3. A gradient within its bound is left bit for bit.
 
     >>> weight = nn.Parameter(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -48,16 +55,16 @@ def adaptive_clip_(parameters: Iterable[nn.Parameter], factor: float = 0.01, eps
             gradient = parameter.grad
             if gradient is None:
                 continue
-            bound = factor * unit_norms(parameter.detach()).clamp(min=epsilon)
-            gradient.mul_((bound / unit_norms(gradient)).clamp(max=1.0).to(gradient.dtype))
+            bound = factor * unit_norms(parameter.detach(), dim).clamp(min=epsilon)
+            gradient.mul_((bound / unit_norms(gradient, dim)).clamp(max=1.0).to(gradient.dtype))
 
 
 @dataclass(frozen=True)
 class AdaptiveClip(Technique):
     """Bound the gradient of each unit by `factor` of the length of its weights, all but the output head's.
 
-    `exclude` are patterns of parameters' names, as shells have them (`head.*`); null stands for the last linear layer,
-    which the paper leaves out. A weight that the head shares with another layer is left out too.
+    `exclude` are patterns of modules' or parameters' names, whole or their end; null stands for the last linear layer, which
+    the paper leaves out. A weight that the head shares with another layer is left out too.
     """
 
     factor: float = 0.01
@@ -85,10 +92,13 @@ class AdaptiveClip(Technique):
 
     def seams(self, context: Context) -> Seams:
         excluded = _excluded(context.model, self.exclude)
+        columns = {id(module.weight) for module in context.model.modules() if is_conv1d(module)}
 
         def adjust(parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
             clipped = [parameter for parameter in parameters if id(parameter) not in excluded]
-            adaptive_clip_(clipped, self.factor, self.epsilon)
+            for dim in (0, 1):
+                units = [parameter for parameter in clipped if (id(parameter) in columns) == dim]
+                adaptive_clip_(units, self.factor, self.epsilon, dim)
             return {}
 
         return Seams(adjust=adjust)
@@ -97,17 +107,13 @@ class AdaptiveClip(Technique):
 def _excluded(model: nn.Module, patterns: Sequence[str] | None) -> set[int]:
     """Ids of the parameters that are left out; a shared one is found under each of its names."""
     if patterns is None:
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        if not linear:
+        head = last_linear(model)
+        if head is None:
             raise SettingError(
                 "adaptive_clip.exclude: the model has no linear layer to take for its head, which is not to be clipped. Give "
                 "patterns of its parameters' names, or [] to clip everything."
             )
-        return {id(parameter) for parameter in linear[-1].parameters()}
-    named = list(model.named_parameters(remove_duplicate=False))
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name, _ in named):
-            raise SettingError(
-                f"adaptive_clip.exclude: no parameter matches '{pattern}'. The last one is '{named[-1][0]}'."
-            )
-    return {id(p) for name, p in named if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        return {id(parameter) for parameter in head.parameters()}
+    return {
+        id(model.get_parameter(name)) for name in find_parameters(model, patterns, "adaptive_clip.exclude")
+    }

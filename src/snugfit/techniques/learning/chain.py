@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, cast
 
 from snugfit.core.schedule import LENGTH, Schedule, is_length, number_of_updates
 from snugfit.core.technique import Card, Family, Rate
+from snugfit.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,39 @@ class Chain(Schedule):
         return self.rate(updates, total_updates).factor
 
     def rate(self, updates: int, total_updates: int) -> Rate:
-        starts = [0, *(number_of_updates(start, total_updates) for start in self.at)]
-        place = max(place for place, start in enumerate(starts) if updates >= start)
-        end = total_updates if place == len(self.at) else starts[place + 1]
-        return self.parts[place].rate(updates - starts[place], max(1, end - starts[place]))
+        stretches = self._stretches(total_updates)
+        place = max(place for place, (start, _) in enumerate(stretches) if updates >= start)
+        start, length = stretches[place]
+        return self.parts[place].rate(updates - start, length)
+
+    def moves_momentum(self) -> bool:
+        return any(part.moves_momentum() for part in self.parts)
+
+    def check(self, total_updates: int) -> None:
+        """Refuse numbers and fractions that do not rise together; warn of parts that begin behind the end of the run.
+
+        A number behind the end does not count among those that must rise: the run may be cut short to try a recipe out.
+        """
+        late = [start for start in self.at if start >= total_updates]
+        places = [start * total_updates if start < 1 else start for start in self.at if start not in late]
+        if any(first >= second for first, second in pairwise(places)):
+            raise SettingError(
+                f"chain.at: must rise, found {self.at!r}, which in {total_updates} updates is "
+                f"{', '.join(f'{place:g}' for place in places)}. Give only numbers or only fractions, or change the order."
+            )
+        if late:
+            self.warn_beyond("at", late[0], total_updates, "the part that would begin there never does")
+        for part, (start, length) in zip(self.parts, self._stretches(total_updates), strict=True):
+            if start < total_updates:
+                part.check(length)
 
     def needs_total(self) -> bool:
         return any(start < 1 for start in self.at) or self.parts[-1].needs_total()
 
     def sets_scale(self) -> bool:
         return any(part.sets_scale() for part in self.parts)
+
+    def _stretches(self, total_updates: int) -> list[tuple[int, int]]:
+        """Of each part its first update and its length."""
+        starts = [0, *(number_of_updates(start, total_updates) for start in self.at), total_updates]
+        return [(start, max(1, end - start)) for start, end in pairwise(starts)]

@@ -40,7 +40,7 @@ def warm_decay(decay: float, updates: int) -> float:
 class EMA(Technique):
     """Evaluate, compare and export an exponential moving average of the weights.
 
-    Averages parameters (in float32 at least) and copies buffers, after applied updates only.
+    Averages the parameters that train (in float32 at least), after applied updates only; buffers are the model's.
     """
 
     decay: float = 0.999
@@ -53,7 +53,7 @@ class EMA(Technique):
         source="Polyak & Juditsky 1992; decay warm-up as in TensorFlow's ExponentialMovingAverage",
         seams=("updated", "weights"),
         stages=(Stage.AVERAGE,),
-        cost="one copy of the parameters; one pass over them an update",
+        cost="one copy of the parameters that train; one pass over them an update",
         use_when="the evaluation metric jumps from one evaluation to the next",
     )
 
@@ -79,10 +79,10 @@ class _Moving:
         if self._settings.warmup:
             decay = warm_decay(decay, progress.updates)
         with torch.no_grad():
-            ema_(self._averages.tensors(), list(model.parameters()), decay)
+            ema_(self._averages.tensors(), self._averages.parameters(), decay)
 
     def swapped_in(self, model: nn.Module) -> AbstractContextManager[None]:
-        return swapped(list(model.parameters()), self._averages.tensors())
+        return swapped(self._averages.parameters(), self._averages.tensors())
 
     def state_dict(self) -> dict[str, Any]:
         return {"averages": self._averages.state_dict()}

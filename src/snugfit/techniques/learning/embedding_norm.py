@@ -7,19 +7,24 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from snugfit.core.names import find_module
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 
 def token_embeddings(model: nn.Module, name: str | None = None) -> nn.Embedding | None:
-    """The embedding of that name, that of a model of transformers, or the one with the most entries.
+    """The embedding of that name (or end of one), that of a model of transformers, or the one with the most entries.
+
+    Raises:
+        SettingError: no embedding has that name, or several.
 
     >>> model = nn.ModuleDict({"places": nn.Embedding(16, 4), "tokens": nn.Embedding(100, 4)})
     >>> token_embeddings(model)
     Embedding(100, 4)
     """
+    found: nn.Module | None
     if name is not None:
-        found = dict(model.named_modules()).get(name)
+        found = find_module(model, name, "embedding_norm.embeddings", nn.Embedding)
     elif hasattr(model, "get_input_embeddings"):
         found = model.get_input_embeddings()  # type: ignore[operator]
     else:
@@ -41,6 +46,10 @@ class EmbeddingNorm(Technique):
         source="Dettmers et al. 2021, arXiv:2110.02861; Le Scao et al. 2022 (BLOOM), arXiv:2211.05100",
         seams=(),
         stages=(Stage.EXTEND,),
+        conflicts=dict.fromkeys(
+            ("lora", "ia3"),
+            "the norm would not train with the adapters, and one beside the embeddings could not be merged. Remove one.",
+        ),
         kind=Kind.TOKENS,
         cost="one layer norm, and two vectors of the model's width",
         use_when="large language models from scratch, in fp16 above all; it may cost a little quality",
@@ -49,12 +58,9 @@ class EmbeddingNorm(Technique):
     def prepare(self, model: nn.Module) -> nn.Module:
         table = token_embeddings(model, self.embeddings)
         if table is None:
-            named = (
-                f"'{self.embeddings}' is no nn.Embedding"
-                if self.embeddings
-                else "the model has no nn.Embedding"
+            raise SettingError(
+                "embedding_norm.embeddings: the model has no nn.Embedding that it gives for its tokens. Give its name."
             )
-            raise SettingError(f"embedding_norm.embeddings: {named}. Give the name of the token embeddings.")
         table.norm = nn.LayerNorm(table.embedding_dim, dtype=table.weight.dtype, device=table.weight.device)
         table.register_forward_hook(_normalise)
         return model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.losses import Loss, LossTerms, causal_lm, logits_of, mse
+from snugfit.core.losses import Loss, LossTerms, causal_lm, class_dim, logits_of, mse
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
@@ -75,6 +75,11 @@ class Focal(Technique):
 
         def loss(next: BatchLoss) -> BatchLoss:
             def focal(outputs: Any, batch: Batch) -> LossTerms:
+                if class_dim(context.loss) is not None and labels_of(batch.data).is_floating_point():
+                    raise SettingError(
+                        "focal: the labels are soft, and it weighs by the probability of the one label. Give integer labels, or "
+                        "remove focal."
+                    )
                 terms = next(outputs, batch)
                 values = terms.values
                 if (

@@ -77,7 +77,9 @@ class Freeze(Technique):
         cost="none: frozen parameters need no gradient and no moments",
         use_when="a new head on a pretrained model would disturb it; head only for few examples",
         conflicts={
-            "gradual_unfreeze": "both say which parameters train now, and one would undo the other. Remove one."
+            "gradual_unfreeze": "both say which parameters train now, and one would undo the other. Remove one.",
+            "ia3": "it freezes the model for good, and its factors stand in the parts to be frozen. Remove one.",
+            "lora": "it freezes the model for good, and its adapters stand in the parts to be frozen. Remove one.",
         },
     )
 
@@ -92,6 +94,8 @@ class Freeze(Technique):
     def seams(self, context: Context) -> Seams:
         names = frozen_names(context.model, self.patterns, self.all_but)
         switches = Switches(context.model, names, self.norms)
+        if self.updates is not None:
+            self.warn_beyond("updates", self.updates, context.total_updates, "what is frozen stays so")
 
         def begin(model: nn.Module, moment: Moment) -> None:
             thawed = self.updates is not None and moment.updates >= self.updates

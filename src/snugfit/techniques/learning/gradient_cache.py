@@ -98,4 +98,7 @@ def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def _as_leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+    """In float32 at least: the cached gradient has no loss scale to keep it in the range of fp16."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)).requires_grad_()

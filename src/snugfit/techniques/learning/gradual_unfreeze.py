@@ -111,6 +111,8 @@ class GradualUnfreeze(Technique):
         blocks = blocks_of(context.model)
         every = self._updates(context.total_updates)
         switches = Switches(context.model, {name for block in blocks for name in block})
+        last = every * (len(blocks) - 1)
+        self.warn_beyond("every", last, context.total_updates, "the deepest of the blocks are never unfrozen")
 
         def begin(model: nn.Module, moment: Moment) -> None:
             switches.freeze(frozen_at(blocks, moment.updates, every))

@@ -9,20 +9,22 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
 from snugfit.core.read import read
 from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
 
 
-def hardest(terms: LossTerms, fraction: float) -> Tensor:
+def hardest(terms: LossTerms, fraction: float, at_least: int = 1) -> Tensor:
     """Rows with the largest losses, in ascending order of the row.
 
     Args:
         terms: one loss and one weight a row; rows of weight 0 come last.
         fraction: of the rows, rounded up.
+        at_least: rows that are kept where there are that many; batch norm needs two.
     Returns:
-        Row numbers, int64, shape (ceil(fraction * rows),).
+        Row numbers, int64, shape (ceil(fraction * rows),) or a little more.
 
     >>> hardest(LossTerms(torch.tensor([0.1, 3.0, 2.0, 0.5])), fraction=0.5)
     tensor([1, 2])
@@ -31,7 +33,7 @@ def hardest(terms: LossTerms, fraction: float) -> Tensor:
         terms.values if terms.weights is None else terms.values.masked_fill(terms.weights <= 0, -math.inf)
     )
     kept = math.ceil(round(fraction * losses.shape[0], 9))  # 0.07 * 100 is a little more than 7
-    return torch.argsort(losses, descending=True, stable=True)[:kept].sort().values
+    return torch.argsort(losses, descending=True, stable=True)[: max(kept, at_least)].sort().values
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ class HardExamples(Technique):
         return cls(fraction=0.6)
 
     def seams(self, context: Context) -> Seams:
+        at_least = 2 if has_batch_norm(context.model) else 1
+
         def gradients(next: GradientsOf) -> GradientsOf:
             def of_the_hardest(compute: Compute) -> Gradients:
                 terms = compute.terms()
-                rows = hardest(terms, self.fraction)
+                rows = hardest(terms, self.fraction, at_least)
                 found = next(compute.select(read(rows, assume=_longest(compute, rows.shape[0]))))
                 # batch norm has seen the whole window: a row that is left out must not be worse than those kept
                 return replace(found, nonfinite=found.nonfinite + ~terms.weighted_sum().isfinite())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, labels_of
+from snugfit.core.layers import base_of, last_linear
 from snugfit.core.losses import LossTerms
 from snugfit.core.mixing import (
     PAIR,
@@ -24,8 +25,9 @@ from snugfit.core.mixing import (
     with_entry,
     with_shares,
 )
+from snugfit.core.names import find_module
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import SettingError
 
 EMBEDDINGS = "embeddings"
 _MASK = "attention_mask"
@@ -95,7 +97,7 @@ class HiddenMixup(Technique):
         summary="Mixes two examples inside the model, so that text can be mixed too; the loss is shared.",
         family=Family.LEARNING,
         source="Sun et al. 2020, arXiv:2010.02394; embeddings: Guo et al. 2019, arXiv:1905.08941",
-        seams=("batch", "loss", "forward"),
+        seams=("batch", "loss", "modules"),
         stages=(Stage.MIX, Stage.SHARE),
         conflicts={
             "hard_examples": "rows are chosen one by one, and a mixed row needs its partner beside it. Remove one.",
@@ -146,12 +148,11 @@ class HiddenMixup(Technique):
 
             return shared
 
-        return Seams(batch=batch, forward=forward, loss=loss)
+        return Seams(batch=batch, modules=forward, loss=loss)
 
     def _module(self, model: nn.Module) -> nn.Module:
-        named = dict(model.named_modules())
         if self.at is None:
-            return named[_last_linear(named)]
+            return _last_linear(model)
         if self.at == EMBEDDINGS:
             ask: Any = getattr(model, "get_input_embeddings", lambda: None)
             found: nn.Module | None = ask()
@@ -161,26 +162,16 @@ class HiddenMixup(Technique):
                     "Give the name of its nn.Embedding."
                 )
             return found
-        if self.at not in named:
-            raise SettingError(
-                f"hidden_mixup.at: the model has no module '{self.at}'. {nearest(self.at, named)}"
-            )
-        return named[self.at]
+        return find_module(model, self.at, "hidden_mixup.at")
 
 
-def _last_linear(named: Mapping[str, nn.Module]) -> str:
-    """Name of the last linear layer: with what an adapter has put around it, not of a part of the adapter."""
-    linear = [
-        name
-        for name, module in named.items()
-        if isinstance(module, nn.Linear) or hasattr(module, "base_layer")
-    ]
-    outer = [name for name in linear if not any(name.startswith(f"{other}.") for other in linear)]
-    if not outer:
+def _last_linear(model: nn.Module) -> nn.Module:
+    found = last_linear(model)
+    if found is None:
         raise SettingError(
             "hidden_mixup.at: the model has no linear layer. Name the module whose input is to be mixed."
         )
-    return outer[-1]
+    return found
 
 
 def _check_fits_labels(hidden: Tensor, batch: Batch) -> None:
@@ -208,7 +199,7 @@ def _united(batch: Batch) -> Batch:
 
 def _embeds(module: nn.Module) -> bool:
     """Whether it is an embedding, if need be inside of an adapter."""
-    return isinstance(getattr(module, "base_layer", module), nn.Embedding)
+    return isinstance(base_of(module), nn.Embedding)
 
 
 def _can_mix(value: Any) -> bool:

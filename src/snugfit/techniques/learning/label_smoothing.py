@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.classes import find_class_dim
-from snugfit.core.losses import Loss, LossTerms, TorchLoss, logits_of
+from snugfit.core.classes import class_scores, find_class_dim, refuse_embeddings
+from snugfit.core.losses import Loss, LossTerms, TorchLoss
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
@@ -55,12 +55,13 @@ class LabelSmoothing(Technique):
         return cls(epsilon=0.3)
 
     def seams(self, context: Context) -> Seams:
+        refuse_embeddings("label_smoothing", context.loss)
         _refuse_smoothed_already(context.loss)
 
         def loss(next: BatchLoss) -> BatchLoss:
             def smoothed(outputs: Any, batch: Batch) -> LossTerms:
                 terms = next(outputs, batch)
-                logits = logits_of(outputs)
+                logits = class_scores("label_smoothing", outputs, context.loss)
                 dim = find_class_dim("label_smoothing", logits, terms.values, loss=context.loss, dim=self.dim)
                 if terms.weights is not None:
                     # a NaN in a position of weight 0 would come back through log_softmax's backward

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.averages import Averages
 from snugfit.core.foreach import copy_, lerp_
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
@@ -40,7 +41,7 @@ class Lookahead(Technique):
         source="Zhang et al. 2019, arXiv:1907.08610",
         seams=("updated",),
         stages=(Stage.MOVE,),
-        cost="one copy of the parameters; one pass over them every few updates",
+        cost="one copy of the parameters that train; one pass over them every few updates",
         use_when="an optimizer whose updates jump about; with radam for a Ranger",
     )
 
@@ -60,19 +61,15 @@ class Lookahead(Technique):
 class _SlowWeights:
     def __init__(self, model: nn.Module, settings: Lookahead) -> None:
         self._settings = settings
-        self._slow = {
-            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
-            for name, p in model.named_parameters()
-        }
+        self._slow = Averages(model)
 
     def update(self, model: nn.Module, progress: Progress) -> None:
         if progress.updates % self._settings.every == 0:
             with torch.no_grad():
-                look_back_(list(self._slow.values()), list(model.parameters()), self._settings.alpha)
+                look_back_(self._slow.tensors(), self._slow.parameters(), self._settings.alpha)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"slow": dict(self._slow)}
+        return {"slow": self._slow.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, slow in self._slow.items():
-            slow.copy_(state["slow"][name])
+        self._slow.load_state_dict(state["slow"])

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
+from snugfit.core.layers import base_of, layers
+from snugfit.core.names import find_parameters
 from snugfit.core.parameters import ParameterGroup, divided, takes_decay
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
@@ -19,25 +21,31 @@ from snugfit.errors import SettingError
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """The 2-D parameters that are neither embeddings nor the head: the last module with a matrix as its `weight`.
 
-    Goes by kind and place, not by name; a head that is tied to an embedding is one.
+    Goes by kind and place, not by name; a head that is tied to an embedding is one. An adapter goes with what it adapts.
 
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 9))
     >>> [tuple(matrix.shape) for matrix in hidden_matrices(model)]
     [(5, 4)]
     """
     outside: set[int] = set()
-    head: Tensor | None = None
-    for module in model.modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            outside.add(id(module.weight))
-        elif isinstance(weight := getattr(module, "weight", None), Tensor) and weight.ndim == 2:
-            head = weight
-    outside.add(id(head))
+    head: nn.Module | None = None
+    for layer in layers(model):
+        if isinstance(base_of(layer), (nn.Embedding, nn.EmbeddingBag)):
+            outside |= _weights(layer)
+        elif isinstance(weight := getattr(base_of(layer), "weight", None), Tensor) and weight.ndim == 2:
+            head = layer
+    outside |= set() if head is None else _weights(head)
     return [
         parameter
         for parameter in model.parameters()
         if parameter.ndim == 2 and takes_decay(parameter) and id(parameter) not in outside
     ]
+
+
+def _weights(layer: nn.Module) -> set[int]:
+    """Ids of the layer's weight and of its adapter's."""
+    own = {id(base_of(layer).weight)}
+    return own if base_of(layer) is layer else own | {id(parameter) for parameter in layer.parameters()}
 
 
 @dataclass(frozen=True)
@@ -117,17 +125,10 @@ class Muon(Technique):
         """Ids of the parameters for Muon.
 
         Raises:
-            SettingError: there are none, or a name in `adamw_for` is of no parameter.
+            SettingError: there are none, or a pattern in `adamw_for` matches nothing.
         """
-        named = list(model.named_parameters(remove_duplicate=False))
-        excluded: set[int] = set()
-        for given in self.adamw_for:
-            found = {id(p) for name, p in named if f"{name}.".startswith(f"{given}.")}
-            if not found:
-                raise SettingError(
-                    f"muon.adamw_for: '{given}' is the name of no module with parameters and of no parameter."
-                )
-            excluded |= found
+        names = find_parameters(model, self.adamw_for, "muon.adamw_for")
+        excluded = {id(model.get_parameter(name)) for name in names}
         hidden = {id(parameter) for parameter in hidden_matrices(model)} - excluded
         if not hidden:
             raise SettingError(

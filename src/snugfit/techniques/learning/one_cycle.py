@@ -61,8 +61,9 @@ class OneCycle(Schedule):
         self.require("final_div_factor", 1 <= self.final_div_factor < math.inf, "at least 1")
         self.require("anneal", self.anneal in ("cos", "linear"), "cos or linear")
         momentum = self.momentum
-        possible = momentum is None or (len(momentum) == 2 and 0 <= momentum[0] <= momentum[1] < 1)
-        self.require("momentum", possible, "the lowest and the highest, in [0, 1), or null to leave it")
+        possible = momentum is None or (len(momentum) == 2 and 0 < momentum[0] <= momentum[1] < 1)
+        # at exactly 0 torch's SGD and RMSprop keep no average to go on from
+        self.require("momentum", possible, "the lowest and the highest, in (0, 1), or null to leave it")
 
     @classmethod
     def example(cls) -> Self:
@@ -80,6 +81,9 @@ class OneCycle(Schedule):
         low, high = self.momentum
         values = [high, low, high, *([high] if self.three_phase else [])]
         return Rate(factor, self._along(values, updates, total_updates))
+
+    def moves_momentum(self) -> bool:
+        return self.momentum is not None
 
     def _along(self, values: list[float], updates: int, total_updates: int) -> float:
         """The value at `updates` on the way from each of `values` to the next."""

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self, cast
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.patterns import matching
-from snugfit.core.schedule import Schedule, known_total
-from snugfit.core.technique import Card, Context, Family, Rate, Seams, Technique
+from snugfit.core.schedule import Rates, Schedule, known_total
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
 
 _KEY = "schedule"
 
@@ -44,6 +44,9 @@ class PerGroup(Technique):
     def seams(self, context: Context) -> Seams:
         every = [*self.schedules.values(), self.default]
         total = known_total(self.card.name, context, any(each.needs_total() for each in every))
+        if context.total_updates is not None:
+            for each in every:
+                each.check(total)
 
         def groups(given: list[ParameterGroup]) -> list[ParameterGroup]:
             pattern_of = matching("per_group.schedules", list(self.schedules), given)
@@ -52,7 +55,7 @@ class PerGroup(Technique):
                 for pattern, group in divided(given, pattern_of)
             ]
 
-        def schedule(updates: int, group: Mapping[str, Any]) -> Rate:
-            return self.schedules.get(group.get(_KEY, ""), self.default).rate(updates, total)
+        def schedule_of(group: Mapping[str, Any]) -> Schedule:
+            return self.schedules.get(group.get(_KEY, ""), self.default)
 
-        return Seams(groups=groups, schedule=schedule)
+        return Seams(groups=groups, schedule=Rates(schedule_of, total))

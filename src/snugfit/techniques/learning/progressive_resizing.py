@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,19 +30,20 @@ def scale_at(part: float, initial: float, delay: float, finetune: float) -> floa
 
 
 def resized(images: Tensor, scale: float, increment: int) -> Tensor:
-    """Images (rows, channels, height, width), each side times `scale`, bilinear and antialiased.
+    """Images (rows, channels, height, width), each side times `scale`, bilinear and antialiased, in float32 at least.
 
     Args:
         increment: the sides become a multiple of it, rounded down, but at least one; a side never grows.
 
-    >>> import torch
     >>> resized(torch.zeros(2, 3, 32, 24), scale=0.7, increment=4).shape
     torch.Size([2, 3, 20, 16])
     """
     if scale >= 1:
         return images
     size = [min(side, max(increment, whole_steps(side * scale, increment))) for side in images.shape[2:]]
-    return F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+    wide = images.to(torch.promote_types(images.dtype, torch.float32))  # not there for 16 bit on a CPU
+    found = F.interpolate(wide, size=size, mode="bilinear", align_corners=False, antialias=True)
+    return found.to(images.dtype)
 
 
 def whole_steps(length: float, increment: int) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugfit.core.names import find_modules
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
@@ -74,7 +74,23 @@ class NormedMultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As torch's, for inputs (rows, tokens, width), or (tokens, rows, width) without `batch_first`."""
+        """As torch's, for inputs (rows, tokens, width), (tokens, rows, width) without `batch_first`, or (tokens, width).
+
+        Raises:
+            SettingError: `is_causal` without a mask; torch takes it for a hint about the mask.
+        """
+        if is_causal and attn_mask is None:
+            raise SettingError(
+                "qk_norm: an nn.MultiheadAttention is called with is_causal=True and no mask, of which it is a hint. Give attn_mask."
+            )
+        if query.ndim == 2:
+            place = 0 if self.batch_first else 1
+            query, key, value = (tensor.unsqueeze(place) for tensor in (query, key, value))
+            padding = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+            outputs, shares = self(
+                query, key, value, padding, need_weights, attn_mask, average_attn_weights, is_causal
+            )
+            return outputs.squeeze(place), None if shares is None else shares.squeeze(0)
         if not self.batch_first:
             query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
         weights = self.in_proj_weight.chunk(3)
@@ -132,7 +148,7 @@ class QKNorm(Technique):
             not self.projections
         )
         if not found and not torch_attentions:
-            raise SettingError(f"qk_norm.projections: {_why_none(model, self.projections)}")
+            raise SettingError(f"qk_norm.projections: {_why_none(model)}")
         for name, parent, projection in found:
             size = self._head_dim(name, parent, projection)
             projection.head_norm = HeadNorm(size, projection.weight)
@@ -167,26 +183,25 @@ def _normalise(projection: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
 
 
 def _projections(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[str, nn.Module, nn.Linear]]:
+    wanted = find_modules(model, patterns, "qk_norm.projections", nn.Linear)
     for name, module in model.named_modules():
-        last = name.rpartition(".")[2]
-        wanted = any(fnmatchcase(name, p) for p in patterns) if patterns else last in QUERIES_AND_KEYS
-        if wanted and isinstance(module, nn.Linear):
-            yield name, model.get_submodule(name.rpartition(".")[0]), module
+        parent, _, last = name.rpartition(".")
+        if isinstance(module, nn.Linear) and (name in wanted if patterns else last in QUERIES_AND_KEYS):
+            yield name, model.get_submodule(parent), module
 
 
-def _why_none(model: nn.Module, patterns: Sequence[str]) -> str:
+def _why_none(model: nn.Module) -> str:
     fused = next((name for name, _ in model.named_modules() if name.rpartition(".")[2] in FUSED), None)
     if fused is not None:
         return (
             f"'{fused}' gives queries, keys and values at once, in an order that only its model knows, so there is nothing to "
             "norm. Use a model with separate projections, or its own option for QK norm."
         )
-    looked = (
-        f"no linear layer is named like {', '.join(patterns)}"
-        if patterns
-        else "the model has no attention that is known"
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return (
+        "the model has no attention that is known. Give patterns that name the projections of queries and of keys among its "
+        f"linear layers: {', '.join(linear[:8]) or 'it has none'}{', …' if len(linear) > 8 else ''}."
     )
-    return f"{looked}. Give patterns that name the projections of queries and of keys, such as '*.q_proj' and '*.k_proj'."
 
 
 def _norm_torch_attention(attention: nn.MultiheadAttention) -> None:

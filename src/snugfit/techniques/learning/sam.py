@@ -11,6 +11,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.foreach import copy_, global_norm, gradients_of, scale_
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import couples_rows
@@ -96,6 +97,10 @@ class SAM(Technique):
             raise SettingError(
                 f"sam.m: the loss compares the rows of a window with each other, and groups of {self.m} would show it parts of "
                 "the window: fewer negatives, another loss. Remove m."
+            )
+        if self.m == 1 and has_batch_norm(context.model):
+            raise SettingError(
+                "sam.m: is 1, and the model has batch norm, which has no statistics of one row. Give at least 2."
             )
         parameters = list(context.model.parameters())
 

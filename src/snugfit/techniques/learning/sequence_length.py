@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from snugfit.core.batch import LABELS, Batch
@@ -15,6 +16,11 @@ from snugfit.errors import SettingError
 
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", LABELS)
 """Entries of a batch with one column a token; labels only if they are as wide as the tokens."""
+
+_TWO_TEXTS = (
+    "sequence_length: {}, and a text cut short would stand beside the whole of the other, which depends on all of it. "
+    "Remove it."
+)
 
 
 def length_at(updates: int, duration: int, initial: int, width: int, increment: int = 1) -> int:
@@ -32,16 +38,26 @@ def length_at(updates: int, duration: int, initial: int, width: int, increment: 
 
 
 def truncated(data: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """The batch with the first `length` tokens of each row; what is not of tokens stays.
+    """The batch with the first `length` tokens of each row, wherever its padding is; what is not of tokens stays.
+
+    Where the tokens begin is read from `attention_mask`. A row that has fewer keeps some of its padding.
+
+    Raises:
+        SettingError: there are no tokens, or those of two texts.
 
     >>> import torch
     >>> batch = {"input_ids": torch.ones(2, 6, dtype=torch.int64), "labels": torch.tensor([0, 1])}
     >>> {name: value.shape for name, value in truncated(batch, 4).items()}
     {'input_ids': torch.Size([2, 4]), 'labels': torch.Size([2])}
     """
-    width = data["input_ids"].shape[1]
+    width = _width(data)
+    masked = _is_of_tokens("attention_mask", data.get("attention_mask"), width)
+    mask = data["attention_mask"] if masked else torch.ones_like(data["input_ids"])
+    # the first of the largest is where the tokens begin; nothing is read from the device
+    first = (mask != 0).int().argmax(dim=1, keepdim=True).clamp(max=width - length)
+    places = first + torch.arange(length, device=first.device)
     return {
-        name: value[:, :length] if _is_of_tokens(name, value, width) else value
+        name: value.gather(1, places) if _is_of_tokens(name, value, width) else value
         for name, value in data.items()
     }
 
@@ -80,15 +96,13 @@ class SequenceLength(Technique):
             raise SettingError(
                 "sequence_length: needs the length of the run. Give total_updates to the step."
             )
+        config = getattr(context.model, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            raise SettingError(_TWO_TEXTS.format("the model writes a text from another"))
         duration = max(1, round(self.fraction * context.total_updates))
 
         def batch(window: Batch, moment: Moment) -> Batch:
-            ids = window.data.get("input_ids") if isinstance(window.data, Mapping) else None
-            if not isinstance(ids, Tensor) or ids.ndim != 2:
-                raise SettingError(
-                    "sequence_length: the batch has no input_ids of shape (rows, tokens) to shorten. Remove it."
-                )
-            width = ids.shape[1]
+            width = _width(window.data)
             length = length_at(moment.updates, duration, self.initial, width, self.increment)
             if length == width:
                 return window
@@ -100,6 +114,19 @@ class SequenceLength(Technique):
             )
 
         return Seams(batch=batch)
+
+
+def _width(data: Any) -> int:
+    ids = data.get("input_ids") if isinstance(data, Mapping) else None
+    if not isinstance(ids, Tensor) or ids.ndim != 2:
+        raise SettingError(
+            "sequence_length: the batch has no input_ids of shape (rows, tokens) to shorten. Remove it."
+        )
+    other = next((name for name in data if str(name).startswith("decoder_")), None)
+    if other is not None:
+        raise SettingError(_TWO_TEXTS.format(f"the batch has '{other}'"))
+    width: int = ids.shape[1]
+    return width
 
 
 def _is_of_tokens(name: str, value: Any, width: int) -> bool:

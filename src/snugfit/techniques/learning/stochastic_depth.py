@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.buffers import Buffers
 from snugfit.core.forwards import replaced_forward
+from snugfit.core.names import find_modules
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
@@ -53,8 +53,11 @@ def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, n
     """The blocks by name, in the order of the model.
 
     Args:
-        pattern: of module names, such as `encoder.layer.*`; what lies within a block is none. Without one they are the
-            entries of the longest `nn.ModuleList`, or of a model without such a list torch's transformer layers.
+        pattern: of module names, whole or their end, such as `encoder.layer.*`; what lies within a block is none. Without
+            one they are the entries of the longest `nn.ModuleList`, or of a model without such a list torch's transformer
+            layers.
+    Raises:
+        SettingError: the pattern matches nothing, or only a list of modules.
     """
     if pattern is None:
         lists = [
@@ -65,10 +68,16 @@ def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, n
         layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
         return dict(lists or [(n, m) for n, m in model.named_modules() if isinstance(m, layers)])
     found: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
+    names = find_modules(model, [pattern], "stochastic_depth.blocks")
+    for name in names:
+        module = model.get_submodule(name)
         inside = any(name.startswith(f"{block}.") for block in found)
-        if fnmatchcase(name, pattern) and not inside and not isinstance(module, nn.ModuleList):
+        if not inside and not isinstance(module, nn.ModuleList):
             found[name] = module
+    if not found:
+        raise SettingError(
+            f"stochastic_depth.blocks: '{names[0]}' is a list of modules. Name its entries: '{names[0]}.*'."
+        )
     return found
 
 
@@ -85,7 +94,7 @@ class StochasticDepth(Technique):
         summary="Leaves residual blocks out at random, the deeper the more often; evaluation uses all of them.",
         family=Family.LEARNING,
         source="Huang et al. 2016, arXiv:1603.09382; scaled as by Touvron et al. 2021, arXiv:2012.12877",
-        seams=("batch", "forward"),
+        seams=("batch", "modules"),
         stages=(Stage.DRAW,),
         cost="row: a copy of the hidden states for each block; window: saves up to half of `rate` of the blocks' time",
         use_when="deep residual nets and vision transformers trained long; window where speed is wanted",
@@ -101,13 +110,9 @@ class StochasticDepth(Technique):
 
     def prepare(self, model: nn.Module) -> nn.Module:
         if not residual_blocks(model, self.blocks):
-            what = (
-                f"no module is named like {self.blocks!r}"
-                if self.blocks
-                else "the model has no list of blocks"
-            )
+            names = ", ".join(name for name, _ in model.named_children()) or "none"
             raise SettingError(
-                f"stochastic_depth.blocks: {what}. Give the pattern of the residual blocks' names, such as 'encoder.layer.*'."
+                f"stochastic_depth.blocks: the model has no list of blocks. Give a pattern of its residual blocks' names; it has: {names}."
             )
         return model
 
@@ -141,7 +146,7 @@ class StochasticDepth(Technique):
                     stack.callback(block.register_forward_hook(hook, with_kwargs=True).remove)
                 yield
 
-        return Seams(batch=batch, forward=forward)
+        return Seams(batch=batch, modules=forward)
 
 
 def _thinned(

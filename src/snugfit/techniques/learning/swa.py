@@ -49,7 +49,7 @@ class SWA(Technique):
         source="Izmailov et al. 2018, arXiv:1803.05407; torch's AveragedModel and update_bn",
         seams=("updated", "weights", "settle"),
         stages=(Stage.AVERAGE,),
-        cost="one copy of the parameters; with batch norm, forwards of norm_windows windows an evaluation",
+        cost="one copy of the parameters that train; with batch norm, forwards of norm_windows windows an evaluation",
         use_when="the end of the run has a learning rate that stays high, such as constant or flat_cosine",
     )
 
@@ -64,7 +64,11 @@ class SWA(Technique):
 
     def seams(self, context: Context) -> Seams:
         total = known_total(self.card.name, context, needed=0 < self.start < 1)
-        state = _Mean(context, self, number_of_updates(self.start, total))
+        start = number_of_updates(self.start, total)
+        self.warn_beyond(
+            "start", start, context.total_updates, "nothing but the last weights can be averaged"
+        )
+        state = _Mean(context, self, start)
         return Seams(
             updated=state.update,
             weights=state.swapped_in,
@@ -87,7 +91,7 @@ class _Mean:
         if since < 0 or since % self._every != 0:
             return
         with torch.no_grad():
-            average_(self._averages.tensors(), list(model.parameters()), self._members)
+            average_(self._averages.tensors(), self._averages.parameters(), self._members)
         self._members += 1
 
     def averaging(self) -> bool:
@@ -101,7 +105,7 @@ class _Mean:
         if not self.averaging():
             return nullcontext()
         buffers, statistics = self._norms.beside(model)
-        return swapped([*model.parameters(), *buffers], [*self._averages.tensors(), *statistics])
+        return swapped([*self._averages.parameters(), *buffers], [*self._averages.tensors(), *statistics])
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.losses import LossTerms, logits_of
+from snugfit.core.classes import class_scores, find_class_dim, refuse_embeddings
+from snugfit.core.losses import LossTerms
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
-from snugfit.errors import SettingError
 
 
-def squared_log_normaliser(logits: Tensor) -> Tensor:
-    """`log(Z)^2` with Z the sum of exp over the last dimension of logits (..., classes); in float32 at least.
+def squared_log_normaliser(logits: Tensor, dim: int = -1) -> Tensor:
+    """`log(Z)^2` with Z the sum of exp over the classes of dimension `dim`; in float32 at least.
+
+    Its shape is that of the logits without `dim`.
 
     >>> squared_log_normaliser(torch.zeros(1, 4))
     tensor([1.9218])
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return logits.to(wide).logsumexp(dim=-1).square()
+    return logits.to(wide).logsumexp(dim=dim).square()
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class ZLoss(Technique):
     """Add `coefficient * log(Z)^2` to each term of the loss, Z being the sum of the exponentials of its logits."""
 
     coefficient: float = 1e-4
+    dim: int | None = None
 
     card: ClassVar[Card] = Card(
         name="z_loss",
@@ -43,25 +46,25 @@ class ZLoss(Technique):
 
     def __post_init__(self) -> None:
         self.require("coefficient", 0 < self.coefficient < float("inf"), "positive and finite")
+        self.require("dim", self.dim in (None, 1, -1), "1 or -1")
 
     @classmethod
     def example(cls) -> Self:
         return cls(coefficient=0.2)
 
     def seams(self, context: Context) -> Seams:
+        refuse_embeddings("z_loss", context.loss)
+
         def loss(next: BatchLoss) -> BatchLoss:
             def with_normaliser(outputs: Any, batch: Batch) -> LossTerms:
                 terms = next(outputs, batch)
-                logits = logits_of(outputs)
-                if logits.shape[:-1] != terms.values.shape or logits.shape[-1] < 2:
-                    raise SettingError(
-                        f"z_loss: the loss has the shape {tuple(terms.values.shape)} and the logits "
-                        f"{tuple(logits.shape)}. It needs one loss for each row of scores of at least two classes."
-                    )
+                logits = class_scores("z_loss", outputs, context.loss)
+                dim = find_class_dim("z_loss", logits, terms.values, loss=context.loss, dim=self.dim)
                 if terms.weights is not None:
                     # a NaN in a position of weight 0 would come back through logsumexp's backward
-                    logits = torch.where((terms.weights > 0).unsqueeze(-1), logits, 0.0)
-                return replace(terms, values=terms.values + self.coefficient * squared_log_normaliser(logits))
+                    logits = torch.where((terms.weights > 0).unsqueeze(dim), logits, 0.0)
+                added = self.coefficient * squared_log_normaliser(logits, dim)
+                return replace(terms, values=terms.values + added)
 
             return with_normaliser
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,29 +10,41 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.autocast import expected_autocast
 from snugfit.core.batch import Batch
 from snugfit.core.forwards import replaced_forward
+from snugfit.core.layers import last_linear
+from snugfit.core.names import find_module
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
 
+NARROW = (torch.float16, torch.bfloat16)
+
 
 @contextmanager
-def in_float32(module: nn.Module) -> Iterator[None]:
+def in_float32(module: nn.Module, look: Callable[[str], object] = lambda device: None) -> Iterator[None]:
     """Within, `module` computes in float32 at least, autocast or not.
+
+    Args:
+        look: is told the kind of device before each forward of the module.
+    Raises:
+        SettingError: its weights are in 16 bit themselves.
 
     >>> head = nn.Linear(4, 2)
     >>> with torch.autocast("cpu", dtype=torch.bfloat16), in_float32(head):
     ...     head(torch.zeros(1, 4, dtype=torch.bfloat16)).dtype
     torch.float32
     """
+    _refuse_narrow_weights(module)
     forward = module.forward
 
     def widened(tensor: Tensor) -> Tensor:
-        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+        return tensor.float() if tensor.dtype in NARROW else tensor
 
     def forward_in_float32(*args: Any, **kwargs: Any) -> Any:
         device = next(module.parameters()).device.type
+        look(device)
         with torch.autocast(device, enabled=False):
             return forward(*map_tree(widened, args), **map_tree(widened, kwargs))
 
@@ -41,13 +53,17 @@ def in_float32(module: nn.Module) -> Iterator[None]:
 
 
 def output_head(model: nn.Module, name: str | None = None) -> nn.Module | None:
-    """The module that makes the logits: of that name, the output embeddings of a language model, or the last linear layer."""
+    """The module that makes the logits: of that name, the output embeddings of a language model, or the last linear layer.
+
+    Raises:
+        SettingError: no module has that name or ends with it, or several.
+    """
     if name is not None:
-        return dict(model.named_modules()).get(name)
+        return find_module(model, name, "fp32_logits.head")
     embeddings: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
     if embeddings is not None:
         return embeddings
-    return next((m for m in reversed(list(model.modules())) if isinstance(m, nn.Linear)), None)
+    return last_linear(model)
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ class FP32Logits(Technique):
         summary="Computes the output head in fp32 under autocast, so that the logits are not rounded to 16 bit.",
         family=Family.NUMERICS,
         source="Wortsman et al. 2023, arXiv:2309.14322; Chen et al. 2025 (MiniMax-M1), arXiv:2506.13585",
-        seams=("forward",),
+        seams=("modules",),
         cost="the head's product in fp32, and its logits at twice the size",
         use_when="bf16, with large vocabularies or losses that depend on small differences of logits",
     )
@@ -69,14 +85,25 @@ class FP32Logits(Technique):
     def seams(self, context: Context) -> Seams:
         head = output_head(context.model, self.head)
         if head is None:
-            named = f"no module is named {self.head!r}" if self.head else "the model has no linear layer"
             raise SettingError(
-                f"fp32_logits.head: {named}. Give the name of the module that makes the logits."
+                "fp32_logits.head: the model has no linear layer. Give the name of the module that makes the logits."
             )
+        _refuse_narrow_weights(head)
+        narrow = any(parameter.dtype in NARROW for parameter in context.model.parameters())
+        look = torch.is_autocast_enabled if narrow else expected_autocast(self.card.name)
 
         @contextmanager
         def forward(batch: Batch) -> Iterator[None]:
-            with in_float32(head):
+            with in_float32(head, look):
                 yield
 
-        return Seams(forward=forward)
+        return Seams(modules=forward)
+
+
+def _refuse_narrow_weights(head: nn.Module) -> None:
+    narrow = next((parameter.dtype for parameter in head.parameters() if parameter.dtype in NARROW), None)
+    if narrow is not None:
+        raise SettingError(
+            f"fp32_logits: the weights of the head are {narrow}, and a product in float32 needs them in float32. Load the model in "
+            "float32 and compute in 16 bit by plan.numerics: bf16, or remove fp32_logits."
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snugfit.core.autocast import expected_autocast
 from snugfit.core.batch import Batch
 from snugfit.core.forwards import replaced_forward
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.errors import SnugfitWarning
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 
@@ -38,15 +40,15 @@ def normalised(norm: nn.Module, inputs: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def in_autocast_dtype(norm: nn.Module) -> Iterator[None]:
-    """Within, `norm` computes in autocast's type where autocast is on."""
+def in_autocast_dtype(
+    norm: nn.Module, is_on: Callable[[str], bool] = torch.is_autocast_enabled
+) -> Iterator[None]:
+    """Within, `norm` computes in autocast's type where autocast is on, which `is_on` says of a kind of device."""
     forward = norm.forward
 
     def lowered(inputs: Tensor) -> Tensor:
         device = inputs.device.type
-        if not torch.is_autocast_enabled(device):
-            warnings.warn("low_precision_norm: without autocast it does nothing. Add bf16.", stacklevel=2)
-        elif inputs.dtype != torch.float64:  # which autocast leaves alone
+        if is_on(device) and inputs.dtype != torch.float64:  # which autocast leaves alone
             return normalised(norm, inputs, torch.get_autocast_dtype(device))
         result: Tensor = forward(inputs)
         return result
@@ -64,21 +66,31 @@ class LowPrecisionNorm(Technique):
         summary="Computes layer norms in the 16-bit type of autocast, so that no activation goes back to fp32.",
         family=Family.NUMERICS,
         source="composer's Low Precision LayerNorm (MosaicML); torch.autocast keeps them in fp32",
-        seams=("forward",),
+        seams=("modules",),
         cost="a rounding to 16 bit at each norm; saves half of the norms' traffic and memory",
         use_when="bf16 on a GPU, on models with torch's own norm layers",
     )
 
     def seams(self, context: Context) -> Seams:
-        norms = [module for module in context.model.modules() if isinstance(module, NORMS)]
+        norms = [module for module in context.model.modules() if _is_torchs(module)]
         if not norms:
-            warnings.warn("low_precision_norm: none of torch's norm layers is in the model.", stacklevel=2)
+            warnings.warn(
+                "low_precision_norm: does nothing, as none of torch's norm layers is in the model. Remove it.",
+                SnugfitWarning,
+                stacklevel=2,
+            )
+        is_on = expected_autocast(self.card.name)
 
         @contextmanager
         def forward(batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 for norm in norms:
-                    stack.enter_context(in_autocast_dtype(norm))
+                    stack.enter_context(in_autocast_dtype(norm, is_on))
                 yield
 
-        return Seams(forward=forward)
+        return Seams(modules=forward)
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    """Not a subclass that computes something else, such as the norm over the channels of images in torchvision and timm."""
+    return any(isinstance(module, norm) and type(module).forward is norm.forward for norm in NORMS)

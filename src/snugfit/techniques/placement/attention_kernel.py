@@ -95,7 +95,7 @@ class AttentionKernel(Technique):
         summary="Chooses the kernel that computes attention: eager, sdpa, flash, efficient, cudnn, flex_attention.",
         family=Family.PLACEMENT,
         source="torch.nn.attention.sdpa_kernel; transformers' attention interface; Dao et al. 2022, arXiv:2205.14135",
-        seams=("forward",),
+        seams=("modules",),
         cost="none; a fused kernel never holds the scores, and draws other dropout on them than eager does",
         use_when="a model loads with eager attention, or one kernel is wanted for sure",
     )
@@ -135,4 +135,4 @@ class AttentionKernel(Technique):
                     "these types, masks and head sizes. Use 'sdpa', which takes what can."
                 ) from error
 
-        return Seams(forward=forward)
+        return Seams(modules=forward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Technique
+from snugfit.errors import SnugfitWarning
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Memory formats by the number of dimensions of a convolution's weight."""
@@ -45,7 +47,12 @@ class ChannelsLast(Technique):
     )
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        channels_last_(model)
+        if channels_last_(model) == 0:
+            warnings.warn(
+                "channels_last: does nothing, as the model has no convolution with two or three dimensions. Remove it.",
+                SnugfitWarning,
+                stacklevel=2,
+            )
         return model
 
     def seams(self, context: Context) -> Seams:

@@ -1,0 +1,72 @@
+"""Recompute: a model that computes blocks again in backward gets the same gradient, under every technique."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from snugfit.core.technique import Kind, Technique
+from tests.laws import problems
+from tests.laws.models import Recomputing
+from tests.laws.problems import make_step, relative_error
+
+# in float64: the same numbers are computed twice
+TOLERANCE = 1e-10
+
+PRECISE = problems.find_examples("bf16")
+OWN = [given for given in problems.singles() if all(each.card.kind is not Kind.TOKENS for each in given)]
+STOCK = [
+    (make, given)
+    for make, given in problems.cases(problems.singles(), problems.suitable)
+    if make in problems.STOCK
+]
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("techniques", OWN, ids=problems.name_of)
+def test_blocks_of_ones_own_net_may_be_computed_again(
+    techniques: tuple[Technique, ...], use_reentrant: bool
+) -> None:
+    given = problems.viewer(techniques)
+    again = replace(given, make_model=partial(Recomputing, use_reentrant=use_reentrant))
+    window = given.windows()[0]
+    plain, recomputing = (make_step(each, techniques, micro_batch=4, dropout=0.3) for each in (given, again))
+    for _ in range(2):
+        assert plain(window).applied and recomputing(window).applied
+    if use_reentrant and not recomputing.model.stem.weight.requires_grad:
+        pytest.skip("torch's reentrant form gives no gradient where no input of the block asks for one")
+    assert relative_error(problems.gradients(recomputing), problems.gradients(plain)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("make", "techniques"), STOCK, ids=problems.name_of)
+def test_stock_models_may_compute_their_layers_again(
+    make: problems.Maker, techniques: tuple[Technique, ...]
+) -> None:
+    given = make(techniques)
+    window = given.windows()[0]
+    plain, recomputing = (make_step(given, techniques, micro_batch=4, dropout=0.3) for _ in range(2))
+    recomputing.model.activation_checkpointing_enable({"use_reentrant": False})
+    for _ in range(2):
+        assert plain(window).applied and recomputing(window).applied
+    assert relative_error(problems.gradients(recomputing), problems.gradients(plain)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("techniques", OWN, ids=problems.name_of)
+def test_under_autocast_too(techniques: tuple[Technique, ...], use_reentrant: bool) -> None:
+    combined = (*techniques, *PRECISE)
+    if not problems.is_legal(combined):
+        pytest.skip("not beside bf16")
+    given = problems.viewer(combined)
+    again = replace(given, make_model=partial(Recomputing, use_reentrant=use_reentrant))
+    window = given.windows(torch.float32)[0]
+    plain, recomputing = (
+        make_step(each, combined, micro_batch=4, dtype=torch.float32) for each in (given, again)
+    )
+    assert plain(window).applied and recomputing(window).applied
+    # the reentrant form casts the weights of a shared block anew, and so adds its gradients in float32 instead of bf16
+    tolerance = 0.01 if use_reentrant else 1e-6
+    assert relative_error(problems.gradients(recomputing), problems.gradients(plain)) <= tolerance
