@@ -6,7 +6,8 @@ Tokens: a BERT of 4 layers and width 256 on windows of 16 × 64 tokens. Images: 
 32 × 3 × 32 × 32. Time is the process's CPU time, the median of the ratios of rounds in which the plain step and the
 technique take turns, with its 95% interval. Memory is counted in tensors, not pages: the highest sum of storages alive
 in three updates, less that of the plain step, in multiples of the weights. Every technique has its example settings, those
-that the laws are tested with; an optimizer is compared with SGD with momentum, all others run with it.
+that the laws are tested with; an optimizer is compared with SGD with momentum, all others run with it. It is the beginning of a run of 1,000 updates: what changes during a
+run, such as sizes, lengths and what is frozen, shows how it begins.
 """
 
 from __future__ import annotations
