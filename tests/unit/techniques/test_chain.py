@@ -21,6 +21,7 @@ from snugfit.techniques.learning.linear import Linear
 from snugfit.techniques.learning.noam import Noam
 from snugfit.techniques.learning.one_cycle import OneCycle
 from snugfit.techniques.learning.per_group import PerGroup
+from snugfit.techniques.learning.plateau import Plateau
 from snugfit.techniques.learning.rmsprop import RMSprop
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training.step import Step
@@ -165,3 +166,16 @@ def test_the_momentum_is_the_optimizers_own_where_no_part_moves_it(optimizer: Te
             found.append(momentum_of(step.optimizer.param_groups[0]))
         assert found == expected
         step.load_state_dict(start)
+
+
+@pytest.mark.parametrize("parts", [(Linear(), SGD()), (Linear(), Plateau()), ("linear", "cosine"), Linear()])
+def test_what_is_no_schedule_of_updates_is_refused_as_a_part(parts: Any) -> None:
+    with pytest.raises(
+        SettingError, match=r"^chain\.parts: must be two schedules or more that go by updates alone"
+    ):
+        Chain(parts=parts, at=(3,))
+
+
+def test_where_parts_begin_is_a_list() -> None:
+    with pytest.raises(SettingError, match=r"^chain\.at: must be a list"):
+        Chain(parts=(Linear(), Cosine()), at=3)  # type: ignore[arg-type]

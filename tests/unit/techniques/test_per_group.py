@@ -6,6 +6,7 @@ from torch import nn
 
 from snugfit.core.schedule import Schedule
 from snugfit.errors import SettingError
+from snugfit.techniques import find
 from snugfit.techniques.learning.constant import Constant
 from snugfit.techniques.learning.linear import Linear
 from snugfit.techniques.learning.one_cycle import OneCycle
@@ -77,3 +78,15 @@ def test_a_resumed_run_has_the_schedule_of_each_group() -> None:
         running = first if number < 2 else second
         whole(BATCH), running(BATCH)
         assert rates(running) == rates(whole)
+
+
+def test_what_is_no_schedule_of_updates_is_refused() -> None:
+    constant = find("constant")()
+    with pytest.raises(
+        SettingError, match=r"^per_group\.schedules: must be .* a schedule that goes by updates alone"
+    ):
+        PerGroup(schedules={"head": find("plateau")()}, default=constant)  # type: ignore[dict-item, arg-type]
+    with pytest.raises(
+        SettingError, match=r"^per_group\.default: must be a schedule that goes by updates alone"
+    ):
+        PerGroup(schedules={"head": constant}, default="linear")  # type: ignore[dict-item, arg-type]

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from snugfit.core.own_optimizer import OwnOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 
@@ -92,7 +93,7 @@ class Adafactor(Technique):
         return Seams(optimizer=optimizer)
 
 
-class _AdafactorOptimizer(torch.optim.Optimizer):
+class _AdafactorOptimizer(OwnOptimizer):
     """Our own: torch's reads two numbers of each parameter, for each of which a device waits, and has a schedule in it.
 
     One parameter at a time, so that there is never more than one whole second moment.
@@ -102,17 +103,10 @@ class _AdafactorOptimizer(torch.optim.Optimizer):
         defaults = asdict(settings)
         super().__init__(groups, {"lr": defaults.pop("learning_rate"), **defaults})
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    _update(parameter, parameter.grad, self.state[parameter], group)
-        return loss
+    def update(self, group: ParameterGroup, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            _update(parameter, parameter.grad, self.state[parameter], group)
 
 
 def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: ParameterGroup) -> None:

@@ -32,7 +32,13 @@ class Chain(Schedule):
     )
 
     def __post_init__(self) -> None:
-        self.require("parts", len(self.parts) >= 2, "two schedules or more")
+        given = isinstance(self.parts, (tuple, list)) and all(
+            isinstance(part, Schedule) for part in self.parts
+        )
+        self.require(
+            "parts", given and len(self.parts) >= 2, "two schedules or more that go by updates alone"
+        )
+        self.require("at", isinstance(self.at, (tuple, list)), "a list of where the later parts begin")
         count = len(self.parts) - 1
         fractions = [part for part in self.at if part < 1]
         updates = [part for part in self.at if part >= 1]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from snugfit.core.foreach import add_, lerp, lerp_, scale_, sign_
+from snugfit.core.foreach import add_, gradients_of, lerp, lerp_, scale_, sign_
+from snugfit.core.own_optimizer import OwnOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 
@@ -84,7 +85,7 @@ class Lion(Technique):
         return Seams(optimizer=optimizer)
 
 
-class _LionOptimizer(torch.optim.Optimizer):
+class _LionOptimizer(OwnOptimizer):
     """Our own, as that of pytorch_optimizer has no epsilon: its update would depend on the micro-batch."""
 
     def __init__(self, groups: list[ParameterGroup], settings: Lion) -> None:
@@ -96,24 +97,16 @@ class _LionOptimizer(torch.optim.Optimizer):
         }
         super().__init__(groups, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            for parameter in parameters:
-                if not self.state[parameter]:
-                    self.state[parameter]["moment"] = torch.zeros_like(parameter)
-            lion_(
-                parameters,
-                [parameter.grad for parameter in parameters],
-                [self.state[parameter]["moment"] for parameter in parameters],
-                group["lr"],
-                group["betas"],
-                group["weight_decay"],
-                group["eps"],
-            )
-        return loss
+    def update(self, group: ParameterGroup, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["moment"] = torch.zeros_like(parameter)
+        lion_(
+            parameters,
+            gradients_of(parameters),
+            [self.state[parameter]["moment"] for parameter in parameters],
+            group["lr"],
+            group["betas"],
+            group["weight_decay"],
+            group["eps"],
+        )

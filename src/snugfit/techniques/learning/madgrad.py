@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from snugfit.core.own_optimizer import OwnOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 
@@ -86,7 +87,7 @@ class MADGRAD(Technique):
         return Seams(optimizer=optimizer)
 
 
-class _MadgradOptimizer(torch.optim.Optimizer):
+class _MadgradOptimizer(OwnOptimizer):
     """Our own: that of pytorch_optimizer adds epsilon to the rate, which the paper does not, and the decay to `.grad` itself."""
 
     def __init__(self, groups: list[ParameterGroup], settings: MADGRAD) -> None:
@@ -98,17 +99,10 @@ class _MadgradOptimizer(torch.optim.Optimizer):
         }
         super().__init__(groups, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    _update(parameter, parameter.grad, self.state[parameter], group)
-        return loss
+    def update(self, group: ParameterGroup, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            _update(parameter, parameter.grad, self.state[parameter], group)
 
 
 def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: ParameterGroup) -> None:

@@ -32,7 +32,12 @@ class PerGroup(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("schedules", len(self.schedules) > 0, "one pattern or more with its schedule")
+        wanted = "one pattern or more, each with a schedule that goes by updates alone"
+        given = isinstance(self.schedules, Mapping) and len(self.schedules) > 0
+        self.require(
+            "schedules", given and all(isinstance(each, Schedule) for each in self.schedules.values()), wanted
+        )
+        self.require("default", isinstance(self.default, Schedule), "a schedule that goes by updates alone")
 
     @classmethod
     def example(cls) -> Self:

@@ -1,0 +1,28 @@
+"""What optimizers of our own share: the walk over the groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from snugfit.core.parameters import ParameterGroup
+
+
+class OwnOptimizer(torch.optim.Optimizer):
+    """A torch optimizer that changes the parameters of one group at a time; those without a gradient are passed over."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self.update(group, [parameter for parameter in group["params"] if parameter.grad is not None])
+        return loss
+
+    def update(self, group: ParameterGroup, parameters: list[nn.Parameter]) -> None:
+        """Change these parameters of `group`, each of which has a gradient, in place."""
+        raise NotImplementedError
