@@ -332,3 +332,23 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\nimport torch\n"
+        "def make(): return nn.Sequential(nn.Linear(2, 2))\n"
+        "def rows(): return [(torch.zeros(2), torch.tensor(0))] * 8\n"
+    )
+    recipe = tmp_path / "my.yaml"
+    recipe.write_text(
+        "task: python\nmodel: own:make\ndata: {train: own:rows, validation: null}\n"
+        "techniques:\n  - ema\n  - freeze: {patterns: [hed]}\n"
+    )
+    for command in ("plan", "train"):
+        assert main([command, str(recipe)]) == 2
+        said = capsys.readouterr().err
+        assert f"{recipe}:6: techniques.freeze.patterns: 'hed' matches no module or parameter" in said
+    assert main(["plan", str(recipe), "techniques=[{freeze: {patterns: [haed]}}]"]) == 2
+    assert "override 'techniques=" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/*/*"))

@@ -113,9 +113,10 @@ def train(
         raise SettingError(
             f"{given[0]}: with a recipe, write the setting as key=value, such as data.train=FILE."
         )
-    from snugfit.recipe import load_recipe
+    from snugfit.recipe import load_recipe, located
 
-    return train_recipe(load_recipe(path, changes), options, as_json, quiet)
+    with located(path, changes):
+        return train_recipe(load_recipe(path, changes), options, as_json, quiet)
 
 
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
@@ -186,11 +187,12 @@ def plan(recipe: _Recipe = None, overrides: _Overrides = None, as_json: _Json = 
     if path is None:
         raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
     from snugfit import runs
-    from snugfit.recipe import load_recipe
+    from snugfit.recipe import load_recipe, located
 
-    checked = load_recipe(path, changes)
-    about = {"name": checked.name, "task": checked.task, "model": checked.model}
-    show({**about, **runs.plan_recipe(checked)}, as_json)
+    with located(path, changes):
+        checked = load_recipe(path, changes)
+        about = {"name": checked.name, "task": checked.task, "model": checked.model}
+        show({**about, **runs.plan_recipe(checked)}, as_json)
 
 
 @app.command(epilog="Example: snugfit techniques ema")
