@@ -30,10 +30,13 @@ def located(path: str | os.PathLike[str], overrides: Iterable[str]) -> Iterator[
 
 
 def _with_place(error: SettingError, path: Path, overrides: Iterable[str]) -> SettingError | None:
-    from snugfit.techniques import discover
-
     name, _, rest = str(error).partition(".")
     setting, colon, problem = rest.partition(": ")
+    if not name.isidentifier() or not setting.isidentifier():
+        return None  # it is not about a technique, and has its place
+
+    from snugfit.techniques import discover
+
     technique = discover().get(name)
     if technique is None or not colon or setting not in settings_of(technique):
         return None

@@ -47,7 +47,7 @@ output: OUTPUT
 Run = Callable[..., RunResult]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the module; Python imports one module of a name, so all tests share it."""
     folder = tmp_path_factory.mktemp("material")
