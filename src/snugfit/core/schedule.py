@@ -123,9 +123,10 @@ class WarmedUp(Schedule):
 
     def check(self, total_updates: int) -> None:
         warmup = number_of_updates(self.warmup, total_updates)
-        self.warn_beyond(
-            "warmup", warmup, total_updates, "the whole learning rate is never reached, or never kept"
-        )
+        if (
+            warmup > total_updates
+        ):  # its last update has the whole rate: it may be all of a run, or of a part in a chain
+            self.warn_beyond("warmup", warmup, total_updates, "the whole learning rate is never reached")
 
     def factor(self, updates: int, total_updates: int) -> float:
         warmup = number_of_updates(self.warmup, total_updates)

@@ -7,112 +7,28 @@ must survive a stop is the `state` of its seams.
 
 from __future__ import annotations
 
-import enum
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.card import STAGED_SEAMS as STAGED_SEAMS
+from snugfit.core.card import Card as Card
+from snugfit.core.card import Family as Family
+from snugfit.core.card import Kind as Kind
+from snugfit.core.card import Stage as Stage
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.errors import SettingError, SnugfitWarning
-
-
-class Stage(enum.IntEnum):
-    """Where a technique stands in the chain of a seam, from the first to the last; each place holds one technique.
-
-    The order is the reason for the place, never the order of a list: a length is bounded before noise is added, a loss is
-    focused before it is shared between two labels. `gradients` and `loss` nest: a later stage wraps the earlier ones.
-    """
-
-    # prepare
-    EXTEND = 0  # modules are added
-    ADAPT = 1  # weights are frozen, adapters put beside them
-    LAYOUT = 2
-    # batch
-    CUT = 10  # the size of an example changes
-    MIX = 11  # examples are mixed with each other
-    DRAW = 12  # what was drawn for each row travels along; the examples stay as they are
-    # loss
-    FOCUS = 20  # values are changed one by one
-    SMOOTH = 21  # the label is softened
-    SHARE = 22  # the loss is shared between two labels
-    TERM = 23  # something is added; holds any number, a sum has no order
-    # gradients
-    BACKEND = 30
-    COUPLING = 31
-    SELECT = 32
-    PERTURB = 33
-    # adjust
-    ELEMENT = 40  # each element by itself
-    UNIT = 41  # each row of weights by itself
-    NORM = 42  # all as one vector
-    NOISE = 43
-    # updated
-    MOVE = 50  # the weights that training goes on from
-    AVERAGE = 51
-
-    @property
-    def seam(self) -> str:
-        """The seam whose chain it is a place of."""
-        return ("prepare", "batch", "loss", "gradients", "adjust", "updated")[self // 10]
-
-
-STAGED_SEAMS = tuple(dict.fromkeys(stage.seam for stage in Stage))
-"""Seams that are chains: who fills one says where it stands."""
-
-
-class Family(enum.StrEnum):
-    """What a technique may change: what is learned, only how it fits, or the precision."""
-
-    LEARNING = "learning"
-    PLACEMENT = "placement"
-    NUMERICS = "numerics"
-
-
-class Kind(enum.StrEnum):
-    """What a technique needs the examples to be."""
-
-    ANY = "any"
-    NUMBERS = "numbers"
-    IMAGES = "images"
-    TOKENS = "tokens"
-
-
-@dataclass(frozen=True)
-class Card:
-    """What is said about a technique wherever it is listed, and what composition checks.
-
-    `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
-    its micro-batch, so that the micro-batch is part of the recipe. `precision`: it is what forward and backward compute in,
-    of which a run has one, named by `plan.numerics`. `conflicts` maps other techniques' names to the
-    reason and the way out.
-    """
-
-    name: str
-    summary: str
-    family: Family
-    source: str
-    seams: tuple[str, ...]
-    stages: tuple[Stage, ...] = ()
-    kind: Kind = Kind.ANY
-    couples_examples: bool = False
-    precision: bool = False
-    conflicts: Mapping[str, str] = field(default_factory=dict)
-    cost: str = ""
-    use_when: str = ""
-
-    def stage(self, seam: str) -> Stage | None:
-        """Its place in the chain of `seam`."""
-        return next((stage for stage in self.stages if stage.seam == seam), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,3 +219,18 @@ class Technique:
         if not holds:
             found = getattr(self, setting)
             raise SettingError(f"{self.card.name}.{setting}: must be {wanted}, found {found!r}.")
+
+    def require_positive(self, *settings: str) -> None:
+        """Refuse what is not positive and finite."""
+        for setting in settings:
+            self.require(setting, 0 < getattr(self, setting) < math.inf, "positive")
+
+    def require_not_negative(self, *settings: str) -> None:
+        """Refuse what is not zero or positive, and finite."""
+        for setting in settings:
+            self.require(setting, 0 <= getattr(self, setting) < math.inf, "zero or positive")
+
+    def require_betas(self, setting: str) -> None:
+        """Refuse what is not two decays of moments."""
+        betas = getattr(self, setting)
+        self.require(setting, len(betas) == 2 and all(0 <= b < 1 for b in betas), "two numbers in [0, 1)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from snugfit.core.imports import is_python_path
-from snugfit.errors import PlanConflict, SettingError, nearest
+from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
-from snugfit.recipe.entries import check_numerics, parse_list, parse_slot, technique_settings
+from snugfit.recipe.checks import check_recipe, placed
+from snugfit.recipe.entries import parse_list, parse_slot, technique_settings
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import Preset, find_preset, presets
 from snugfit.recipe.source import Keys, Places, read_yaml
@@ -73,7 +73,7 @@ def build(
         "techniques": parse_list(recipe.techniques, places),
     }
     recipe = recipe.model_copy(update=techniques)
-    _check(recipe, given, places)
+    check_recipe(recipe, given, places)
     return recipe
 
 
@@ -133,7 +133,7 @@ def _preset(given: Mapping[str, Any], places: Places) -> Preset:
     name = given.get("preset", m.DEFAULT_PRESET)
     if not isinstance(name, str):
         raise places.error(("preset",), f"must be one of {', '.join(presets())}, found {shown(name)}.")
-    with _placed(places, ("preset",)):
+    with placed(places, ("preset",)):
         return find_preset(name)
 
 
@@ -239,93 +239,3 @@ def _elsewhere(keys: Keys, section: type[BaseModel]) -> str:
         homes.append(f"{name} at the top level")
     homes += technique_settings(name)
     return f"Did you mean {' or '.join(homes[:4])}?" if homes else near
-
-
-def _check(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
-    """What no single setting says: combinations, and names that other parts know."""
-    from snugfit.core.composition import check
-
-    for keys in m.UNUSED[recipe.task]:
-        if keys[1] in (given.get(keys[0]) or {}):
-            raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
-    _check_names(recipe, places)
-    check_numerics(recipe.plan.numerics, places)
-    if (recipe.train.epochs is None) == (recipe.train.updates is None):
-        found = "neither" if recipe.train.epochs is None else "both"
-        raise places.error(("train",), f"one of epochs and updates says how long the run is, found {found}.")
-    micro_batch, window = recipe.plan.micro_batch, recipe.train.global_batch
-    if micro_batch is not None and micro_batch > window:
-        raise places.error(
-            ("plan", "micro_batch"),
-            f"{micro_batch} is more than train.global_batch, which is {window}. Lower it, or write null.",
-        )
-    _check_early_stopping(recipe, places)
-    _check_loss_and_metrics(recipe, places)
-    try:
-        check(recipe.all_techniques())
-    except PlanConflict as conflict:
-        raise PlanConflict(f"{places.of(('techniques',))}: {conflict}".removeprefix(": ")) from conflict
-
-
-def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
-    rule = recipe.early_stopping
-    if rule is None:
-        return
-    if recipe.data.validation is None:
-        raise places.error(
-            ("early_stopping",), "needs data.validation, which is null. Give a fraction or a file."
-        )
-    if rule.patience is None and (rule.stop_when is None or rule.min_delta > 0):
-        why = "min_delta says what it counts" if rule.min_delta > 0 else "or give stop_when"
-        raise places.error(
-            ("early_stopping", "patience"), f"is missing. Give it a positive whole number; {why}."
-        )
-    if rule.stop_when is not None and not is_python_path(rule.stop_when):
-        raise places.error(
-            ("early_stopping", "stop_when"), f"must be package.module:function, found '{rule.stop_when}'."
-        )
-
-
-def _check_names(recipe: m.Recipe, places: Places) -> None:
-    name = recipe.name
-    if (
-        not name.strip()
-        or name.startswith(".")
-        or any(c in '/\\:*?"<>|' or not c.isprintable() for c in name)
-    ):
-        raise places.error(
-            ("name",), f"'{name}' cannot be a folder's name. Write name: with letters, digits, - and _."
-        )
-    for keys, text in ((("model",), recipe.model), (("data", "train"), recipe.data.train)):
-        if not text.strip():
-            raise places.error(keys, "is empty.")
-        if recipe.task == "python" and not is_python_path(text):
-            raise places.error(keys, f"must be package.module:function for task python, found '{text}'.")
-
-
-def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
-    from snugfit.core.losses import LOSSES
-    from snugfit.training.evaluate import check_metrics
-    from snugfit.training.watch import check_watched, monitored
-
-    if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
-        raise places.error(
-            ("loss",),
-            f"'{recipe.loss}' is no built-in loss and no package.module:function. {nearest(recipe.loss, LOSSES)}",
-        )
-    with _placed(places, ("evaluate", "metrics")):
-        check_metrics(recipe.evaluate.metrics)
-    with _placed(places, ("evaluate", "best")):
-        monitored(recipe.evaluate.best, recipe.evaluate.metrics)
-    with _placed(places, ("evaluate", "metrics")):
-        validated = recipe.data.validation is not None
-        check_watched(recipe.all_techniques(), recipe.evaluate.metrics, validated)
-
-
-@contextmanager
-def _placed(places: Places, keys: Keys) -> Iterator[None]:
-    """Add the place to an error that names its setting already."""
-    try:
-        yield
-    except SettingError as error:
-        raise places.error(keys, str(error).removeprefix(f"{'.'.join(keys)}: ")) from error

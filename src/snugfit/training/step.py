@@ -16,9 +16,10 @@ from snugfit.core.composition import check, compose, listed, prepare
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.technique import Compute, Context, Technique
+from snugfit.core.technique import Compute, Context, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
+from snugfit.techniques import discover
 from snugfit.training.compute import WindowCompute
 from snugfit.training.optimizer import learning_rates, load_optimizer, make_optimizer, set_rates
 
@@ -254,10 +255,13 @@ class Step:
     def _check_whole(self, window: Batch) -> None:
         cut = self.micro_batch is not None and window.rows > self.micro_batch
         if cut and self.couples_rows and not self.seams.coupled:
+            remedies = [
+                f"'{name}'" for name, found in discover().items() if Stage.COUPLING in found.card.stages
+            ]
             raise SettingError(
                 f"loss: compares the rows of a window with each other, and micro-batches of {self.micro_batch} would show it parts "
-                f"of the {window.rows} rows: fewer negatives, another gradient. Add the technique 'gradient_cache', or take the "
-                "window whole."
+                f"of the {window.rows} rows: fewer negatives, another gradient. Add the technique "
+                f"{' or '.join(remedies)}, or take the window whole."
             )
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:

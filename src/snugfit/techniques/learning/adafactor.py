@@ -74,12 +74,9 @@ class Adafactor(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
+        self.require_positive("learning_rate", "clip", "epsilon", "smallest")
         self.require("decay_power", 0 < self.decay_power <= 1, "in (0, 1]")
-        self.require("clip", 0 < self.clip < math.inf, "positive")
-        self.require("epsilon", 0 < self.epsilon < math.inf, "positive")
-        self.require("smallest", 0 < self.smallest < math.inf, "positive")
-        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
+        self.require_not_negative("weight_decay")
 
     @classmethod
     def example(cls) -> Self:

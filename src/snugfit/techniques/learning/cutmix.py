@@ -88,7 +88,7 @@ class CutMix(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("alpha", 0 < self.alpha < float("inf"), "positive")
+        self.require_positive("alpha")
 
     @classmethod
     def example(cls) -> Self:

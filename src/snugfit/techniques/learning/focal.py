@@ -57,7 +57,7 @@ class Focal(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("gamma", 0 <= self.gamma < float("inf"), "0 or more")
+        self.require_not_negative("gamma")
         self.require(
             "alpha",
             self.alpha is None

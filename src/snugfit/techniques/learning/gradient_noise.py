@@ -59,8 +59,8 @@ class GradientNoise(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("eta", 0 < self.eta < math.inf, "positive")
-        self.require("gamma", 0 <= self.gamma < math.inf, "0 or more")
+        self.require_positive("eta")
+        self.require_not_negative("gamma")
 
     @classmethod
     def example(cls) -> Self:

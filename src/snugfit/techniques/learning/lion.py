@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -66,12 +65,9 @@ class Lion(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
-        self.require(
-            "betas", len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "two numbers in [0, 1)"
-        )
-        self.require("epsilon", 0 <= self.epsilon < math.inf, "zero or positive")
-        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
+        self.require_positive("learning_rate")
+        self.require_betas("betas")
+        self.require_not_negative("epsilon", "weight_decay")
 
     @classmethod
     def example(cls) -> Self:

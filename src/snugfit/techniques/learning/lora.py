@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -91,9 +90,8 @@ class LoRA(Technique):
 
     def __post_init__(self) -> None:
         self.require("rank", self.rank >= 1, "at least 1")
-        self.require("alpha", 0 < self.alpha < math.inf, "positive")
+        self.require_positive("alpha", "plus")
         self.require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
-        self.require("plus", 0 < self.plus < math.inf, "positive")
 
     @classmethod
     def example(cls) -> Self:

@@ -71,10 +71,9 @@ class MADGRAD(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
+        self.require_positive("learning_rate", "epsilon")
         self.require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
-        self.require("epsilon", 0 < self.epsilon < math.inf, "positive")
-        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
+        self.require_not_negative("weight_decay")
 
     @classmethod
     def example(cls) -> Self:

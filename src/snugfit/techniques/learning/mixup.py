@@ -68,7 +68,7 @@ class Mixup(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("alpha", 0 < self.alpha < float("inf"), "positive")
+        self.require_positive("alpha")
 
     @classmethod
     def example(cls) -> Self:

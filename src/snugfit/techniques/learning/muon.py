@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -74,17 +73,11 @@ class Muon(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
+        self.require_positive("learning_rate", "adamw_learning_rate", "adamw_epsilon")
         self.require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
         self.require("iterations", 1 <= self.iterations < 100, "from 1 to 99")
-        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
-        self.require("adamw_learning_rate", 0 < self.adamw_learning_rate < math.inf, "positive")
-        self.require(
-            "adamw_betas",
-            len(self.adamw_betas) == 2 and all(0 <= b < 1 for b in self.adamw_betas),
-            "two numbers in [0, 1)",
-        )
-        self.require("adamw_epsilon", 0 < self.adamw_epsilon < math.inf, "positive")
+        self.require_not_negative("weight_decay")
+        self.require_betas("adamw_betas")
 
     @classmethod
     def example(cls) -> Self:

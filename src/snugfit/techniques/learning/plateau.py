@@ -40,7 +40,7 @@ class Plateau(Technique):
         name_and_direction("plateau.metric", self.metric)
         self.require("factor", 0 < self.factor < 1, "between 0 and 1")
         self.require("patience", self.patience >= 0, "zero or positive")
-        self.require("threshold", 0 <= self.threshold < math.inf, "zero or positive")
+        self.require_not_negative("threshold")
         self.require("cooldown", self.cooldown >= 0, "zero or positive")
         self.require("minimum", 0 <= self.minimum <= 1, "in [0, 1]")
         self.require("warmup", is_length(self.warmup), LENGTH)

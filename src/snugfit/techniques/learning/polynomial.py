@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -33,7 +32,7 @@ class Polynomial(WarmedUp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("power", 0 < self.power < math.inf, "positive")
+        self.require_positive("power")
         self.require("minimum", 0 <= self.minimum <= 1, "in [0, 1]")
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -85,7 +84,7 @@ class SAM(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("rho", 0 < self.rho < math.inf, "positive")
+        self.require_positive("rho")
         self.require("m", self.m is None or self.m >= 1, "at least 1")
 
     @classmethod

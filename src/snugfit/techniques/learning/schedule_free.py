@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -60,11 +59,10 @@ class ScheduleFree(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("learning_rate", 0 < self.learning_rate < math.inf, "positive")
+        self.require_positive("learning_rate", "epsilon")
         betas = len(self.betas) == 2 and 0 < self.betas[0] < 1 and 0 <= self.betas[1] < 1
         self.require("betas", betas, "two numbers below 1, the first above 0 and the second 0 or above")
-        self.require("epsilon", 0 < self.epsilon < math.inf, "positive")
-        self.require("weight_decay", 0 <= self.weight_decay < math.inf, "zero or positive")
+        self.require_not_negative("weight_decay")
         self.require("warmup", is_length(self.warmup), LENGTH)
         self.require("norm_windows", self.norm_windows >= 0, "zero or positive")
 

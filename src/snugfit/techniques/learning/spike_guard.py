@@ -63,7 +63,7 @@ class SpikeGuard(Technique):
 
     def __post_init__(self) -> None:
         self.require("history", self.history >= 2, "at least 2")
-        self.require("factor", 0 < self.factor < float("inf"), "positive")
+        self.require_positive("factor")
         self.require("action", self.action in ("skip", "roll_back"), "skip or roll_back")
 
     @classmethod

@@ -45,7 +45,7 @@ class ZLoss(Technique):
     )
 
     def __post_init__(self) -> None:
-        self.require("coefficient", 0 < self.coefficient < float("inf"), "positive and finite")
+        self.require_positive("coefficient")
         self.require("dim", self.dim in (None, 1, -1), "1 or -1")
 
     @classmethod
