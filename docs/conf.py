@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 _project = tomllib.loads(Path(__file__).parent.with_name("pyproject.toml").read_text(encoding="utf-8"))[
     "project"
@@ -25,3 +27,11 @@ html_title = f"Snugfit {version}"
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
+
+
+def setup(app: Any) -> None:
+    """Bring the page of what composes up to date before the pages are read."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from scripts.matrix import write_page
+
+    app.connect("builder-inited", lambda app: write_page())

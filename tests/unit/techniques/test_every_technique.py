@@ -72,14 +72,14 @@ def test_a_technique_has_a_test_a_page_and_an_oracle(technique: type[Technique])
         assert f"`{other}`" in text, f"{page.name} does not name the conflict with {other}"
 
 
-def test_the_index_of_the_pages_lists_each_of_them() -> None:
+def test_each_page_is_of_a_technique_and_the_index_takes_all_of_them() -> None:
     index = (ROOT / "docs" / "techniques" / "index.md").read_text()
-    listed = [line.strip() for line in index.partition("```{toctree}")[2].partition("```")[0].splitlines()]
+    toctree = index.partition("```{toctree}")[2].partition("```")[0].split()
+    assert ":glob:" in toctree and toctree[-1] == "*", "a new page would have to be listed by hand"
     pages = {page.stem for page in (ROOT / "docs" / "techniques").glob("*.md")}
     assert pages - {"index", "matrix"} == set(discover()), (
         "a page without its technique, or the other way round"
     )
-    assert {line for line in listed if line and not line.startswith(":")} == pages - {"index"}
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
