@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +12,23 @@ from torch import Tensor, nn
 
 from snugfit.core.composition import check, in_order
 from snugfit.core.losses import Loss, LossTerms
-from snugfit.core.technique import Family, Kind, Stage, Technique
+from snugfit.core.parameters import momentum_of, parameter_groups
+from snugfit.core.schedule import Schedule
+from snugfit.core.technique import Context, Family, Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import discover, find
-from snugfit.techniques.learning.one_cycle import OneCycle
 from snugfit.training.step import Forward, Step
+from tests.laws import material
+from tests.laws.compare import besides_scale as besides_scale
+from tests.laws.compare import differences as differences
+from tests.laws.compare import relative_error as relative_error
+from tests.laws.compare import saved as saved
+from tests.laws.compare import tensors as tensors
+from tests.laws.material import Window as Window
+from tests.laws.material import cast as cast
+from tests.laws.material import poisoned as poisoned
+from tests.laws.material import unlabelled as unlabelled
 from tests.laws.models import (
-    FEATURES,
-    IMAGE,
-    LONGEST,
-    VOCABULARY,
-    WIDTH,
     Normed,
     NormedViewer,
     Reader,
@@ -33,9 +38,6 @@ from tests.laws.models import (
 
 TOTAL_UPDATES = 5
 WINDOW_ROWS = (7, 7, 5)  # the last one of an epoch is partial
-IGNORED = -100
-
-Window = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,40 +63,46 @@ class Problem:
 def reader(techniques: Sequence[Technique]) -> Problem:
     """The transformer: each token is scored, or, when a technique serves losses that couple rows, such a loss."""
     if couples(techniques):
-        return Problem("reader", lambda p: Reader(p, per_token=False), _texts(per_token=False), _contrastive)
-    return Problem("reader", lambda p: Reader(p), _texts(per_token=True), "cross_entropy")
+        return Problem(
+            "reader", lambda p: Reader(p, per_token=False), material.texts(per_token=False), _contrastive
+        )
+    return Problem("reader", lambda p: Reader(p), material.texts(per_token=True), "cross_entropy")
 
 
 def viewer(techniques: Sequence[Technique]) -> Problem:
     """The convolutional net."""
-    return Problem("viewer", Viewer, _images("pixels"), _loss_of_rows(techniques))
+    return Problem("viewer", Viewer, material.images("pixels"), _loss_of_rows(techniques))
 
 
 def normed(techniques: Sequence[Technique]) -> Problem:
     """A net with batch norm: an MLP, or a convolutional one where images are asked for."""
     if takes_images(techniques):
-        return Problem("normed", NormedViewer, _images("pixels"), _loss_of_rows(techniques))
-    return Problem("normed", Normed, _numbers, _loss_of_rows(techniques))
+        return Problem("normed", NormedViewer, material.images("pixels"), _loss_of_rows(techniques))
+    return Problem("normed", Normed, material.numbers, _loss_of_rows(techniques))
 
 
 def vit(techniques: Sequence[Technique]) -> Problem:
     """A stock vision transformer."""
-    windows = _images("pixel_values")
-    return Problem("vit", _vit, windows, _loss_of_rows(techniques), forward=_of_any_size)
+    windows = material.images("pixel_values")
+    return Problem("vit", material.vit, windows, _loss_of_rows(techniques), forward=material.of_any_size)
 
 
 def bert(techniques: Sequence[Technique]) -> Problem:
     """A stock encoder for text classification."""
-    windows = _classified(labels_per_token=False)
-    return Problem("bert", _bert, windows, _loss_of_rows(techniques), floats=False)
+    windows = material.classified(labels_per_token=False)
+    return Problem("bert", material.bert, windows, _loss_of_rows(techniques), floats=False)
 
 
 def gpt2(techniques: Sequence[Technique]) -> Problem:
     """A stock causal language model; for losses that couple rows, its logits are averaged over the tokens."""
     if couples(techniques):
-        windows = _classified(labels_per_token=False)
-        return Problem("gpt2", _gpt2, windows, _rows_against_rows, forward=_averaged, floats=False)
-    return Problem("gpt2", _gpt2, _classified(labels_per_token=True), "causal_lm", floats=False)
+        windows = material.classified(labels_per_token=False)
+        return Problem(
+            "gpt2", material.gpt2, windows, _rows_against_rows, forward=material.averaged, floats=False
+        )
+    return Problem(
+        "gpt2", material.gpt2, material.classified(labels_per_token=True), "causal_lm", floats=False
+    )
 
 
 def main(techniques: Sequence[Technique]) -> Problem:
@@ -163,17 +171,20 @@ def singles() -> list[tuple[Technique, ...]]:
     return [(), *((technique,) for technique in examples())]
 
 
-WITHOUT_MOMENTUM = frozenset({"adafactor"})
-
-
 def fitted(techniques: tuple[Technique, ...]) -> tuple[Technique, ...]:
     """The examples with settings that suit each other: a schedule moves no momentum where the optimizer has none."""
-    if not any(technique.card.name in WITHOUT_MOMENTUM for technique in techniques):
+    moving = [each for each in techniques if isinstance(each, Schedule) and each.moves_momentum()]
+    if not moving or all(has_momentum(each) for each in techniques if "optimizer" in each.card.seams):
         return techniques
-    return tuple(
-        replace(technique, momentum=None) if isinstance(technique, OneCycle) else technique
-        for technique in techniques
-    )
+    return tuple(replace(each, momentum=None) if each in moving else each for each in techniques)
+
+
+def has_momentum(optimizer: Technique) -> bool:
+    """Whether the groups of an optimizer that is a technique have a momentum."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))
+    make = optimizer.seams(Context(model, torch.device("cpu"), TOTAL_UPDATES)).optimizer
+    assert make is not None
+    return all(momentum_of(group) for group in make(parameter_groups(model)).param_groups)
 
 
 def legal_pairs() -> list[tuple[Technique, ...]]:
@@ -275,169 +286,14 @@ def evaluated_weights(step: Step) -> dict[str, Tensor]:
         return weights(step)
 
 
-def saved(step: Step) -> dict[str, Any]:
-    """The state, as a process that starts later would read it from tensors and JSON."""
-    state: dict[str, Any] = _copied(step.state_dict())
-    return state
-
-
-def tensors(tree: Any, path: str = "") -> dict[str, Any]:
-    """Every leaf of nested dicts and lists by its path."""
-    if isinstance(tree, dict):
-        pairs = [(f"{path}/{key}", value) for key, value in tree.items()]
-    elif isinstance(tree, (list, tuple)):
-        pairs = [(f"{path}/{place}", value) for place, value in enumerate(tree)]
-    else:
-        return {path: tree}
-    return {name: leaf for key, value in pairs for name, leaf in tensors(value, key).items()}
-
-
-def differences(first: Any, second: Any) -> list[str]:
-    """Paths at which two states are not the same bit for bit."""
-    one, other = tensors(first), tensors(second)
-    missing = [f"{path} is on one side only" for path in sorted(set(one) ^ set(other))]
-    return missing + [path for path in one if path in other and not _same(one[path], other[path])]
-
-
-def besides_scale(step: Step, paths: set[str]) -> set[str]:
-    """The paths that are not of the loss scale, which alone may change when a window is not finite."""
-    names = [name for name, state in step.seams.states.items() if state is step.seams.scale]
-    return {path for path in paths if not any(path.startswith(f"/techniques/{name}/") for name in names)}
-
-
-def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor: float = 1e-3) -> float:
-    """Largest relative L2 error of a tensor.
-
-    A tensor that is zero but for rounding (an attention's key bias has no gradient) is measured by `floor` times
-    the length of all tensors together.
-    """
-    assert set(found) == set(expected), f"on one side only: {set(found) ^ set(expected)}"
-    total = torch.cat([tensor.double().flatten() for tensor in expected.values()]).norm()
-    errors = [
-        (found[name].double() - tensor.double()).norm() / torch.maximum(tensor.double().norm(), floor * total)
-        for name, tensor in expected.items()
-    ]
-    return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())
-
-
-def cast(window: Window, dtype: torch.dtype) -> Window:
-    """A deep copy with floating tensors in `dtype`."""
-    return {key: _cast(value, dtype) for key, value in window.items()}
-
-
-def poisoned(window: Window, value: float) -> Window:
-    """The window with `value` in the floating inputs of its first and its last row."""
-    window = copy.deepcopy(window)
-    entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
-    floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
-    floating[[0, -1]] = value  # a row alone may pass a block that stochastic depth leaves out
-    return window
-
-
-def unlabelled(window: Window) -> Window:
-    """The window without any label that counts."""
-    return {**copy.deepcopy(window), "labels": torch.full_like(window["labels"], IGNORED)}
-
-
 def with_micro_batch(step: Step, micro_batch: int | None) -> Step:
     """The same step, cutting its windows otherwise from now on."""
     step.micro_batch = micro_batch
     return step
 
 
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_copied(value) for value in tree]
-    if isinstance(tree, Tensor):
-        return tree.detach().clone(memory_format=torch.contiguous_format)  # as a file holds it
-    assert tree is None or isinstance(tree, (bool, int, float, str)), f"a checkpoint cannot hold {type(tree)}"
-    return tree
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
-    return type(one) is type(other) and bool(one == other)
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, dict):
-        return {key: _cast(entry, dtype) for key, entry in value.items()}
-    if isinstance(value, Tensor):
-        return value.to(dtype, copy=True) if value.is_floating_point() else value.clone()
-    return list(value)
-
-
-def _texts(per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
-    def make(rows: Sequence[int]) -> list[Window]:
-        source = torch.Generator().manual_seed(7)
-        return [_text(count, per_token, source) for count in rows]
-
-    return make
-
-
-def _text(rows: int, per_token: bool, source: torch.Generator) -> Window:
-    lengths = torch.randint(2, LONGEST + 1, (rows,), generator=source)
-    longest = int(lengths.max())
-    mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
-    ids = torch.randint(1, VOCABULARY, (rows, longest), generator=source) * mask
-    labels = torch.randint(0, VOCABULARY, (rows, longest) if per_token else (rows,), generator=source)
-    ignored = torch.rand(labels.shape, generator=source) < 0.2
-    ignored[0] = False  # something always counts
-    if per_token:
-        ignored |= mask == 0
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "context": {
-            "names": [f"row {row}" for row in range(rows)],
-            "numbers": {"features": torch.randn(rows, FEATURES, generator=source)},
-        },
-        "labels": labels.masked_fill(ignored, IGNORED),
-    }
-
-
-def _numbers(rows: Sequence[int]) -> list[Window]:
-    source = torch.Generator().manual_seed(11)
-    return [
-        {
-            "numbers": torch.randn(count, 5, generator=source),
-            "labels": torch.randint(0, 3, (count,), generator=source),
-        }
-        for count in rows
-    ]
-
-
-def _images(name: str) -> Callable[[Sequence[int]], list[Window]]:
-    def make(rows: Sequence[int]) -> list[Window]:
-        source = torch.Generator().manual_seed(13)
-        return [
-            {
-                name: torch.randn(count, 1, IMAGE, IMAGE, generator=source),
-                "labels": torch.randint(0, 3, (count,), generator=source),
-            }
-            for count in rows
-        ]
-
-    return make
-
-
 def _loss_of_rows(techniques: Sequence[Technique]) -> str | Loss:
     return _rows_against_rows if couples(techniques) else "cross_entropy"
-
-
-def _classified(labels_per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
-    def make(rows: Sequence[int]) -> list[Window]:
-        made = _texts(per_token=labels_per_token)(rows)
-        for window in made:
-            del window["context"]
-            if not labels_per_token:
-                window["labels"] = window["labels"].clamp(max=2)
-        return made
-
-    return make
 
 
 def _contrastive(outputs: Any, data: Any) -> LossTerms:
@@ -448,65 +304,3 @@ def _rows_against_rows(outputs: Any, data: Any) -> LossTerms:
     logits = outputs if isinstance(outputs, Tensor) else outputs["logits"]
     pairs = {"logits": logits, "query": logits, "key": logits.roll(1, dims=-1)}
     return LossTerms(*contrastive(pairs, data))
-
-
-def _averaged(model: nn.Module, data: Any) -> dict[str, Tensor]:
-    mask = data["attention_mask"]
-    logits = model(input_ids=data["input_ids"], attention_mask=mask).logits
-    weight = mask.unsqueeze(-1).to(logits.dtype)
-    return {"logits": (logits * weight).sum(dim=1) / weight.sum(dim=1)}
-
-
-def _bert(dropout: float) -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=2 * WIDTH,
-        max_position_embeddings=LONGEST,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        num_labels=3,
-    )
-    return BertForSequenceClassification(config)
-
-
-def _of_any_size(model: nn.Module, data: Any) -> Any:
-    return model(pixel_values=data["pixel_values"], interpolate_pos_encoding=True)
-
-
-def _vit(dropout: float) -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        image_size=IMAGE,
-        patch_size=2,
-        num_channels=1,
-        hidden_size=WIDTH,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=2 * WIDTH,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        num_labels=3,
-    )
-    return ViTForImageClassification(config)
-
-
-def _gpt2(dropout: float) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=LONGEST,
-        n_embd=WIDTH,
-        n_layer=1,
-        n_head=2,
-        resid_pdrop=dropout,
-        embd_pdrop=dropout,
-        attn_pdrop=dropout,
-    )
-    return GPT2LMHeadModel(config)

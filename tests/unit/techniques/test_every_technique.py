@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import typing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from torch import nn
 import snugfit.techniques
 from snugfit.core.technique import SEAM_NAMES, STAGED_SEAMS, Context, Family, Technique
 from snugfit.errors import SettingError
+from snugfit.recipe.source import read_value
 from snugfit.recipe.entries import settings_of
 from snugfit.techniques import discover, find
 from tests.laws import problems
@@ -65,11 +67,27 @@ def test_a_technique_has_a_test_a_page_and_an_oracle(technique: type[Technique])
     assert "def train(" in oracle.read_text()
     assert "snugfit" not in oracle.read_text(), "an oracle shares no code with the package"
     text = page.read_text()
-    assert ">>> " in text, "the page shows no executed loop"
-    for field in dataclasses.fields(technique):
-        assert f"`{field.name}`" in text, f"{page.name} does not describe the setting {field.name}"
+    code = "\n".join(line for line in text.splitlines() if line.startswith((">>> ", "... ")))
+    own = f"from {technique.__module__} import" in code
+    assert own or "torch.optim" in code or "torch.nn.utils" in code or "sf." in code, (
+        "the page executes neither the technique's own functions, nor torch's that it takes"
+    )
     for other in technique.card.conflicts:
         assert f"`{other}`" in text, f"{page.name} does not name the conflict with {other}"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
+def test_the_table_of_a_page_has_the_defaults_of_the_settings(technique: type[Technique]) -> None:
+    page = ROOT / "docs" / "techniques" / f"{technique.card.name}.md"
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", page.read_text(), re.MULTILINE)
+    fields = {field.name: field for field in dataclasses.fields(technique)}
+    assert [name for name, _ in rows] == list(fields)
+    for name, cell in rows:
+        default = fields[name].default
+        if default is dataclasses.MISSING:
+            assert not cell.strip(), f"'{name}' has to be given"
+        else:
+            assert read_value(cell.strip(), page.name) == default, name
 
 
 def test_each_page_is_of_a_technique_and_the_index_takes_all_of_them() -> None:

@@ -1,0 +1,72 @@
+"""How the laws compare: states bit for bit, tensors by their relative error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.training.step import Step
+
+
+def saved(step: Step) -> dict[str, Any]:
+    """The state, as a process that starts later would read it from tensors and JSON."""
+    state: dict[str, Any] = _copied(step.state_dict())
+    return state
+
+
+def tensors(tree: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf of nested dicts and lists by its path."""
+    if isinstance(tree, dict):
+        pairs = [(f"{path}/{key}", value) for key, value in tree.items()]
+    elif isinstance(tree, (list, tuple)):
+        pairs = [(f"{path}/{place}", value) for place, value in enumerate(tree)]
+    else:
+        return {path: tree}
+    return {name: leaf for key, value in pairs for name, leaf in tensors(value, key).items()}
+
+
+def differences(first: Any, second: Any) -> list[str]:
+    """Paths at which two states are not the same bit for bit."""
+    one, other = tensors(first), tensors(second)
+    missing = [f"{path} is on one side only" for path in sorted(set(one) ^ set(other))]
+    return missing + [path for path in one if path in other and not _same(one[path], other[path])]
+
+
+def besides_scale(step: Step, paths: set[str]) -> set[str]:
+    """The paths that are not of the loss scale, which alone may change when a window is not finite."""
+    names = [name for name, state in step.seams.states.items() if state is step.seams.scale]
+    return {path for path in paths if not any(path.startswith(f"/techniques/{name}/") for name in names)}
+
+
+def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor: float = 1e-3) -> float:
+    """Largest relative L2 error of a tensor.
+
+    A tensor that is zero but for rounding (an attention's key bias has no gradient) is measured by `floor` times
+    the length of all tensors together.
+    """
+    assert set(found) == set(expected), f"on one side only: {set(found) ^ set(expected)}"
+    total = torch.cat([tensor.double().flatten() for tensor in expected.values()]).norm()
+    errors = [
+        (found[name].double() - tensor.double()).norm() / torch.maximum(tensor.double().norm(), floor * total)
+        for name, tensor in expected.items()
+    ]
+    return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_copied(value) for value in tree]
+    if isinstance(tree, Tensor):
+        return tree.detach().clone(memory_format=torch.contiguous_format)  # as a file holds it
+    assert tree is None or isinstance(tree, (bool, int, float, str)), f"a checkpoint cannot hold {type(tree)}"
+    return tree
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)

@@ -1,0 +1,171 @@
+"""Windows of variable-length rows, numbers and images, and the stock models that take them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.laws.models import FEATURES, IMAGE, LONGEST, VOCABULARY, WIDTH
+
+IGNORED = -100
+
+Window = dict[str, Any]
+
+
+def texts(per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
+    def make(rows: Sequence[int]) -> list[Window]:
+        source = torch.Generator().manual_seed(7)
+        return [_text(count, per_token, source) for count in rows]
+
+    return make
+
+
+def _text(rows: int, per_token: bool, source: torch.Generator) -> Window:
+    lengths = torch.randint(2, LONGEST + 1, (rows,), generator=source)
+    longest = int(lengths.max())
+    mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
+    ids = torch.randint(1, VOCABULARY, (rows, longest), generator=source) * mask
+    labels = torch.randint(0, VOCABULARY, (rows, longest) if per_token else (rows,), generator=source)
+    ignored = torch.rand(labels.shape, generator=source) < 0.2
+    ignored[0] = False  # something always counts
+    if per_token:
+        ignored |= mask == 0
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "context": {
+            "names": [f"row {row}" for row in range(rows)],
+            "numbers": {"features": torch.randn(rows, FEATURES, generator=source)},
+        },
+        "labels": labels.masked_fill(ignored, IGNORED),
+    }
+
+
+def numbers(rows: Sequence[int]) -> list[Window]:
+    source = torch.Generator().manual_seed(11)
+    return [
+        {
+            "numbers": torch.randn(count, 5, generator=source),
+            "labels": torch.randint(0, 3, (count,), generator=source),
+        }
+        for count in rows
+    ]
+
+
+def images(name: str) -> Callable[[Sequence[int]], list[Window]]:
+    def make(rows: Sequence[int]) -> list[Window]:
+        source = torch.Generator().manual_seed(13)
+        return [
+            {
+                name: torch.randn(count, 1, IMAGE, IMAGE, generator=source),
+                "labels": torch.randint(0, 3, (count,), generator=source),
+            }
+            for count in rows
+        ]
+
+    return make
+
+
+def classified(labels_per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
+    def make(rows: Sequence[int]) -> list[Window]:
+        made = texts(per_token=labels_per_token)(rows)
+        for window in made:
+            del window["context"]
+            if not labels_per_token:
+                window["labels"] = window["labels"].clamp(max=2)
+        return made
+
+    return make
+
+
+def averaged(model: nn.Module, data: Any) -> dict[str, Tensor]:
+    mask = data["attention_mask"]
+    logits = model(input_ids=data["input_ids"], attention_mask=mask).logits
+    weight = mask.unsqueeze(-1).to(logits.dtype)
+    return {"logits": (logits * weight).sum(dim=1) / weight.sum(dim=1)}
+
+
+def bert(dropout: float) -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=LONGEST,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=3,
+    )
+    return BertForSequenceClassification(config)
+
+
+def of_any_size(model: nn.Module, data: Any) -> Any:
+    return model(pixel_values=data["pixel_values"], interpolate_pos_encoding=True)
+
+
+def vit(dropout: float) -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=IMAGE,
+        patch_size=2,
+        num_channels=1,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=2 * WIDTH,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=3,
+    )
+    return ViTForImageClassification(config)
+
+
+def gpt2(dropout: float) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=LONGEST,
+        n_embd=WIDTH,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def cast(window: Window, dtype: torch.dtype) -> Window:
+    """A deep copy with floating tensors in `dtype`."""
+    return {key: _cast(value, dtype) for key, value in window.items()}
+
+
+def poisoned(window: Window, value: float) -> Window:
+    """The window with `value` in the floating inputs of its first and its last row."""
+    window = copy.deepcopy(window)
+    entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
+    floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
+    floating[[0, -1]] = value  # a row alone may pass a block that stochastic depth leaves out
+    return window
+
+
+def unlabelled(window: Window) -> Window:
+    """The window without any label that counts."""
+    return {**copy.deepcopy(window), "labels": torch.full_like(window["labels"], IGNORED)}
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, dict):
+        return {key: _cast(entry, dtype) for key, entry in value.items()}
+    if isinstance(value, Tensor):
+        return value.to(dtype, copy=True) if value.is_floating_point() else value.clone()
+    return list(value)
