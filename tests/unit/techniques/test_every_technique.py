@@ -17,8 +17,8 @@ from torch import nn
 import snugfit.techniques
 from snugfit.core.technique import SEAM_NAMES, STAGED_SEAMS, Context, Family, Technique
 from snugfit.errors import SettingError
-from snugfit.recipe.source import read_value
 from snugfit.recipe.entries import settings_of
+from snugfit.recipe.source import read_value
 from snugfit.techniques import discover, find
 from tests.laws import problems
 
