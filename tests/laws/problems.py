@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from tests.laws.compare import differences as differences
 from tests.laws.compare import relative_error as relative_error
 from tests.laws.compare import saved as saved
 from tests.laws.compare import tensors as tensors
+from tests.laws.material import IGNORED as IGNORED
 from tests.laws.material import Window as Window
 from tests.laws.material import cast as cast
 from tests.laws.material import poisoned as poisoned
@@ -38,11 +42,18 @@ from tests.laws.models import (
 
 TOTAL_UPDATES = 5
 WINDOW_ROWS = (7, 7, 5)  # the last one of an epoch is partial
+TOLERANCE = (
+    1e-10  # float64 has 16 digits; what is left of them after a few hundred additions in another order
+)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A model, its loss, and windows that suit both; `windows` takes the number of rows of each window."""
+    """A model, its loss, and windows that suit both; `windows` takes the number of rows of each window.
+
+    `dtype` is what all of it is in, and `tolerance` how far two ways to compute the same may be apart in it: float64,
+    unless the oracle of a technique states `DTYPE` and `SAME_WITHIN`.
+    """
 
     name: str
     make_model: Callable[[float], nn.Module]
@@ -50,16 +61,42 @@ class Problem:
     loss: str | Loss
     forward: Forward | None = None
     floats: bool = True
+    dtype: torch.dtype = torch.float64
+    tolerance: float = TOLERANCE
 
-    def model(self, dtype: torch.dtype = torch.float64, dropout: float = 0.0, seed: int = 1) -> nn.Module:
+    def model(self, dtype: torch.dtype | None = None, dropout: float = 0.0, seed: int = 1) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return self.make_model(dropout).to(dtype).train()
+            return self.make_model(dropout).to(dtype or self.dtype).train()
 
-    def windows(self, dtype: torch.dtype = torch.float64, rows: Sequence[int] = WINDOW_ROWS) -> list[Window]:
-        return [cast(window, dtype) for window in self.make_windows(rows)]
+    def windows(self, dtype: torch.dtype | None = None, rows: Sequence[int] = WINDOW_ROWS) -> list[Window]:
+        return [cast(window, dtype or self.dtype) for window in self.make_windows(rows)]
 
 
+Maker = Callable[[Sequence[Technique]], Problem]
+
+
+def oracle_of(technique: Technique) -> ModuleType:
+    return importlib.import_module(f"tests.oracles.{technique.card.name}")
+
+
+def suited(make: Maker) -> Maker:
+    """The problem in what the techniques can be tried in."""
+
+    @functools.wraps(make)
+    def made(techniques: Sequence[Technique]) -> Problem:
+        oracles = [oracle_of(technique) for technique in techniques]
+        dtypes = [oracle.DTYPE for oracle in oracles if hasattr(oracle, "DTYPE")]
+        if not dtypes:
+            return make(techniques)
+        assert set(dtypes) == {torch.float32}
+        tolerance = max(oracle.SAME_WITHIN for oracle in oracles if hasattr(oracle, "DTYPE"))
+        return replace(make(techniques), dtype=torch.float32, tolerance=tolerance)
+
+    return made
+
+
+@suited
 def reader(techniques: Sequence[Technique]) -> Problem:
     """The transformer: each token is scored, or, when a technique serves losses that couple rows, such a loss."""
     if couples(techniques):
@@ -69,11 +106,13 @@ def reader(techniques: Sequence[Technique]) -> Problem:
     return Problem("reader", lambda p: Reader(p), material.texts(per_token=True), "cross_entropy")
 
 
+@suited
 def viewer(techniques: Sequence[Technique]) -> Problem:
     """The convolutional net."""
     return Problem("viewer", Viewer, material.images("pixels"), _loss_of_rows(techniques))
 
 
+@suited
 def normed(techniques: Sequence[Technique]) -> Problem:
     """A net with batch norm: an MLP, or a convolutional one where images are asked for."""
     if takes_images(techniques):
@@ -81,18 +120,21 @@ def normed(techniques: Sequence[Technique]) -> Problem:
     return Problem("normed", Normed, material.numbers, _loss_of_rows(techniques))
 
 
+@suited
 def vit(techniques: Sequence[Technique]) -> Problem:
     """A stock vision transformer."""
     windows = material.images("pixel_values")
     return Problem("vit", material.vit, windows, _loss_of_rows(techniques), forward=material.of_any_size)
 
 
+@suited
 def bert(techniques: Sequence[Technique]) -> Problem:
     """A stock encoder for text classification."""
     windows = material.classified(labels_per_token=False)
     return Problem("bert", material.bert, windows, _loss_of_rows(techniques), floats=False)
 
 
+@suited
 def gpt2(techniques: Sequence[Technique]) -> Problem:
     """A stock causal language model; for losses that couple rows, its logits are averaged over the tokens."""
     if couples(techniques):
@@ -108,9 +150,6 @@ def gpt2(techniques: Sequence[Technique]) -> Problem:
 def main(techniques: Sequence[Technique]) -> Problem:
     """Somebody's own module that suits the techniques: the transformer, or the convolutional net for images."""
     return viewer(techniques) if takes_images(techniques) else reader(techniques)
-
-
-Maker = Callable[[Sequence[Technique]], Problem]
 
 
 def suitable(techniques: Sequence[Technique]) -> list[Maker]:
@@ -236,7 +275,7 @@ def make_step(
     techniques: Sequence[Technique],
     *,
     micro_batch: int | None = None,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | None = None,
     dropout: float = 0.0,
     momentum: float = 0.9,
     model_seed: int = 1,

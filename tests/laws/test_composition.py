@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from snugfit.core.composition import check, in_order
-from snugfit.core.technique import STAGED_SEAMS, Card, Context, Family, Kind, Seams, Stage, Technique
+from snugfit.core.technique import STAGED_SEAMS, Card, Context, Family, Kind, Seams, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import discover
 from tests.laws import problems
@@ -42,14 +42,16 @@ def test_two_that_give_the_same_seam_are_the_pairs_that_are_refused() -> None:
     assert {problems.name_of(pair) for pair in ILLEGAL} == {
         f"{first}+{second}"
         for (first, one), (second, other) in itertools.combinations(discover().items(), 2)
-        for seam in ("optimizer", "schedule", "scale", "weights", "export")
+        for seam in ("optimizer", "stepping", "schedule", "scale", "weights", "export")
         if seam in one.card.seams and seam in other.card.seams
     } | {
         f"{first}+{second}"
         for (first, one), (second, other) in itertools.combinations(discover().items(), 2)
-        if ({*one.card.stages} - {Stage.TERM}) & {*other.card.stages}
-        or second in one.card.conflicts
-        or first in other.card.conflicts
+        if {stage for stage in one.card.stages if not stage.shared} & {*other.card.stages}
+        or any(
+            name in by.card.conflicts or {*by.card.refuses} & {*of.card.seams, *of.card.stages}
+            for by, of, name in ((one, other, second), (other, one, first))
+        )
         or (one.card.precision and other.card.precision)
         or (
             Kind.TOKENS in (kinds := {one.card.kind, other.card.kind}) and kinds & {Kind.IMAGES, Kind.NUMBERS}

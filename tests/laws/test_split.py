@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from tests.laws import problems
 from tests.laws.problems import Problem, Window, make_step, relative_error
-
-# float64 has 16 digits; what is left of them after a few hundred additions in another order
-TOLERANCE = 1e-10
-
 
 CASES = problems.cases(problems.singles_and_together(), problems.suitable)
 
@@ -31,8 +26,8 @@ def test_the_nominal_weight_only_moves_the_range(techniques: tuple[Technique, ..
     window = problem.windows()[0]
     steps = [make_step(problem, techniques, micro_batch=3, nominal=nominal) for nominal in (1.0, 1000.0)]
     one, other = (step(window) for step in steps)
-    assert one.loss == pytest.approx(other.loss, rel=TOLERANCE)
-    assert relative_error(*(problems.gradients(step) for step in steps)) <= TOLERANCE
+    assert one.loss == pytest.approx(other.loss, rel=problem.tolerance)
+    assert relative_error(*(problems.gradients(step) for step in steps)) <= problem.tolerance
 
 
 def test_batch_norm_couples_the_rows_of_a_micro_batch_by_nature() -> None:
@@ -60,12 +55,12 @@ def agree_for_every_split(
         found = trajectory(problem, techniques, windows, micro_batch)
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             where = f"window {number}, micro-batches of {micro_batch}"
-            assert relative_error(one.gradients, other.gradients) <= TOLERANCE, where
-            assert relative_error(one.weights, other.weights) <= TOLERANCE, where
-            assert relative_error(one.evaluated, other.evaluated) <= TOLERANCE, where
-            assert one.loss == pytest.approx(other.loss, rel=TOLERANCE), where
-            assert one.weight == pytest.approx(other.weight, rel=TOLERANCE), where
-            assert one.metrics == pytest.approx(other.metrics, rel=TOLERANCE), where
+            assert relative_error(one.gradients, other.gradients) <= problem.tolerance, where
+            assert relative_error(one.weights, other.weights) <= problem.tolerance, where
+            assert relative_error(one.evaluated, other.evaluated) <= problem.tolerance, where
+            assert one.loss == pytest.approx(other.loss, rel=problem.tolerance), where
+            assert one.weight == pytest.approx(other.weight, rel=problem.tolerance), where
+            assert one.metrics == pytest.approx(other.metrics, rel=problem.tolerance), where
 
 
 def rows_kept_together(problem: Problem, techniques: tuple[Technique, ...], window: Window) -> int:
@@ -90,5 +85,5 @@ def trajectory(
     problem: Problem, techniques: tuple[Technique, ...], windows: list[Window], micro_batch: int | None
 ) -> list[Seen]:
     step = make_step(problem, techniques, micro_batch=micro_batch)
-    assert next(step.model.parameters()).dtype == torch.float64
+    assert next(step.model.parameters()).dtype == problem.dtype
     return [Seen(step, window) for window in windows]

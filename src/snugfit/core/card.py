@@ -16,17 +16,21 @@ class Stage(enum.IntEnum):
 
     # prepare
     EXTEND = 0  # modules are added
-    ADAPT = 1  # weights are frozen, adapters put beside them
-    LAYOUT = 2
+    QUANTISE = 1  # weights take another format
+    ADAPT = 2  # weights are frozen, adapters put beside them
+    SPLIT = 3  # one module becomes several
+    LAYOUT = 4
     # batch
     CUT = 10  # the size of an example changes
     MIX = 11  # examples are mixed with each other
     DRAW = 12  # what was drawn for each row travels along; the examples stay as they are
+    ARRANGE = 13  # the order of the rows
     # loss
     FOCUS = 20  # values are changed one by one
     SMOOTH = 21  # the label is softened
     SHARE = 22  # the loss is shared between two labels
     TERM = 23  # something is added; holds any number, a sum has no order
+    CHUNK = 24  # all of that, on some of the tokens at a time
     # gradients
     BACKEND = 30
     COUPLING = 31
@@ -40,11 +44,20 @@ class Stage(enum.IntEnum):
     # updated
     MOVE = 50  # the weights that training goes on from
     AVERAGE = 51
+    # modules
+    COMPUTE = 60  # how a module computes; holds any number, each minds its own
+    STREAM = 61  # where its weights are meanwhile
+    RECOMPUTE = 62  # whether what it computed is kept
 
     @property
     def seam(self) -> str:
         """The seam whose chain it is a place of."""
-        return ("prepare", "batch", "loss", "gradients", "adjust", "updated")[self // 10]
+        return ("prepare", "batch", "loss", "gradients", "adjust", "updated", "modules")[self // 10]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the place holds any number of techniques."""
+        return self in (Stage.TERM, Stage.COMPUTE)
 
 
 STAGED_SEAMS = tuple(dict.fromkeys(stage.seam for stage in Stage))
@@ -74,8 +87,9 @@ class Card:
 
     `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
     its micro-batch, so that the micro-batch is part of the recipe. `precision`: it is what forward and backward compute in,
-    of which a run has one, named by `plan.numerics`. `conflicts` maps other techniques' names to the
-    reason and the way out.
+    of which a run has one, named by `plan.numerics`. `irrevocable`: weights change before the whole gradient is known, so
+    that a window which turns out not to be finite sends the run back to its newest checkpoint. `conflicts` maps other
+    techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage.
     """
 
     name: str
@@ -87,6 +101,8 @@ class Card:
     kind: Kind = Kind.ANY
     couples_examples: bool = False
     precision: bool = False
+    irrevocable: bool = False
+    refuses: Mapping[str | Stage, str] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     cost: str = ""
     use_when: str = ""

@@ -24,6 +24,7 @@ from snugfit.core.technique import (
     Context,
     GradientsOf,
     Kind,
+    MakeOptimizer,
     Moment,
     Rate,
     Stage,
@@ -84,13 +85,16 @@ def exclusion(one: Card, other: Card) -> str | None:
     for first, second in ((one, other), (other, one)):
         if second.name in first.conflicts:
             return f"exclude each other: {first.conflicts[second.name]}"
+        for place, reason in first.refuses.items():
+            if place in second.seams or place in second.stages:
+                return f"exclude each other: {reason}"
     for seam in SINGLE_SEAMS:
         if seam in one.seams and seam in other.seams:
             return f"both give the {seam}, and a run has one. Remove one."
     if one.precision and other.precision:
         return "both say what forward and backward compute in, and a run has one precision. Remove one."
     for stage in one.stages:
-        if stage in other.stages and stage is not Stage.TERM:
+        if stage in other.stages and not stage.shared:
             return f"both stand at the stage '{stage.name.lower()}' of the seam '{stage.seam}', which holds one. Remove one."
     if Kind.TOKENS in {one.kind, other.kind} and {one.kind, other.kind} & {Kind.IMAGES, Kind.NUMBERS}:
         return f"work on {one.kind} and on {other.kind}: no examples are both. Remove one."
@@ -128,12 +132,15 @@ class Composition:
     loss: BatchLoss
     gradients: GradientsOf
     coupled: bool
-    make_optimizer: Callable[[list[ParameterGroup]], torch.optim.Optimizer] | None
+    irrevocable: bool
+    make_optimizer: MakeOptimizer | None
+    stepping: Callable[[MakeOptimizer], MakeOptimizer] | None
     schedule: Callable[[int, Mapping[str, Any]], Rate] | None
     scale: LossScale | None
     export: Callable[[nn.Module], nn.Module] | None
     states: Mapping[str, Stateful]
     extended_by: tuple[Mapping[str, Any], ...]
+    _stepping_name: tuple[str, ...]
     _weights_name: str
     _averaging: Callable[[], bool]
     _weights: Callable[[nn.Module], AbstractContextManager[Any]] | None
@@ -156,8 +163,8 @@ class Composition:
 
     @property
     def regroup(self) -> tuple[str, ...]:
-        """Names of the techniques that need to make parameter groups."""
-        return tuple(name for name, _ in self._groups)
+        """Names of the techniques that need to make parameter groups, or the optimizer from them."""
+        return (*(name for name, _ in self._groups), *self._stepping_name)
 
     def begin(self, model: nn.Module, progress: Progress, seed: int) -> None:
         """Bring the model into the state that the moment asks for."""
@@ -275,12 +282,15 @@ def compose(
         loss=loss,
         gradients=gradients,
         coupled=any(Stage.COUPLING in technique.card.stages for technique in techniques),
+        irrevocable=any(technique.card.irrevocable for technique in techniques),
         make_optimizer=single("optimizer"),
+        stepping=single("stepping"),
         schedule=single("schedule"),
         scale=single("scale"),
         export=single("export"),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
         extended_by=tuple(as_entry(each) for each in techniques if Stage.EXTEND in each.card.stages),
+        _stepping_name=tuple(name for name, _ in chain("stepping")),
         _weights_name=next((name for name, _ in chain("weights")), RAW),
         _averaging=next((s.averaging for s in made.values() if s.averaging is not None), lambda: True),
         _weights=single("weights"),

@@ -103,9 +103,19 @@ class Compute(Protocol):
         """The same rows under another loss, with further tensors travelling along."""
         ...
 
+    def handing(self, take: Callable[[nn.Parameter], None]) -> Self:
+        """The same computation, which calls `take` on each parameter as soon as its true gradient is whole, in the last
+        backward.
+
+        What `take` leaves in `.grad` counts as the gradient. A window whose loss is not finite, or in which nothing
+        counts, hands over nothing.
+        """
+        ...
+
 
 BatchLoss = Callable[[Any, Batch], LossTerms]
 GradientsOf = Callable[[Compute], Gradients]
+MakeOptimizer = Callable[[list[ParameterGroup]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,8 @@ class Seams:
     - `groups`: parameter groups to parameter groups, before the optimizer is made; in sequence. `lr_factor` of a group
       is its part of the learning rate.
     - `optimizer`: parameter groups to an optimizer; at most one technique.
+    - `stepping`: where, when or in what precision the optimizer works: wraps whatever makes it from parameter groups; at most
+      one.
     - `schedule`: what is set in a parameter group after that many applied updates; at most one.
     - `scale`: what the loss is multiplied by, so that 16-bit gradients stay in range; at most one.
     - `begin`: at the beginning of each window; what it leaves in the model is a function of the moment alone.
@@ -149,7 +161,8 @@ class Seams:
     """
 
     groups: Callable[[list[ParameterGroup]], list[ParameterGroup]] | None = None
-    optimizer: Callable[[list[ParameterGroup]], torch.optim.Optimizer] | None = None
+    optimizer: MakeOptimizer | None = None
+    stepping: Callable[[MakeOptimizer], MakeOptimizer] | None = None
     schedule: Callable[[int, Mapping[str, Any]], Rate] | None = None
     scale: LossScale | None = None
     begin: Callable[[nn.Module, Moment], None] | None = None
@@ -175,7 +188,7 @@ class Seams:
 
 SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
-SINGLE_SEAMS = ("optimizer", "schedule", "scale", "weights", "export")
+SINGLE_SEAMS = ("optimizer", "stepping", "schedule", "scale", "weights", "export")
 """Seams that at most one technique fills."""
 
 
@@ -187,6 +200,11 @@ class Technique:
     def prepare(self, model: nn.Module) -> nn.Module:
         """Change the model before anything else looks at it."""
         return model
+
+    def loading(self) -> Mapping[str, Any]:
+        """Arguments for a loader of transformers, by which weights come in the format that `prepare` would give them, so that
+        the model as it lies on disk never stands in memory whole."""
+        return {}
 
     def seams(self, context: Context) -> Seams:
         """The seams filled for one run."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class WindowCompute:
     """Implements `core.technique.Compute` for a step; `batch` is the window, already on the device.
 
-    `part` is the place among the parts of a window that is computed part by part.
+    `part` is the place among the parts of a window that is computed part by part; `take` gets each parameter whose gradient
+    is whole.
     """
 
     step: Step
     batch: Batch
     loss: BatchLoss
     part: tuple[int, ...] = ()
+    take: Callable[[nn.Parameter], None] | None = None
 
     def run(self) -> Gradients:
         """Forward and backward of each micro-batch; leaves the true gradient in `.grad`.
@@ -50,6 +52,7 @@ class WindowCompute:
         alone = len(parts) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
         weights: list[Tensor | float] = []
+        found: list[Tensor] = []
         with step.one_pass():
             for number, part in self._micro_batches(parts):
                 last = number == len(parts) - 1
@@ -57,11 +60,21 @@ class WindowCompute:
                     with step.seams.within(part):
                         terms = self.loss(step.forward(part), part)
                     weights.append(terms.weight())
+                    sums.append(terms.detach().weighted_sum())
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
+                    if last and self.take is not None:
+                        found = self._handed(
+                            self.take, terms, divisor, alone, self._totals(sums, weights), factor
+                        )
+                        break
                     terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
-                sums.append(terms.detach().weighted_sum())
-        return self._divided(sums, weights, alone, factor)
+        loss_sum, weight = self._totals(sums, weights)
+        gradients = gradients_of(step.parameters)
+        if self.take is None:  # else each was divided as it came
+            _divide(gradients, self._share(alone, weight, factor))
+        nonfinite = count_nonfinite([*gradients, loss_sum, *found], step.device)
+        return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
 
     def outputs(self) -> Any:
         """The model's outputs of all rows, without gradient; tensors joined along the rows."""
@@ -127,6 +140,10 @@ class WindowCompute:
         """The same rows under another loss, with further tensors travelling along."""
         return replace(self, loss=loss, batch=self.batch.with_extras(**extras))
 
+    def handing(self, take: Callable[[nn.Parameter], None]) -> WindowCompute:
+        """The same computation, which hands over each parameter as its gradient becomes whole."""
+        return replace(self, take=take)
+
     def _split(self) -> list[range]:
         """The micro-batches; rows that were selected are not cut so that batch norm gets a single one."""
         parts = split(self.batch.rows, self.step.micro_batch, self.batch.group)
@@ -143,9 +160,45 @@ class WindowCompute:
             seed_device(seed, step.device)
             yield number, self.batch.select(rows)
 
-    def _divided(
-        self, sums: list[Tensor], weights: list[Tensor | float], alone: bool, factor: float
-    ) -> Gradients:
+    def _handed(
+        self,
+        take: Callable[[nn.Parameter], None],
+        terms: LossTerms,
+        divisor: Tensor | float,
+        alone: bool,
+        totals: tuple[Tensor, Tensor | float],
+        factor: float,
+    ) -> list[Tensor]:
+        """The last backward, which gives each parameter to `take`; one scalar each that is above 0 where it was not finite.
+
+        Waits for the device, to know that the window's loss is one to learn from.
+        """
+        step, (loss_sum, weight) = self.step, totals
+        found: list[Tensor] = []
+        left = {parameter for parameter in step.parameters if parameter.requires_grad}
+        share = self._share(alone, weight, factor)
+
+        def hand(parameter: nn.Parameter) -> None:
+            left.discard(parameter)
+            gradients = gradients_of([parameter])
+            _divide(gradients, share)
+            found.append(count_nonfinite(gradients, step.device))
+            take(parameter)
+
+        if not Gradients(loss_sum, weight, count_nonfinite([loss_sum], step.device)).usable():
+            return []
+        hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in left]  # type: ignore[no-untyped-call]
+        try:
+            terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for parameter in [each for each in step.parameters if each in left and each.grad is not None]:
+            hand(parameter)  # an earlier micro-batch alone has reached it
+        return found
+
+    def _totals(self, sums: list[Tensor], weights: list[Tensor | float]) -> tuple[Tensor, Tensor | float]:
+        """Sum of the losses and of their weights, over micro-batches and ranks."""
         step = self.step
         loss_sum, weight = sums[0], weights[0]
         for further_sum, further_weight in zip(sums[1:], weights[1:], strict=True):
@@ -153,13 +206,16 @@ class WindowCompute:
         if step.strategy.world_size > 1:
             weight = torch.as_tensor(weight, device=step.device, dtype=loss_sum.dtype)
             loss_sum, weight = step.strategy.add_up([loss_sum, weight])
-        gradients = gradients_of(step.parameters)
-        if not alone:
-            scale_(gradients, step.nominal / (_divisor(weight) * factor))
-        elif factor != 1.0:
-            scale_(gradients, 1.0 / factor)
-        nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
-        return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
+        return loss_sum, weight
+
+    def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
+        """What gradients that were added up are multiplied by to be the true one."""
+        return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
+
+
+def _divide(gradients: list[Tensor], share: Tensor | float) -> None:
+    if isinstance(share, Tensor) or share != 1.0:
+        scale_(gradients, share)
 
 
 def _factor(scale: LossScale | None) -> float:

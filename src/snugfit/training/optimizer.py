@@ -106,7 +106,8 @@ def _momentum_to_move(group: dict[str, Any]) -> float:
 def _made(seams: Composition, model: nn.Module) -> torch.optim.Optimizer:
     if seams.make_optimizer is None:
         raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
-    return seams.make_optimizer(seams.groups(parameter_groups(model)))
+    make = seams.make_optimizer if seams.stepping is None else seams.stepping(seams.make_optimizer)
+    return make(seams.groups(parameter_groups(model)))
 
 
 def _checked(
@@ -114,7 +115,7 @@ def _checked(
 ) -> torch.optim.Optimizer:
     if seams.regroup:
         raise SettingError(
-            f"optimizer: '{seams.regroup[0]}' makes parameter groups of its own, and a torch optimizer has its own already. "
+            f"optimizer: '{seams.regroup[0]}' has a say in how the optimizer is made, and a torch optimizer is made already. "
             f"Give the optimizer as a technique, such as AdamW(), or remove '{seams.regroup[0]}'."
         )
     if seams.make_optimizer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from snugfit.core.composition import check, compose, listed, prepare
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.technique import Compute, Context, Stage, Technique
+from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.techniques import discover
@@ -136,6 +137,8 @@ class Step:
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
         refused = self.seams.accept(loss) if finite and weight > 0 else None
+        if self.seams.irrevocable and not finite and math.isfinite(loss):
+            refused = RollBack("a gradient was not finite after other weights had been updated by theirs")
         applied = finite and weight > 0 and refused is None
         if applied:
             metrics = self.seams.adjust(self.parameters, self.progress, self.seed)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.composition import Composition, check, compose
+from snugfit.core.composition import Composition, check, compose, exclusion
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
 from snugfit.core.progress import Progress
@@ -28,6 +29,7 @@ from snugfit.core.technique import (
     Technique,
 )
 from snugfit.errors import PlanConflict
+from snugfit.techniques import find
 
 CONTEXT = Context(nn.Linear(1, 1), torch.device("cpu"))
 WINDOW = Batch.of(torch.zeros(1))
@@ -160,7 +162,7 @@ def test_gradients_nest_by_stage_however_they_are_listed() -> None:
     assert not notes.compose(("select", "gradients", Stage.SELECT)).coupled
 
 
-@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.TERM])
+@pytest.mark.parametrize("stage", [stage for stage in Stage if not stage.shared])
 def test_each_stage_holds_one(stage: Stage) -> None:
     with pytest.raises(
         PlanConflict, match=f"'one' and 'other' both stand at the stage '{stage.name.lower()}'"
@@ -233,3 +235,12 @@ def test_a_failing_context_does_not_leave_the_earlier_ones_entered() -> None:
     with pytest.raises(RuntimeError, match="no such precision"):
         composed.forward(WINDOW).__enter__()
     assert notes.written == ["enter a", "leave a"]
+
+
+@pytest.mark.parametrize("place", ["adjust", Stage.PERTURB])
+def test_a_card_may_refuse_all_that_fill_a_seam_or_stand_at_a_stage(place: str | Stage) -> None:
+    reason = "it would never see the whole gradient. Remove one."
+    refusing = dataclasses.replace(find("ema").card, name="refusing", refuses={place: reason})
+    refused = find("clip_norm" if place == "adjust" else "sam").card
+    assert exclusion(refusing, refused) == exclusion(refused, refusing) == f"exclude each other: {reason}"
+    assert exclusion(refusing, find("mixup").card) is None

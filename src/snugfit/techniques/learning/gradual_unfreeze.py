@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from torch import nn
 
+from snugfit.core.blocks import parts_of
 from snugfit.core.freezing import Switches
 from snugfit.core.schedule import number_of_updates
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Technique
@@ -31,7 +32,7 @@ def blocks_of(model: nn.Module) -> list[list[str]]:
     ['layers.1.weight']
     ['norm.weight', 'head.weight']
     """
-    units = list(_units(model, ""))
+    units = list(parts_of(model, lambda parameter: parameter.requires_grad))
     whole: list[list[str]] = []
     joins = any(numbered for _, numbered in units)
     for place, (name, numbered) in enumerate(units):
@@ -58,20 +59,6 @@ def frozen_at(blocks: Sequence[Sequence[str]], updates: int, every: int) -> set[
     [['a', 'b'], ['a', 'b'], ['a'], [], []]
     """
     return {name for block in blocks[: max(0, len(blocks) - 1 - updates // every)] for name in block}
-
-
-def _units(module: nn.Module, path: str) -> Iterator[tuple[str, bool]]:
-    """Names of the parts that hold a parameter that trains, and whether a list numbers them."""
-    numbered = isinstance(module, (nn.ModuleList, nn.Sequential))
-    for name, child in module.named_children():
-        if not any(parameter.requires_grad for parameter in child.parameters()):
-            continue
-        whole = f"{path}{name}"
-        lists = (isinstance(inner, (nn.ModuleList, nn.Sequential)) for inner in child.modules())
-        if not numbered and any(lists):
-            yield from _units(child, f"{whole}.")
-        else:
-            yield whole, numbered
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class HiddenMixup(Technique):
         family=Family.LEARNING,
         source="Sun et al. 2020, arXiv:2010.02394; embeddings: Guo et al. 2019, arXiv:1905.08941",
         seams=("batch", "loss", "modules"),
-        stages=(Stage.MIX, Stage.SHARE),
+        stages=(Stage.MIX, Stage.SHARE, Stage.COMPUTE),
         conflicts={
             "hard_examples": "rows are chosen one by one, and a mixed row needs its partner beside it. Remove one.",
         },

@@ -95,7 +95,7 @@ class StochasticDepth(Technique):
         family=Family.LEARNING,
         source="Huang et al. 2016, arXiv:1603.09382; scaled as by Touvron et al. 2021, arXiv:2012.12877",
         seams=("batch", "modules"),
-        stages=(Stage.DRAW,),
+        stages=(Stage.DRAW, Stage.COMPUTE),
         cost="row: a copy of the hidden states for each block; window: saves up to half of `rate` of the blocks' time",
         use_when="deep residual nets and vision transformers trained long; window where speed is wanted",
     )

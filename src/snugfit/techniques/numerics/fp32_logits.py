@@ -15,7 +15,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.forwards import replaced_forward
 from snugfit.core.layers import last_linear
 from snugfit.core.names import find_module
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
 
@@ -78,6 +78,7 @@ class FP32Logits(Technique):
         family=Family.NUMERICS,
         source="Wortsman et al. 2023, arXiv:2309.14322; Chen et al. 2025 (MiniMax-M1), arXiv:2506.13585",
         seams=("modules",),
+        stages=(Stage.COMPUTE,),
         cost="the head's product in fp32, and its logits at twice the size",
         use_when="bf16, with large vocabularies or losses that depend on small differences of logits",
     )

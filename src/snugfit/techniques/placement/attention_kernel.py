@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.core.batch import Batch
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, nearest
 
 BACKENDS = {
@@ -96,6 +96,7 @@ class AttentionKernel(Technique):
         family=Family.PLACEMENT,
         source="torch.nn.attention.sdpa_kernel; transformers' attention interface; Dao et al. 2022, arXiv:2205.14135",
         seams=("modules",),
+        stages=(Stage.COMPUTE,),
         cost="none; a fused kernel never holds the scores, and draws other dropout on them than eager does",
         use_when="a model loads with eager attention, or one kernel is wanted for sure",
     )
