@@ -73,7 +73,9 @@ class WindowCompute:
         gradients = gradients_of(step.parameters)
         if self.take is None:  # else each was divided as it came
             _divide(gradients, self._share(alone, weight, factor))
-        nonfinite = count_nonfinite([*gradients, loss_sum, *found], step.device)
+        nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
+        for one in found:
+            nonfinite = nonfinite + one
         return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
 
     def outputs(self) -> Any:
