@@ -15,7 +15,10 @@ from snugfit.training.assemble import Material, hold_out
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PreTrainedTokenizerBase
 
+    from snugfit.data.causal import CausalData
+    from snugfit.data.instruct import InstructData
     from snugfit.recipe import Recipe
 
 
@@ -55,15 +58,7 @@ def _text_classification(recipe: Recipe) -> Task:
     from snugfit.models.huggingface import load_text_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
 
-    settings = TextSettings(
-        train=recipe.data.train,
-        text=tuple(recipe.data.text),
-        label=recipe.data.label,
-        validation=recipe.data.validation,
-        max_length=recipe.data.max_length,
-        bad_rows=recipe.data.bad_rows,
-        seed=recipe.train.seed,
-    )
+    settings = TextSettings(label=recipe.data.label, **_row_settings(recipe))
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_text(settings, tokenizer, folder=recipe.folder)
     loaded = load_text_classifier(
@@ -95,19 +90,28 @@ def _text_classification(recipe: Recipe) -> Task:
 
 def _causal_lm(recipe: Recipe) -> Task:
     from snugfit.data.causal import CausalSettings, load_causal
-    from snugfit.models.huggingface import load_causal_lm
-    from snugfit.models.tokenizer import check_length, load_tokenizer
+    from snugfit.models.tokenizer import load_tokenizer
 
-    settings = CausalSettings(
-        train=recipe.data.train,
-        text=tuple(recipe.data.text),
-        validation=recipe.data.validation,
-        max_length=recipe.data.max_length,
-        bad_rows=recipe.data.bad_rows,
-        seed=recipe.train.seed,
-    )
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-    data = load_causal(settings, tokenizer, folder=recipe.folder)
+    data = load_causal(CausalSettings(**_row_settings(recipe)), tokenizer, folder=recipe.folder)
+    return _language_model(recipe, tokenizer, data)
+
+
+def _instruction(recipe: Recipe) -> Task:
+    from snugfit.data.instruct import InstructSettings, load_instruct
+    from snugfit.models.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+    settings = InstructSettings(completion=recipe.data.completion, **_row_settings(recipe))
+    return _language_model(recipe, tokenizer, load_instruct(settings, tokenizer, folder=recipe.folder))
+
+
+def _language_model(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, data: CausalData | InstructData
+) -> Task:
+    from snugfit.models.huggingface import load_causal_lm
+    from snugfit.models.tokenizer import check_length
+
     loaded = load_causal_lm(
         recipe.model,
         tokenizer=tokenizer,
@@ -124,6 +128,18 @@ def _causal_lm(recipe: Recipe) -> Task:
         messages=(*data.report.warnings, *loaded.messages),
         tokenizer=tokenizer,
     )
+
+
+def _row_settings(recipe: Recipe) -> dict[str, Any]:
+    """What all tasks on text ask of their rows."""
+    return {
+        "train": recipe.data.train,
+        "text": tuple(recipe.data.text),
+        "validation": recipe.data.validation,
+        "max_length": recipe.data.max_length,
+        "bad_rows": recipe.data.bad_rows,
+        "seed": recipe.train.seed,
+    }
 
 
 def _python(recipe: Recipe) -> Task:
@@ -173,5 +189,6 @@ def _loss(recipe: Recipe) -> str | Loss:
 _TASKS: Mapping[str, Callable[[Recipe], Task]] = {
     "text-classification": _text_classification,
     "causal-lm": _causal_lm,
+    "instruction": _instruction,
     "python": _python,
 }

@@ -114,7 +114,7 @@ def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
         ),
         ("text: [title, text]", "text: []", ":6: data.text", "a name or a list of names"),
         ("  train: rows.csv", "  label: name", ":4: data.train", "is missing"),
-        ("text-classification", "text-clasification", ":2: task", "text-classification, causal-lm or python"),
+        ("text-classification", "text-clasification", ":2: task", "text-classification, causal-lm, instruction or python"),
         ("train: {epochs: 2, global_batch: 16}", "train:", ":8: train", "found null"),
         ("epochs: 2", "epochs: 2, updates: 5", ":8: train", "found both"),
         ("epochs: 2", "epochs: null", ":8: train", "found neither"),

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from snugfit.data.columns import check_columns
 from snugfit.data.formats import TEXT_COLUMN
 from snugfit.data.report import DataReport, median
-from snugfit.data.sources import RowSource, Table, read_table
-from snugfit.data.split import check_fraction, split_rows
+from snugfit.data.settings import RowSettings
+from snugfit.data.sources import Table, read_table
+from snugfit.data.split import split_rows
 from snugfit.data.text import Collate
 from snugfit.data.tokens import Example, Frame, check_max_length, padding_for, special_frame
-from snugfit.data.validation import BadRow, Fault, check_policy, settle, text_of
-from snugfit.errors import DataError, SettingError
+from snugfit.data.validation import BadRow, Fault, settle, text_of
+from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,28 +26,11 @@ _BATCH = 1000
 
 
 @dataclass(frozen=True)
-class CausalSettings:
+class CausalSettings(RowSettings):
     """The `data` part of a recipe for causal language modelling.
 
-    A .txt file is one text. Of every other source each row is one text, its `text` columns joined by a line
-    break. `validation` is a fraction (of the rows, or the end of a .txt file), a source of its own, or None.
+    A .txt file is one text, of which a fraction to validate on is the end. Of every other source each row is one text.
     """
-
-    train: RowSource
-    text: tuple[str, ...] = (TEXT_COLUMN,)
-    validation: float | RowSource | None = 0.1
-    max_length: int = 128
-    bad_rows: str = "fail"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.text:
-            raise SettingError(
-                "data.text: no column. Name the column that holds the text, or a list of columns."
-            )
-        check_policy(self.bad_rows)
-        if isinstance(self.validation, (int, float)):
-            check_fraction(self.validation)
 
 
 @dataclass(frozen=True)
@@ -75,10 +59,7 @@ def load_causal(
     """
     frame = special_frame(tokenizer)
     check_max_length(settings.max_length, tokenizer, frame)
-    sources = [("data.train", settings.train)]
-    if settings.validation is not None and not isinstance(settings.validation, (int, float)):
-        sources.append(("data.validation", settings.validation))
-    tables = [read_table(source, setting=setting, folder=folder) for setting, source in sources]
+    tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     texts: list[list[str]] = []
     faults: list[Fault] = []
     for table in tables:
@@ -88,7 +69,7 @@ def load_causal(
     skipped = settle(faults, settings.bad_rows)
     train = texts[0]
     held_out = texts[1] if len(texts) > 1 else []
-    fraction = settings.validation if isinstance(settings.validation, (int, float)) else None
+    fraction = settings.fraction
     if fraction is not None and len(train) > 1:
         rows, drawn = split_rows([0] * len(train), fraction, settings.seed)
         train, held_out = [train[row] for row in rows], [train[row] for row in drawn]

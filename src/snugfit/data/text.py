@@ -12,8 +12,9 @@ from torch import Tensor
 
 from snugfit.data.parts import Part, encode_part, read_part, sort_labels
 from snugfit.data.report import DataReport, median
+from snugfit.data.settings import RowSettings
 from snugfit.data.sources import RowSource
-from snugfit.data.split import check_fraction, split_rows
+from snugfit.data.split import split_rows
 from snugfit.data.tokens import (
     Encoded,
     Example,
@@ -23,7 +24,7 @@ from snugfit.data.tokens import (
     token_warnings,
 )
 from snugfit.data.validation import check_policy, settle
-from snugfit.errors import DataError, SettingError
+from snugfit.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,29 +35,10 @@ Collate = Callable[[Sequence[Mapping[str, Any]]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class TextSettings:
-    """The `data` part of a recipe for text classification.
+class TextSettings(RowSettings):
+    """The `data` part of a recipe for text classification; a fraction to validate on is stratified by label."""
 
-    Several text columns are joined by a line break. `validation` is a fraction of the training rows
-    (stratified by label), a source of its own, or None.
-    """
-
-    train: RowSource
-    text: tuple[str, ...]
-    label: str
-    validation: float | RowSource | None = 0.1
-    max_length: int = 128
-    bad_rows: str = "fail"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.text:
-            raise SettingError(
-                "data.text: no column. Name the column that holds the text, or a list of columns."
-            )
-        check_policy(self.bad_rows)
-        if isinstance(self.validation, (int, float)):
-            check_fraction(self.validation)
+    label: str = "label"
 
 
 @dataclass(frozen=True)

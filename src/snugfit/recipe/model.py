@@ -20,8 +20,8 @@ else:
     # pydantic looks at annotations when the class is made, and techniques need torch
     Technique = Techniques = Any
 
-Task = Literal["text-classification", "causal-lm", "python"]
-TASKS: tuple[Task, ...] = ("text-classification", "causal-lm", "python")
+Task = Literal["text-classification", "causal-lm", "instruction", "python"]
+TASKS: tuple[Task, ...] = ("text-classification", "causal-lm", "instruction", "python")
 
 _Count = Annotated[int, Field(gt=0)]
 _Words = Annotated[tuple[str, ...], Wanted("a name or a list of names")]
@@ -45,6 +45,9 @@ class Data(_Section):
         default=("text",), description="the columns of text, joined by a line break", min_length=1
     )
     label: str = Field(default="label", description="the column of labels")
+    completion: str = Field(
+        default="completion", description="the column of answers, which alone are scored; text is the prompt"
+    )
     max_length: _Count = Field(default=128, description="tokens of one example, special tokens counted")
     bad_rows: Literal["fail", "skip"] = Field(
         default="fail", description="what to do with rows that cannot be used"
@@ -215,16 +218,19 @@ class Recipe(_Section):
 DEFAULT_LOSS: Mapping[Task, str] = {
     "text-classification": "cross_entropy",
     "causal-lm": "causal_lm",
+    "instruction": "causal_lm",
     "python": "cross_entropy",
 }
 DEFAULT_METRICS: Mapping[Task, tuple[str, ...]] = {
     "text-classification": ("accuracy", "macro_f1"),
     "causal-lm": ("perplexity",),
+    "instruction": ("perplexity",),
     "python": (),
 }
 UNUSED: Mapping[Task, tuple[tuple[str, str], ...]] = {
-    "text-classification": (("data", "collate"),),
-    "causal-lm": (("data", "label"), ("data", "collate")),
-    "python": (("data", "text"), ("data", "label"), ("data", "max_length"), ("data", "bad_rows")),
+    "text-classification": (("data", "completion"), ("data", "collate")),
+    "causal-lm": (("data", "label"), ("data", "completion"), ("data", "collate")),
+    "instruction": (("data", "label"), ("data", "collate")),
+    "python": tuple(("data", name) for name in ("text", "label", "completion", "max_length", "bad_rows")),
 }
 """Settings that a task has no use for; giving one is an error."""

@@ -275,7 +275,7 @@ def test_a_length_without_room_or_beyond_the_model_is_refused(tokenizer):
     not (SHARED / "agnews_train.csv").is_file(), reason="the shared AG News files are not here"
 )
 def test_ag_news_is_read_whole(tokenizer):
-    settings = TextSettings(SHARED / "agnews_train.csv", ("title", "text"), "label", max_length=64)
+    settings = TextSettings(SHARED / "agnews_train.csv", ("title", "text"), label="label", max_length=64)
     data = load_text(settings, tokenizer)
     assert data.labels == ("Business", "Sci/Tech", "Sports", "World")
     assert (len(data.train), len(data.validation)) == (5400, 600)

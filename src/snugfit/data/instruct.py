@@ -1,0 +1,164 @@
+"""Instruction tuning: prompts and completions to tokens, of which the completion's alone are scored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snugfit.data.columns import check_columns
+from snugfit.data.report import DataReport, median
+from snugfit.data.settings import RowSettings
+from snugfit.data.sources import Table, read_table
+from snugfit.data.split import split_rows
+from snugfit.data.text import Collate
+from snugfit.data.tokens import IGNORED_LABEL, Example, check_max_length, padding_for, special_frame
+from snugfit.data.validation import BadRow, Fault, settle, text_of
+from snugfit.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class InstructSettings(RowSettings):
+    """The `data` part of a recipe for instruction tuning: `text` are the columns of the prompt."""
+
+    completion: str = "completion"
+
+
+@dataclass(frozen=True)
+class InstructData:
+    """Examples of at most `max_length` tokens; `labels` are the completion's tokens and the end, -100 elsewhere."""
+
+    train: list[Example]
+    validation: list[Example]
+    collate: Collate
+    report: DataReport
+    fingerprints: Mapping[str, str]
+
+
+def load_instruct(
+    settings: InstructSettings, tokenizer: PreTrainedTokenizerBase, *, folder: Path | None = None
+) -> InstructData:
+    """Read, validate, split and tokenise.
+
+    A tokenizer with a chat template gets the prompt as the user's message and the completion as the assistant's. Without
+    one the completion follows the prompt after a line break. Both end with the end-of-sequence token. What is longer than
+    `max_length` is cut at the end; a prompt that leaves no room for a token of its completion is a faulty row.
+
+    Raises:
+        DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
+    """
+    check_max_length(settings.max_length, tokenizer, special_frame(tokenizer))
+    tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
+    frame = _Frame(tokenizer)
+    faults: list[Fault] = []
+    parts: list[list[Example]] = []
+    lengths: list[int] = []
+    for table in tables:
+        examples, whole, bad = _examples(table, settings, frame)
+        parts.append(examples)
+        lengths += whole
+        faults += bad
+    skipped = settle(faults, settings.bad_rows)
+    train, held_out = parts[0], parts[1] if len(parts) > 1 else []
+    if settings.fraction is not None and len(train) > 1:
+        rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
+        train, held_out = [train[row] for row in rows], [train[row] for row in drawn]
+    if not train or (settings.validation is not None and not held_out):
+        names = " and ".join(table.source for table in tables)
+        raise DataError(
+            f"data: {names} {'has' if len(tables) == 1 else 'have'} {len(train)} usable rows to train on and {len(held_out)} to "
+            "validate on. Give more rows."
+        )
+    return InstructData(
+        train=train,
+        validation=held_out,
+        collate=padding_for(tokenizer),
+        report=DataReport(
+            train=len(train),
+            validation=len(held_out),
+            skipped=skipped,
+            truncated=sum(length > settings.max_length for length in lengths),
+            max_length=settings.max_length,
+            tokens_total=sum(lengths),
+            tokens_max=max(lengths, default=0),
+            tokens_median=median(lengths),
+            warnings=_warnings(parts, frame),
+        ),
+        fingerprints={table.source: table.sha256 for table in tables},
+    )
+
+
+class _Frame:
+    """How a tokenizer puts a prompt and a completion together."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.special = special_frame(tokenizer)
+        end = tokenizer.eos_token_id
+        self.end = self.special.suffix or (() if end is None else (int(end),))
+
+    @property
+    def chats(self) -> bool:
+        return bool(self.tokenizer.chat_template)
+
+    def tokens(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+        """What is read and what is scored."""
+        if self.chats:
+            asked = [{"role": "user", "content": prompt}]
+            read = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+            return self._plain(read), [*self._plain(completion), *self.end]
+        return [*self.special.prefix, *self._plain(f"{prompt}\n")], [*self._plain(completion), *self.end]
+
+    def _plain(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _examples(
+    table: Table, settings: InstructSettings, frame: _Frame
+) -> tuple[list[Example], list[int], list[Fault]]:
+    """The examples, how many tokens each has before it is cut, and the faults."""
+    faults = list(table.faults)
+    if table.rows:
+        check_columns(table, {"data.text": settings.text, "data.completion": [settings.completion]})
+    examples: list[Example] = []
+    lengths: list[int] = []
+    for row, line in zip(table.rows, table.lines, strict=True):
+        try:
+            read, scored = frame.tokens(text_of(row, settings.text), text_of(row, [settings.completion]))
+            if len(read) >= settings.max_length:
+                raise BadRow(
+                    "prompt too long",
+                    f"the prompt has {len(read)} tokens, which leaves no room for a completion in {settings.max_length} "
+                    "(data.max_length)",
+                )
+        except BadRow as bad:
+            faults.append(bad.at(table.source, line))
+            continue
+        tokens = [*read, *scored][: settings.max_length]
+        labels = [*[IGNORED_LABEL] * len(read), *scored][: settings.max_length]
+        examples.append({"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": labels})
+        lengths.append(len(read) + len(scored))
+    return examples, lengths, sorted(faults, key=lambda fault: fault.line)
+
+
+def _warnings(parts: Sequence[Sequence[Example]], frame: _Frame) -> tuple[str, ...]:
+    found = []
+    if not frame.end:
+        found.append("the tokenizer has no end-of-sequence token, so the model will not learn where to stop.")
+    twice: Counter[bool] = Counter(
+        example["input_ids"][0] == example["input_ids"][1] == frame.tokenizer.bos_token_id
+        for part in parts
+        for example in part
+        if frame.tokenizer.bos_token_id is not None and len(example["input_ids"]) > 1
+    )
+    if twice[True]:
+        found.append(
+            f"{twice[True]:,} prompts begin with the token {frame.tokenizer.bos_token} twice: the chat template and the text both "
+            "bring it. Remove it from the data."
+        )
+    return tuple(found)
