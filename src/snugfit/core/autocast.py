@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -33,3 +34,25 @@ def expected_autocast(technique: str) -> Callable[[str], bool]:
         return on
 
     return is_on
+
+
+@contextmanager
+def casting_anew() -> Iterator[None]:
+    """Within, autocast neither takes nor leaves the copies of weights that it keeps.
+
+    One that was made without gradients would serve those with gradients after it, and the weight would get none.
+
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     with torch.no_grad(), casting_anew():
+    ...         outputs = layer(torch.ones(1, 2))
+    ...     layer(torch.ones(1, 2)).sum().backward()
+    >>> layer.weight.grad is not None
+    True
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -1,4 +1,4 @@
-"""A module's forward, replaced for a while."""
+"""How modules run, changed for a while."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.tree import map_tree
 
 
 @contextmanager
 def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Within, `module` computes `forward`; hooks on it run as before.
 
-    >>> import torch
     >>> with replaced_forward(layer := nn.Linear(2, 2), lambda inputs: inputs):
     ...     layer(torch.ones(2))
     tensor([1., 1.])
@@ -29,3 +31,36 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator
             del module.forward
         else:
             module.forward = before
+
+
+@contextmanager
+def taking_any_float(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Within, floating inputs of `module` become `dtype` at its door.
+
+    >>> with taking_any_float(layer := nn.Linear(2, 2).bfloat16(), torch.bfloat16):
+    ...     layer(torch.ones(1, 2)).dtype
+    torch.bfloat16
+    """
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    def cast_inputs(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        return tuple(map_tree(cast, list(args))), map_tree(cast, kwargs)
+
+    hook = module.register_forward_pre_hook(cast_inputs, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Within, torch's encoder layers call their linear layers in evaluation too, in place of reading their weights."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

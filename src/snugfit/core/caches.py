@@ -1,0 +1,33 @@
+"""Caches of keys and values, which models of transformers fill as they go: what is computed twice would fill them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+
+def caching_configs(model: nn.Module) -> list[Any]:
+    """The configs in a model that say whether a cache is filled, each once."""
+    configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    return [config for config in configs.values() if hasattr(config, "use_cache")]
+
+
+@contextmanager
+def without_caches(configs: Iterable[Any]) -> Iterator[None]:
+    """Within, models of transformers with these configs fill no cache of keys and values."""
+    using = [config for config in configs if config.use_cache]
+    for config in using:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in using:
+            config.use_cache = True
+
+
+def caches_among(values: Iterable[Any]) -> Iterator[Any]:
+    """The caches among the arguments of a call."""
+    return (value for value in values if hasattr(value, "get_seq_length"))

@@ -1,0 +1,78 @@
+"""What autograd keeps for backward: whose storage it is, and how many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+def storage_of(tensor: Tensor) -> StorageWeakRef:
+    """The storage of a tensor as a key: it does not keep the storage, and while it is held no other takes that place.
+
+    >>> import torch
+    >>> weight = torch.ones(2, 2)
+    >>> storage_of(weight) == storage_of(weight.t()), storage_of(weight) == storage_of(weight.clone())
+    (True, False)
+    """
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def storages_of(tensors: Iterable[Tensor]) -> Iterator[StorageWeakRef]:
+    """The storages of tensors, of which a quantised weight has several."""
+    for tensor in tensors:
+        if is_traceable_wrapper_subclass(tensor):
+            names, _ = tensor.__tensor_flatten__()
+            yield from storages_of(getattr(tensor, name) for name in names)
+        else:
+            yield storage_of(tensor)
+
+
+class SavedBytes:
+    """Counts storages, each once, with those of some tensors left out."""
+
+    def __init__(self, leave_out: Iterable[Tensor] = ()) -> None:
+        self._left_out = set(storages_of(leave_out))
+        self._bytes: dict[StorageWeakRef, int] = {}
+
+    def add(self, tensor: Tensor) -> None:
+        key = storage_of(tensor)
+        if key not in self._left_out:
+            self._bytes[key] = tensor.untyped_storage().nbytes()
+
+    def total(self) -> int:
+        """Bytes of all of them."""
+        return sum(self._bytes.values())
+
+
+@contextmanager
+def counting_saved(leave_out: Iterable[Tensor] = (), *, keep: bool = True) -> Iterator[SavedBytes]:
+    """Counts what autograd keeps of what is computed within, but for the storages of some tensors, such as the weights.
+
+    Args:
+        keep: False for a forward without a backward: nothing is kept.
+
+    >>> import torch
+    >>> inputs = torch.ones(4, requires_grad=True)
+    >>> with counting_saved([inputs]) as saved:
+    ...     outputs = (inputs * 2).exp()
+    >>> saved.total()
+    16
+    """
+    saved = SavedBytes(leave_out)
+
+    def pack(tensor: Tensor) -> Any:
+        saved.add(tensor)
+        return tensor if keep else None
+
+    with saved_tensors_hooks(pack, _as_is):
+        yield saved
+
+
+def _as_is(kept: Any) -> Any:
+    return kept

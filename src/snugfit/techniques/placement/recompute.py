@@ -1,0 +1,261 @@
+"""Recompute: what blocks compute is not kept for backward, but computed again there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from snugfit.core.arguments import taken_apart
+from snugfit.core.batch import Batch
+from snugfit.core.batch_norm import has_batch_norm
+from snugfit.core.block_budget import Budget, shape_of
+from snugfit.core.blocks import repeated_blocks
+from snugfit.core.buffers import MovedBuffers
+from snugfit.core.caches import caches_among, caching_configs, without_caches
+from snugfit.core.forwards import replaced_forward
+from snugfit.core.names import find_modules, require_list
+from snugfit.core.row_wise import RowWise
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.errors import SettingError, nearest
+from snugfit.units import parse_bytes
+
+OPERATIONS = {
+    "matmul": ("mm", "addmm", "bmm", "baddbmm"),
+    "attention": (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "flex_attention",
+    ),
+    "convolution": ("convolution",),
+}
+"""Torch's operations by the names that `keep` takes."""
+
+Forward = Callable[..., Any]
+
+
+@contextmanager
+def recomputing(blocks: Iterable[nn.Module], keep: Collection[str] = ()) -> Iterator[None]:
+    """Within, of what the blocks compute only their inputs are kept; backward belongs within too.
+
+    Args:
+        blocks: any modules; none may lie within another, where it would be computed three times.
+        keep: kinds of operations, of `OPERATIONS`, whose outputs are kept too.
+
+    >>> block, inputs = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), torch.ones(1, 2)
+    >>> block(inputs).sum().backward()
+    >>> plain = block[0].weight.grad.clone()
+    >>> block.zero_grad()
+    >>> with recomputing([block]):
+    ...     block(inputs).sum().backward()
+    >>> torch.equal(block[0].weight.grad, plain)
+    True
+    """
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(replaced_forward(block, recomputed(block, block.forward, keep)))
+        yield
+
+
+def recomputed(block: nn.Module, forward: Forward, keep: Collection[str] = ()) -> Forward:
+    """`forward` of `block`, computed again in backward, from the same random numbers and buffers."""
+    contexts: dict[str, Any] = (
+        {"context_fn": partial(create_selective_checkpoint_contexts, policy(keep))} if keep else {}
+    )
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        # torch keeps as saved tensors, which others may put elsewhere, only those that stand among the arguments themselves
+        tensors, rebuild = taken_apart((args, tuple(kwargs.values())))
+        names = tuple(kwargs)
+        moved = MovedBuffers(block)
+        passed = False
+
+        def once(*given: Tensor) -> Any:
+            nonlocal passed
+            first, passed = not passed, True
+            positional, named = rebuild(given)
+            with moved.noted() if first else moved.rewound():
+                return forward(*positional, **dict(zip(names, named, strict=True)))
+
+        with _casting_each_time() if keep else nullcontext():
+            return checkpoint(once, *tensors, use_reentrant=False, **contexts)
+
+    return run
+
+
+@contextmanager
+def _casting_each_time() -> Iterator[None]:
+    """Autocast keeps casts of weights: a block met again would do without, and then compute other operations in backward."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def policy(keep: Collection[str]) -> Callable[..., CheckpointPolicy]:
+    """What torch asks about each operation: keep its outputs or compute them again.
+
+    One that draws random numbers is computed again: left out, it would move the numbers of those behind it.
+    """
+    kept = {name for kind in keep for name in OPERATIONS[kind]}
+
+    def decide(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        name = operation.name().partition("::")[2].partition(".")[0]
+        if name not in kept or _draws(operation, args, kwargs):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE
+
+    return decide
+
+
+def _draws(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    names = (
+        [argument.name for argument in operation._schema.arguments] if hasattr(operation, "_schema") else []
+    )
+    return {**dict(zip(names, args, strict=False)), **kwargs}.get("dropout_p") not in (None, 0.0)
+
+
+@dataclass(frozen=True)
+class Recompute(Technique):
+    """Keep the inputs of blocks and compute the rest again in backward; one of `keep`, `budget` and `rows` says otherwise."""
+
+    blocks: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    budget: str | int | None = None
+    rows: int | None = None
+
+    card: ClassVar[Card] = Card(
+        name="recompute",
+        summary="Keeps only the inputs of blocks for backward, and computes the rest again there.",
+        family=Family.PLACEMENT,
+        source="Chen et al. 2016, arXiv:1604.06174; torch.utils.checkpoint, non-reentrant and selective",
+        seams=("modules",),
+        stages=(Stage.RECOMPUTE,),
+        cost="a second forward of the blocks: about a third more time; less with keep or budget",
+        use_when="activations are what does not fit: long texts, large micro-batches, deep models",
+    )
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("keep", "budget", "rows") if getattr(self, name) not in ((), None)]
+        if len(given) > 1:
+            raise SettingError(
+                f"recompute.{given[1]}: cannot be given beside {given[0]}: each says what is kept of a block. Remove one."
+            )
+        if self.rows is not None:
+            self.require("rows", self.rows >= 1, "at least 1")
+        if self.budget is not None:
+            parse_bytes(self.budget, "recompute.budget")
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        if not self._blocks(model):
+            raise SettingError(
+                f"recompute.blocks: {type(model).__name__} is one module without parts, so nothing would be saved. Remove it."
+            )
+        return model
+
+    def seams(self, context: Context) -> Seams:
+        model = context.model
+        blocks = self._blocks(model)
+        self._check_keep()
+        budget = (
+            None
+            if self.budget is None
+            else Budget(parse_bytes(self.budget, "recompute.budget"), "recompute.budget")
+        )
+        by_rows = (
+            {}
+            if self.rows is None
+            else {name: RowWise(block, self.rows, "recompute.rows", name) for name, block in blocks.items()}
+        )
+        caching = caching_configs(model)
+
+        def replacement(name: str, forward: Forward, batch: Batch, kept: frozenset[str] | None) -> Forward:
+            again = recomputed(blocks[name], forward, self.keep)
+            if by_rows and batch.rows > by_rows[name].rows:
+                again = partial(_by_rows, by_rows[name], forward, batch.rows)
+            if budget is not None and kept is None:
+                again = budget.measured(name, blocks[name], forward, again)
+            return partial(_uncached, name, again)
+
+        @contextmanager
+        def modules(batch: Batch) -> Iterator[None]:
+            if not torch.is_grad_enabled():
+                yield
+                return
+            shape = shape_of(batch)
+            kept = frozenset() if budget is None else budget.kept(shape)
+            if budget is not None and kept is None:
+                budget.begin()
+            with without_caches(caching), ExitStack() as stack:
+                for name, block in blocks.items():
+                    if name not in (kept or ()):
+                        forward = replacement(name, block.forward, batch, kept)
+                        stack.enter_context(replaced_forward(block, forward))
+                yield
+            if budget is not None and kept is None:
+                budget.choose(shape, batch.rows)
+
+        return Seams(modules=modules)
+
+    def _blocks(self, model: nn.Module) -> dict[str, nn.Module]:
+        blocks = repeated_blocks(model) if not self.blocks else outermost(model, self.blocks)
+        for name, block in blocks.items():
+            if self.rows is not None and has_batch_norm(block):
+                raise SettingError(
+                    f"recompute.rows: '{name}' holds batch norm, whose statistics are of all rows of a micro-batch. Leave the block "
+                    "out by blocks, or remove rows."
+                )
+        return blocks
+
+    def _check_keep(self) -> None:
+        require_list(self.keep, "recompute.keep")
+        for kind in self.keep:
+            if kind not in OPERATIONS:
+                raise SettingError(f"recompute.keep: there is no '{kind}'. {nearest(kind, OPERATIONS)}")
+
+
+def outermost(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Module]:
+    """The modules that match and lie in no other that does.
+
+    Raises:
+        SettingError: a pattern matches none, or a list of modules, which has no forward.
+    """
+    found: dict[str, nn.Module] = {}
+    for name in find_modules(model, patterns, "recompute.blocks"):
+        module = model.get_submodule(name)
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            raise SettingError(
+                f"recompute.blocks: '{name}' is a list of modules. Name its entries: '{name}.*'."
+            )
+        if not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = module
+    return found
+
+
+def _by_rows(rows: RowWise, forward: Forward, total: int, *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return rows(forward, total, args, kwargs)
+
+
+def _uncached(name: str, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+    """Refuses a cache of keys and values, which a second computation would fill twice."""
+    for cache in caches_among((*args, *kwargs.values())):
+        if torch.is_grad_enabled():
+            raise SettingError(
+                f"recompute: '{name}' is given a {type(cache).__name__}, which would be filled a second time in backward. Call the "
+                "model without use_cache and past_key_values in training."
+            )
+    return forward(*args, **kwargs)
