@@ -206,6 +206,19 @@ def unwrapped(loss: Loss | None) -> Loss | None:
     return loss
 
 
+def labels_ahead(loss: Loss) -> int | None:
+    """How many labels behind a token the value of that token depends on; None if values are not known to be of single tokens.
+
+    A loss of the user's own says so by the attribute `labels_ahead`: it gives one value for each place of the logits (rows,
+    tokens, classes), which depends on the logits of that place, its label, and as many labels behind it.
+    """
+    own = unwrapped(loss)
+    if own is cross_entropy or own is causal_lm:
+        return 1 if own is causal_lm else 0
+    said: int | None = getattr(own, "labels_ahead", None)
+    return said
+
+
 def class_dim(loss: Loss | None) -> int | None:
     """The dimension of the logits that holds the classes, where the loss says so: the last, or torch's 1."""
     if loss is cross_entropy or loss is causal_lm:
@@ -241,6 +254,7 @@ def find_loss(loss: str | Loss) -> Loss:
 
 
 def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> LossTerms:
+    logits = logits.to(_wide(logits.dtype))
     if not isinstance(module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
         if logits.shape != labels.shape and logits.numel() == labels.numel():
             logits = logits.reshape(labels.shape)  # torch would spread (rows, 1) and (rows,) to (rows, rows)
@@ -279,7 +293,7 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
     counted = labels != IGNORE_INDEX
     # a NaN in an ignored position would come back through log_softmax's backward
     safe = logits.masked_fill(~counted.unsqueeze(-1), 0.0)
-    flat = (safe.flatten(0, -2), labels.flatten())
+    flat = (safe.flatten(0, -2).to(_wide(logits.dtype)), labels.flatten())
     try:
         values = F.cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="none").view(labels.shape)
     except IndexError as error:  # on a device it is an assertion of the kernel, which nobody can catch

@@ -100,6 +100,13 @@ def with_shares(batch: Batch, share: Tensor) -> Batch:
     return batch.with_extras(**{_SHARE: share, _LABELS: partners(labels_of(batch.data))})
 
 
+def cut_labels(batch: Batch, columns: slice) -> Batch:
+    """The batch with these columns of the partners' labels, where some travel along."""
+    if _LABELS not in batch.extras:
+        return batch
+    return batch.with_extras(**{_LABELS: batch.extras[_LABELS][:, columns]})
+
+
 def share_of(batch: Batch) -> Tensor | None:
     """Each row's share, or None where nothing was mixed, as in an evaluation."""
     return batch.extras.get(_SHARE)

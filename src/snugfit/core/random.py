@@ -29,22 +29,33 @@ def seed_device(seed: int, device: torch.device) -> None:
 class preserved_randomness:
     """Give back the caller's global random state of the host and of `device` on exit."""
 
-    __slots__ = ("_device", "_device_state", "_host_state")
+    __slots__ = ("_device", "_states")
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def __enter__(self) -> None:
-        self._host_state = torch.default_generator.get_state()
-        if self._device.type != "cpu":
-            self._device_state = _device_generator(self._device).get_state()
+        self._states = random_state(self._device)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        torch.default_generator.set_state(self._host_state)
-        if self._device.type != "cpu":
-            _device_generator(self._device).set_state(self._device_state)
+        set_random_state(self._device, self._states)
+
+
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """The state of the generators that layers on `device` draw from."""
+    states = [torch.default_generator.get_state()]
+    if device.type != "cpu":
+        states.append(_device_generator(device).get_state())
+    return states
+
+
+def set_random_state(device: torch.device, states: list[torch.Tensor]) -> None:
+    """Go back to what `random_state` returned."""
+    torch.default_generator.set_state(states[0])
+    if device.type != "cpu":
+        _device_generator(device).set_state(states[1])
 
 
 def _device_generator(device: torch.device) -> torch.Generator:

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.head import output_head
 from snugfit.core.losses import logits_of
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.techniques.learning.lora import lora_
-from snugfit.techniques.numerics.fp32_logits import FP32Logits, in_float32, output_head
+from snugfit.techniques.numerics.fp32_logits import FP32Logits, in_float32
 from tests.laws import problems
 from tests.unit.techniques.settings import context
 
@@ -96,7 +97,7 @@ def test_the_gradient_of_the_head_is_in_float32() -> None:
 )
 def test_the_head_of_a_known_model_is_found(make: problems.Maker, name: str) -> None:
     model = make(()).model()
-    assert output_head(model) is model.get_submodule(name)
+    assert output_head(model, None, "fp32_logits.head") is model.get_submodule(name)
 
 
 def test_the_output_embeddings_are_the_head_wherever_they_stand() -> None:
@@ -105,8 +106,8 @@ def test_the_output_embeddings_are_the_head_wherever_they_stand() -> None:
             return self[0]
 
     model = Model(nn.Linear(2, 2), nn.Linear(2, 2))
-    assert output_head(model) is model[0]
-    assert output_head(model, "1") is model[1]
+    assert output_head(model, None, "fp32_logits.head") is model[0]
+    assert output_head(model, "1", "fp32_logits.head") is model[1]
 
 
 @pytest.mark.parametrize("make", [problems.gpt2, problems.bert, problems.vit])
@@ -129,7 +130,7 @@ def test_a_head_that_is_not_there_is_refused_by_name() -> None:
 
 def test_an_adapted_head_is_computed_in_float32_with_its_adapter() -> None:
     model = lora_(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), rank=2)
-    assert output_head(model) is model[1]
+    assert output_head(model, None, "fp32_logits.head") is model[1]
     nn.init.normal_(model[1].lora_B["default"].weight)
     hidden = torch.randn(3, 8).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16), in_float32(model[1]):

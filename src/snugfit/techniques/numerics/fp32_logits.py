@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from snugfit.core.autocast import expected_autocast
 from snugfit.core.batch import Batch
 from snugfit.core.forwards import replaced_forward
-from snugfit.core.layers import last_linear
-from snugfit.core.names import find_module
+from snugfit.core.head import output_head
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
@@ -52,20 +51,6 @@ def in_float32(module: nn.Module, look: Callable[[str], object] = lambda device:
         yield
 
 
-def output_head(model: nn.Module, name: str | None = None) -> nn.Module | None:
-    """The module that makes the logits: of that name, the output embeddings of a language model, or the last linear layer.
-
-    Raises:
-        SettingError: no module has that name or ends with it, or several.
-    """
-    if name is not None:
-        return find_module(model, name, "fp32_logits.head")
-    embeddings: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
-    if embeddings is not None:
-        return embeddings
-    return last_linear(model)
-
-
 @dataclass(frozen=True)
 class FP32Logits(Technique):
     """Compute the output head in fp32 where autocast computes the rest in 16 bit; without autocast all is fp32 anyway."""
@@ -84,11 +69,7 @@ class FP32Logits(Technique):
     )
 
     def seams(self, context: Context) -> Seams:
-        head = output_head(context.model, self.head)
-        if head is None:
-            raise SettingError(
-                "fp32_logits.head: the model has no linear layer. Give the name of the module that makes the logits."
-            )
+        head = output_head(context.model, self.head, "fp32_logits.head")
         _refuse_narrow_weights(head)
         narrow = any(parameter.dtype in NARROW for parameter in context.model.parameters())
         look = torch.is_autocast_enabled if narrow else expected_autocast(self.card.name)
