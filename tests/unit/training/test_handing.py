@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 from snugfit.core.technique import Card, Context, Family, GradientsOf, Seams, Stage, Technique
+from snugfit.errors import PlanConflict
 from snugfit.techniques import find
 from tests.laws import problems
+from tests.laws.models import Recomputing
 from tests.laws.problems import make_step, poisoned, relative_error
 
 
@@ -79,3 +82,13 @@ def test_a_gradient_that_is_not_finite_makes_no_update() -> None:
     step = make_step(problem, [Handing(lambda parameter: setattr(parameter, "grad", None))])
     step.parameters[0].register_hook(lambda gradient: gradient * float("inf"))
     assert not step(problem.windows()[0]).applied
+
+
+def test_a_gradient_that_comes_in_two_parts_is_refused_and_not_taken_for_whole() -> None:
+    """Torch's reentrant checkpoint runs a backward of its own for each use of a block."""
+    taken: list[nn.Parameter] = []
+    given = problems.viewer(())
+    again = replace(given, make_model=partial(Recomputing, use_reentrant=True))
+    with pytest.raises(PlanConflict, match="comes more than once in one backward.* use_reentrant=False"):
+        make_step(again, [Handing(taken.append)])(given.windows()[0])
+    assert len(taken) == len(set(taken))

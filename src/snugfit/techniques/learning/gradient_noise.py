@@ -32,8 +32,9 @@ def add_noise_(gradients: Sequence[Tensor], variance: float, generator: torch.Ge
     True
     """
     for gradient in gradients:
-        noise = torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype, device=gradient.device)
-        gradient.add_(noise, alpha=math.sqrt(variance))
+        dtype = torch.promote_types(gradient.dtype, torch.float32)  # 16 bit would draw other numbers
+        noise = torch.randn(gradient.shape, generator=generator, dtype=dtype, device=gradient.device)
+        gradient.add_(noise.mul_(math.sqrt(variance)).to(gradient.dtype))
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,10 @@ from typing import Any, ClassVar
 import torch
 
 from snugfit.core.batch import Batch
+from snugfit.core.bf16 import alternative
+from snugfit.core.bf16 import has_bf16 as has_bf16
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Whether `device` computes in bf16 itself; emulation does not count on CUDA.
-
-    >>> has_bf16(torch.device("cpu"))
-    True
-    """
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type in {"cpu", "xpu"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,8 @@ class BF16(Technique):
     def seams(self, context: Context) -> Seams:
         if not has_bf16(context.device):
             raise SettingError(
-                f"plan.numerics: bf16 is only emulated on {context.device}. Use plan.numerics: fp32."
+                f"plan.numerics: {context.device} has no bf16, or only emulates it, slowly. Use plan.numerics: "
+                f"{alternative(context.device)}."
             )
 
         def forward(batch: Batch) -> AbstractContextManager[Any]:

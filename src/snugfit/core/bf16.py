@@ -1,0 +1,67 @@
+"""bf16: which device has it, and rounding to it that loses nothing on average, or nothing at all."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether `device` computes in bf16 itself; emulation does not count on CUDA.
+
+    >>> has_bf16(torch.device("cpu"))
+    True
+    """
+    if device.type == "cuda":
+        has: bool = torch.cuda.is_bf16_supported(including_emulation=False)
+        return has
+    return device.type in {"cpu", "xpu"}
+
+
+def alternative(device: torch.device) -> str:
+    """The best precision of a device without bf16: fp16 has fast units on GPUs since Volta; elsewhere it gains nothing.
+
+    >>> alternative(torch.device("mps"))
+    'fp32'
+    """
+    return "fp16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0) else "fp32"
+
+
+def rounded_stochastically(wide: Tensor, generator: torch.Generator) -> Tensor:
+    """bf16 numbers next to those of `wide`, up or down by chance, such that their mean is `wide`.
+
+    Args:
+        wide: in float32; what is in bf16 already comes out as it is, and NaN as infinity.
+        generator: on the same device.
+
+    >>> third = rounded_stochastically(torch.full((10_000,), 1 / 3), torch.Generator().manual_seed(0))
+    >>> third.unique()
+    tensor([0.3320, 0.3340], dtype=torch.bfloat16)
+    >>> torch.full((10_000,), 1 / 3).bfloat16().float().mean(), third.float().mean()
+    (tensor(0.3340), tensor(0.3333))
+
+    Source: Gupta et al. 2015, arXiv:1502.02551; for bf16: Zamirai et al. 2020, arXiv:2010.06192.
+    """
+    # a draw has 64 bits, for four numbers
+    draws = torch.empty(-(-wide.numel() // 4), dtype=torch.int64, device=wide.device)
+    draws.random_(-(2**63), None, generator=generator)
+    low_bits = draws.view(torch.int16)[: wide.numel()].view(wide.shape)  # from -2^15 on
+    # the bits of NaN could become those of a number, and the bits of infinity cannot
+    bits = wide.nan_to_num(math.inf, math.inf, -math.inf).view(torch.int32)
+    bits.add_(low_bits).add_(1 << 15).bitwise_and_(-1 << 16)
+    return torch.empty_like(wide, dtype=torch.bfloat16).copy_(bits.view(torch.float32))
+
+
+def with_compensation(wide: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest bf16 numbers, and in bf16 what they are short of.
+
+    >>> low, rest = with_compensation(torch.tensor([1 / 3]))
+    >>> low, low.float() + rest
+    (tensor([0.3340], dtype=torch.bfloat16), tensor([0.3333]))
+
+    Source: Kahan 1965; for bf16: Zamirai et al. 2020, arXiv:2010.06192, algorithm 3.
+    """
+    low = wide.bfloat16()
+    return low, (wide - low.float()).bfloat16()

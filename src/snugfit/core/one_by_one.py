@@ -1,0 +1,151 @@
+"""An optimizer that steps one parameter at a time, and one that steps on other tensors in the place of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from snugfit.core.combined import CombinedOptimizer
+from snugfit.core.layout import laid_out_like
+
+
+def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
+    """A function that steps one parameter by itself, with its group's settings of this moment.
+
+    What some optimizers count in their groups stays as it is: the `optimizer.step()` that ends an update, when no gradient
+    is left, counts it once.
+
+    >>> weight, bias = torch.nn.Linear(2, 1).parameters()
+    >>> weight.grad, bias.grad = torch.ones(1, 2), torch.ones(1)
+    >>> optimizer = torch.optim.AdamW([weight, bias])
+    >>> stepper(optimizer)(bias)
+    >>> bias in optimizer.state, weight in optimizer.state
+    (True, False)
+    """
+    inner = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
+    places = {
+        parameter: (one, group, number)
+        for one in inner
+        for group in one.param_groups
+        for number, parameter in enumerate(group["params"])
+    }
+
+    def step(parameter: nn.Parameter) -> None:
+        one, group, number = places[parameter]
+        alone = {**group, "params": [parameter]}
+        if "param_names" in group:
+            alone["param_names"] = [group["param_names"][number]]
+        groups = one.param_groups
+        one.param_groups = [alone]
+        try:
+            one.step()
+        finally:
+            one.param_groups = groups
+
+    return step
+
+
+class ShadowOptimizer(Optimizer):
+    """Steps an optimizer on shadows: tensors that stand in the place of the parameters for as long as each is stepped.
+
+    Its groups and its state are the optimizer's own, and it loads and saves as that. Between two steps a shadow holds
+    nothing. Those that derive from it say what a shadow is: `lend` and `give_back`.
+
+    Args:
+        optimizer: made of the parameters, and without a state yet.
+        device: of the shadows, and so of the states.
+        dtype: of the shadows of parameters of this type.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        device: torch.device | None = None,
+        dtype: Callable[[torch.dtype], torch.dtype] = lambda own: own,
+    ) -> None:
+        assert not optimizer.state, "its states would be of the parameters"
+        self.optimizer = optimizer
+        self.shadows: dict[nn.Parameter, nn.Parameter] = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                resting = torch.empty(0, dtype=dtype(parameter.dtype), device=device or parameter.device)
+                self.shadows[parameter] = nn.Parameter(resting, resting.is_floating_point())
+            group["params"] = [self.shadows[parameter] for parameter in group["params"]]
+        super().__init__(optimizer.param_groups, {})
+        self._share()
+
+    def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each parameter, beside its state: the weight to step on and its gradient, on the shadows' device."""
+        raise NotImplementedError
+
+    def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
+        """Take the weight that was stepped, and what became of its state."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        step = stepper(self.optimizer)
+        trained = [pair for pair in self.shadows.items() if pair[0].grad is not None]
+        lent = self.lend([(parameter, self.state[shadow]) for parameter, shadow in trained])
+        for (parameter, shadow), (weight, gradient) in zip(trained, lent, strict=True):
+            resting = shadow.data
+            shadow.data, shadow.grad = weight, gradient
+            try:
+                step(shadow)
+            finally:
+                stepped, shadow.grad = shadow.data, None
+                shadow.data = resting
+            self.give_back(parameter, stepped, self.state[shadow])
+        self.optimizer.step()  # without a gradient: it counts
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of the parameters; shadows keep none."""
+        for parameter in self.shadows:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.optimizer.state_dict()
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load; each tensor in the type that it was saved in, and laid out like its parameter."""
+        resting = {shadow: shadow.data for shadow in self.shadows.values()}
+        for parameter, shadow in self.shadows.items():
+            shadow.data = shadow.data.new_empty(()).expand(parameter.shape)  # the shape, of one element
+        try:
+            self.optimizer.load_state_dict(state_dict)
+        finally:
+            for shadow, data in resting.items():
+                shadow.data = data
+            self._share()
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        own = {shadow: parameter for parameter, shadow in self.shadows.items()}
+        shadows = [shadow for group in self.param_groups for shadow in group["params"]]
+        for key, shadow in zip(keys, shadows, strict=True):
+            if key in state_dict["state"]:
+                kept = _as_saved(self.state[shadow], state_dict["state"][key])
+                self.state[shadow] = laid_out_like(own[shadow], kept)
+
+    def _share(self) -> None:
+        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+def _as_saved(loaded: Any, saved: Any) -> Any:
+    """Torch gives each tensor that it loads the type of its parameter."""
+    if isinstance(loaded, dict) and isinstance(saved, dict):
+        return {name: _as_saved(value, saved.get(name)) for name, value in loaded.items()}
+    if type(loaded) is Tensor and type(saved) is Tensor:
+        return loaded.to(saved.dtype)
+    return loaded

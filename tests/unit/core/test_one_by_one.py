@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.one_by_one import ShadowOptimizer, stepper
+from snugfit.core.parameters import parameter_groups
+from snugfit.core.technique import Technique
+from snugfit.techniques import discover
+from tests.laws.compare import differences, tensors
+from tests.unit.techniques.settings import context
+
+OPTIMIZERS = [found for found in discover().values() if "optimizer" in found.card.seams]
+
+
+class Doubled(ShadowOptimizer):
+    """Steps on copies in float64."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer, dtype=lambda own: torch.float64)
+
+    def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for parameter, _ in trained:
+            assert parameter.grad is not None
+            yield parameter.double(), parameter.grad.double()
+
+    def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
+        parameter.copy_(stepped)
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Embedding(7, 16), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 7))
+
+
+def made(technique: type[Technique], model: nn.Module) -> torch.optim.Optimizer:
+    make = technique.example().seams(context(model, total_updates=10)).optimizer
+    assert make is not None
+    return make(parameter_groups(model))
+
+
+def backward(model: nn.Module, update: int) -> None:
+    model.zero_grad()
+    model(torch.arange(7) if update else torch.arange(3)).square().sum().backward()
+
+
+@pytest.mark.parametrize("technique", OPTIMIZERS, ids=lambda each: each.card.name)
+def test_one_parameter_after_the_other_is_the_whole_step_bit_for_bit(technique: type[Technique]) -> None:
+    """Whatever the optimizer counts in its groups it counts once, in the step without a gradient that ends the update."""
+    whole, single = model_of(), model_of()
+    at_once, alone = made(technique, whole), made(technique, single)
+    for update in range(4):
+        backward(whole, update), backward(single, update)
+        at_once.step()
+        step = stepper(alone)
+        for parameter in reversed(list(single.parameters())):  # as backward comes by them
+            step(parameter)
+            parameter.grad = None
+        alone.step()
+    assert not differences(dict(whole.named_parameters()), dict(single.named_parameters()))
+    assert not differences(at_once.state_dict(), alone.state_dict())
+
+
+@pytest.mark.parametrize("technique", OPTIMIZERS, ids=lambda each: each.card.name)
+def test_a_parameter_that_is_stepped_leaves_the_others_alone(technique: type[Technique]) -> None:
+    model = model_of()
+    optimizer = made(technique, model)
+    backward(model, 1)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    stepper(optimizer)(model.get_parameter("1.weight"))
+    moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved == {"1.weight"}
+
+
+def test_an_optimizer_that_fails_has_its_groups_again() -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    groups = optimizer.param_groups
+    optimizer.register_step_post_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        stepper(optimizer)(model.get_parameter("1.weight"))
+    assert optimizer.param_groups is groups
+
+
+def test_shadows_are_stepped_in_their_own_type_and_hold_nothing_between_two_steps() -> None:
+    model, wide = model_of(), model_of().double()
+    optimizer = Doubled(torch.optim.AdamW(model.parameters(), lr=0.1))
+    plain = torch.optim.AdamW(wide.parameters(), lr=0.1)
+    backward(model, 1), backward(wide, 1)
+    optimizer.step(), plain.step()
+    for one, other in zip(model.parameters(), wide.parameters(), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+    assert all(shadow.numel() == 0 and shadow.grad is None for shadow in optimizer.shadows.values())
+    state = optimizer.state_dict()["state"]
+    assert {value.dtype for value in tensors(state).values() if value.ndim} == {torch.float64}
+
+
+def test_clearing_gradients_clears_those_of_the_parameters() -> None:
+    model = model_of()
+    optimizer = Doubled(torch.optim.SGD(model.parameters(), lr=0.1))
+    backward(model, 1)
+    optimizer.zero_grad(set_to_none=False)
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+    optimizer.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_rate_that_is_set_in_a_group_is_used_before_and_after_loading() -> None:
+    model = model_of()
+    optimizer = Doubled(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        backward(model, 1)
+        optimizer.step()
+        assert all(map(torch.equal, before, model.parameters()))
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_a_closure_is_called_once_with_gradients_on() -> None:
+    model = model_of()
+    losses = []
+
+    def closure() -> Tensor:
+        losses.append(model(torch.arange(7)).square().sum())
+        losses[-1].backward()
+        return losses[-1]
+
+    before = model.get_parameter("1.weight").detach().clone()
+    assert Doubled(torch.optim.SGD(model.parameters(), lr=0.1)).step(closure) is losses[0]
+    assert len(losses) == 1 and not torch.equal(before, model.get_parameter("1.weight"))
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    one = Doubled(torch.optim.SGD(model_of().parameters(), lr=0.1))
+    other = Doubled(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        other.load_state_dict(one.state_dict())
