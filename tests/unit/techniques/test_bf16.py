@@ -45,7 +45,14 @@ def test_a_device_that_only_emulates_it_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     assert not has_bf16(torch.device("cuda"))
     assert asked == [False]
-    with pytest.raises(
-        SettingError, match="plan.numerics: bf16 is only emulated on cuda. Use plan.numerics: fp32"
-    ):
-        BF16().seams(Context(nn.Linear(1, 1), torch.device("cuda")))
+    for capability, instead in (((7, 5), "fp16"), ((6, 1), "fp32")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        with pytest.raises(
+            SettingError, match=rf"^plan\.numerics: cuda has no bf16.* Use plan\.numerics: {instead}\.$"
+        ):
+            BF16().seams(Context(nn.Linear(1, 1), torch.device("cuda")))
+
+
+def test_elsewhere_the_alternative_is_fp32() -> None:
+    with pytest.raises(SettingError, match=r"mps has no bf16.* Use plan\.numerics: fp32\.$"):
+        BF16().seams(Context(nn.Linear(1, 1), torch.device("mps")))

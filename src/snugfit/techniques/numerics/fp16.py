@@ -11,6 +11,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.loss_scale import LossScale
+from snugfit.core.origin import made_in_bf16
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
 
@@ -37,6 +38,7 @@ class FP16(Technique):
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
+    force: bool = False
 
     card: ClassVar[Card] = Card(
         name="fp16",
@@ -71,6 +73,12 @@ class FP16(Technique):
                     f"plan.numerics: fp16 computes in fp16 from weights in float32, and the trained weight '{name}' is in fp16: "
                     "small updates would be lost. Load the model in float32."
                 )
+        if not self.force and made_in_bf16(context.model):
+            raise SettingError(
+                "plan.numerics: the weights of this model were made in bf16, whose numbers go up to 3e38: what such a model computes "
+                "may exceed 65504, the largest number of fp16, and its loss is then infinite at any scale. Use plan.numerics: "
+                "bf16, or fp32 on a device without it; or try all the same: numerics: {fp16: {force: true}}."
+            )
         scale = LossScale(self.initial_scale, self.growth_factor, self.backoff_factor, self.growth_interval)
 
         def forward(batch: Batch) -> AbstractContextManager[Any]:

@@ -1,0 +1,29 @@
+"""Loggers that say nothing a user can do anything about."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TORCHAO = ("torchao", "torch.utils._pytree")
+"""On a machine without CUDA torchao 0.18 warns, when it is imported, of kernels for GPUs and of a deprecated call of its own."""
+
+
+@contextmanager
+def importing_torchao() -> Iterator[None]:
+    """Within, torchao may be imported, by whomever, without its warnings about GPU kernels.
+
+    >>> with importing_torchao():
+    ...     logging.getLogger("torchao").isEnabledFor(logging.WARNING)
+    False
+    """
+    loggers = [logging.getLogger(name) for name in _TORCHAO]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

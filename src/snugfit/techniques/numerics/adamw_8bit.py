@@ -1,0 +1,79 @@
+"""AdamW whose states have 8 bits an element."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+
+from snugfit.core.low_bit import bitsandbytes_adamw, torchao_adamw
+from snugfit.core.parameters import ParameterGroup
+from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.errors import SettingError
+
+DEVICES = ("cpu", "cuda", "xpu")
+"""What bitsandbytes has kernels for."""
+
+
+@dataclass(frozen=True)
+class AdamW8bit(Technique):
+    """AdamW with both moments in 8 bits, each block of 256 elements with a scale of its own; the update itself is in fp32."""
+
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    library: Literal["bitsandbytes", "torchao"] = "bitsandbytes"
+    paged: bool = False
+    min_size: int = 4096
+
+    card: ClassVar[Card] = Card(
+        name="adamw_8bit",
+        summary="AdamW whose two states take 8 bits an element instead of 32.",
+        family=Family.NUMERICS,
+        source="Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes; torchao.optim",
+        seams=("optimizer",),
+        cost="two states of 1 byte a parameter instead of 8 bytes, and 8 bytes a block of 256; small weights keep 8 bytes",
+        use_when="full training or large adapters, where the states are what does not fit",
+    )
+
+    def __post_init__(self) -> None:
+        self.require_positive("learning_rate", "epsilon")
+        self.require_betas("betas")
+        self.require_not_negative("weight_decay")
+        self.require("library", self.library in ("bitsandbytes", "torchao"), "bitsandbytes or torchao")
+        self.require("min_size", self.min_size >= 1, "at least 1")
+        if self.paged and self.library != "bitsandbytes":
+            raise SettingError(
+                "adamw_8bit.paged: torchao has no paged states. Write library: bitsandbytes, or paged: false."
+            )
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(learning_rate=0.01, epsilon=1e-3, weight_decay=0.1, min_size=64)
+
+    def seams(self, context: Context) -> Seams:
+        device = context.device
+        if self.library == "bitsandbytes" and device.type not in DEVICES:
+            raise SettingError(
+                f"adamw_8bit.library: bitsandbytes has no kernels for {device}. Write library: torchao."
+            )
+        if self.paged and device.type != "cuda":
+            raise SettingError(
+                f"adamw_8bit.paged: pages are moved between a GPU and the host by CUDA, and the run is on {device}. Write "
+                "paged: false."
+            )
+
+        def optimizer(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+            settings = {
+                "lr": self.learning_rate,
+                "betas": (self.betas[0], self.betas[1]),
+                "eps": self.epsilon,
+                "weight_decay": self.weight_decay,
+            }
+            if self.library == "torchao":
+                return torchao_adamw(8, groups, self.card.name, self.min_size, **settings)
+            return bitsandbytes_adamw(groups, self.card.name, self.min_size, self.paged, **settings)
+
+        return Seams(optimizer=optimizer)

@@ -1,0 +1,90 @@
+"""tf32: products of float32 matrices on tensor cores, which read 10 bits of each fraction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from snugfit.core.batch import Batch
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.errors import SettingError
+
+CAPABILITY = (8, 0)
+"""Of the first GPUs with tf32: Ampere."""
+
+
+def lacks_tf32(device: torch.device) -> str | None:
+    """Why `device` does not compute in tf32; None if it does.
+
+    >>> lacks_tf32(torch.device("cpu"))
+    'cpu is no CUDA device'
+    """
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"{device} is no CUDA device"
+    found = torch.cuda.get_device_capability(device)
+    if found >= CAPABILITY:
+        return None
+    return f"{device} has the compute capability {found[0]}.{found[1]}, and tf32 begins at 8.0"
+
+
+@contextmanager
+def in_tf32() -> Iterator[None]:
+    """Within, CUDA multiplies and convolves float32 in tf32; other devices compute as they do.
+
+    >>> with in_tf32():
+    ...     torch.backends.cuda.matmul.fp32_precision
+    'tf32'
+    """
+    places: tuple[Any, ...] = (
+        torch.backends.cuda.matmul,
+        torch.backends.cudnn.conv,  # type: ignore[attr-defined]
+        torch.backends.cudnn.rnn,
+    )
+    before = [place.fp32_precision for place in places]
+    try:
+        for place in places:
+            place.fp32_precision = "tf32"
+        yield
+    finally:
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
+
+
+@dataclass(frozen=True)
+class TF32(Technique):
+    """Multiply float32 matrices in tf32 in forward and backward; everything stays float32 in memory."""
+
+    required: bool = True
+
+    card: ClassVar[Card] = Card(
+        name="tf32",
+        summary="Multiplies float32 matrices on tensor cores, with 10 bits of each fraction and the range of float32.",
+        family=Family.NUMERICS,
+        source="NVIDIA A100 white paper 2020; torch.backends.cuda.matmul.fp32_precision",
+        seams=("modules",),
+        stages=(Stage.COMPUTE,),
+        precision=True,
+        cost="nothing; 10 bits of precision where float32 has 23",
+        use_when="a GPU from Ampere on, where bf16 is too coarse",
+    )
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(required=False)
+
+    def seams(self, context: Context) -> Seams:
+        reason = lacks_tf32(context.device)
+        if self.required and reason is not None:
+            raise SettingError(
+                f"plan.numerics: tf32 is not to be had, as {reason}. Use plan.numerics: fp32, or where either will do: numerics: "
+                "{tf32: {required: false}}."
+            )
+
+        def modules(batch: Batch) -> AbstractContextManager[None]:
+            return in_tf32()
+
+        return Seams(modules=modules)
