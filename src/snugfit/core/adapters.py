@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.layers import is_conv1d
+from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
 from snugfit.core.names import find_modules, matches
+from snugfit.core.placing import in_one_place_
+from snugfit.core.quantised import QuantisedLinear, dequantise_, in_stock_form
 from snugfit.core.read import is_fake
 from snugfit.errors import MissingExtra, SettingError
 
 ADAPTER = "default"
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_STOCK_HEADS = ("classifier", "score")
-"""What peft trains in full in stock models for classification."""
 
 
 def require_peft() -> None:
@@ -51,9 +51,9 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
             "model: has adapters already. Merge them first, with snugfit.core.adapters.merged."
         )
     setting = f"{technique}.targets"
-    refused = _unsuitable(model)
+    refused = unsuitable(model)
     if not patterns:
-        output = _output_layer(model)
+        output = output_layer(model)
         within = tuple(f"{name}." for name in head)
         found = [
             name
@@ -91,8 +91,7 @@ def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) ->
         SettingError: a pattern matches nothing, or a module that shares a weight with one that does not train.
     """
     if patterns is None:
-        stock = hasattr(model, "get_output_embeddings")
-        return [name for name, _ in model.named_children() if stock and name in _STOCK_HEADS]
+        return stock_heads(model)
     setting = f"{technique}.head"
     found = find_modules(model, patterns, setting)
     names = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
@@ -145,16 +144,18 @@ def adapted(model: nn.Module) -> dict[str, Any]:
 def merged(model: nn.Module) -> nn.Module:
     """A copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
 
+    Quantised weights are made whole before, in the type they had, and stay so.
+
     Raises:
         SettingError: there are none.
     """
-    plain = copy.deepcopy(model)
+    plain = in_one_place_(copy.deepcopy(model))
     layers = _layers(plain)
+    dequantise_(plain)
     if not any(layer.merged for layer in layers.values()):
         _merge(layers)
     for name, layer in layers.items():
-        parent, _, last = name.rpartition(".")
-        setattr(plain.get_submodule(parent), last, layer.get_base_layer())
+        replace_module(plain, name, in_stock_form(layer.get_base_layer()))
     plain.__dict__.pop("peft_config", None)
     return plain.requires_grad_(True)
 
@@ -163,11 +164,17 @@ def merge_(model: nn.Module) -> dict[str, Tensor]:
     """Merge the adapters into the weights in place, so that they cost nothing to run; returns the weights as they were.
 
     Raises:
-        SettingError: there are no adapters, or they are merged already.
+        SettingError: there are no adapters, they are merged already, or a weight beside them is quantised.
     """
     layers = _layers(model)
     if any(layer.merged for layer in layers.values()):
         raise SettingError("model: its adapters are merged already. Call unmerge_ before.")
+    for name, layer in layers.items():
+        if isinstance(layer.get_base_layer(), QuantisedLinear):
+            raise SettingError(
+                f"model: the weight of '{name}' is quantised, and merged in place it would be rounded again. Take merged(model), "
+                "a copy with whole weights."
+            )
     originals = {name: tensor.detach().clone() for name, tensor in _base_weights(layers)}
     _merge(layers)
     return originals
@@ -260,34 +267,3 @@ def _is_plain_layer(module: nn.Module) -> bool:
 
 def _can_be_adapted(module: nn.Module) -> bool:
     return isinstance(module, (nn.Embedding, *_CONVOLUTIONS)) or _is_plain_layer(module)
-
-
-def _unsuitable(model: nn.Module) -> dict[str, str]:
-    """Layers that cannot be adapted, by name, and why."""
-    found: dict[str, str] = {}
-    holders: dict[int, set[tuple[int, str]]] = {}
-    owners: dict[int, set[int]] = {}
-    names: dict[int, str] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.MultiheadAttention):
-            reason = "is in nn.MultiheadAttention, which reads its weights without calling it"
-            found[name] = "is an nn.MultiheadAttention, which reads its weights without calling its layers"
-            found |= {f"{name}.{inner}": reason for inner, _ in module.named_modules() if inner}
-        for child_name, child in module.named_children():
-            holders.setdefault(id(child), set()).add((id(module), child_name))
-        for key, parameter in module.named_parameters(recurse=False):
-            owners.setdefault(id(parameter), set()).add(id(module))
-            names.setdefault(id(parameter), f"{name}.{key}")
-    for name, module in model.named_modules():
-        if len(holders.get(id(module), ())) > 1:
-            found[name] = "stands at several places of the model, and would be adapted at one"
-        for parameter in module.parameters(recurse=False):
-            if len(owners[id(parameter)]) > 1:
-                found[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
-    return found
-
-
-def _output_layer(model: nn.Module) -> nn.Module | None:
-    get = getattr(model, "get_output_embeddings", None)
-    found: nn.Module | None = get() if callable(get) else None
-    return found

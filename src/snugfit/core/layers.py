@@ -44,3 +44,51 @@ def last_linear(model: nn.Module) -> nn.Module | None:
 def is_conv1d(module: nn.Module) -> bool:
     """Whether it is transformers' Conv1D: a linear layer whose weight is (inputs, outputs), as GPT-2 has."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
+
+
+STOCK_HEADS = ("classifier", "score")
+"""The heads of stock models for classification, which peft trains in full."""
+
+
+def stock_heads(model: nn.Module) -> list[str]:
+    """Names of the heads of a stock model for classification."""
+    stock = hasattr(model, "get_output_embeddings")
+    return [name for name, _ in model.named_children() if stock and name in STOCK_HEADS]
+
+
+def output_layer(model: nn.Module) -> nn.Module | None:
+    """The layer from which a language model's logits come."""
+    get = getattr(model, "get_output_embeddings", None)
+    found: nn.Module | None = get() if callable(get) else None
+    return found
+
+
+def unsuitable(model: nn.Module) -> dict[str, str]:
+    """Layers whose weight is no longer theirs to change, by name, and why they cannot be adapted."""
+    found: dict[str, str] = {}
+    holders: dict[int, set[tuple[int, str]]] = {}
+    owners: dict[int, set[int]] = {}
+    names: dict[int, str] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            reason = "is in nn.MultiheadAttention, which reads its weights without calling it"
+            found[name] = "is an nn.MultiheadAttention, which reads its weights without calling its layers"
+            found |= {f"{name}.{inner}": reason for inner, _ in module.named_modules() if inner}
+        for child_name, child in module._modules.items():  # named_children gives each once
+            holders.setdefault(id(child), set()).add((id(module), child_name))
+        for key, parameter in module.named_parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(id(module))
+            names.setdefault(id(parameter), f"{name}.{key}")
+    for name, module in model.named_modules():
+        if len(holders.get(id(module), ())) > 1:
+            found[name] = "stands at several places of the model, and would be adapted at one"
+        for parameter in module.parameters(recurse=False):
+            if len(owners[id(parameter)]) > 1:
+                found[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
+    return found
+
+
+def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put `module` where the one of this name was."""
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, module)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from snugfit.core.quiet import importing_torchao
 from snugfit.errors import ModelError
 from snugfit.models.folders import check_hub_reachable, find_folder
 
@@ -64,7 +65,8 @@ def quiet_transformers() -> Iterator[None]:
     hf_logging.set_verbosity(logging.CRITICAL)
     hf_logging.disable_progress_bar()
     try:
-        yield
+        with importing_torchao():  # as transformers does when it loads a model
+            yield
     finally:
         hf_logging.set_verbosity(level)
         if bars:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
+from snugfit.core.origin import forget_origin, remember_origin
 from snugfit.core.random import preserved_randomness, seed_device
+from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
 from snugfit.models.folders import (
     check_config,
@@ -38,8 +42,9 @@ def load_text_classifier(
     seed: int = 0,
     from_scratch: bool = False,
     folder: Path | None = None,
+    techniques: Sequence[Technique] = (),
 ) -> LoadedModel:
-    """Load an encoder or decoder with a head for `labels`, in float32.
+    """Load an encoder or decoder with a head for `labels`, in float32 but for what techniques load otherwise.
 
     A head that the source brings is kept if it was made for the same labels in the same order; otherwise a
     new one is drawn from `seed`, and said.
@@ -48,6 +53,7 @@ def load_text_classifier(
         source: a folder, a name on the hub, or `config:FOLDER` for the architecture without its weights.
         tokenizer: whose padding token the model is told, and whose vocabulary it must have room for.
         folder: where a relative path is looked for.
+        techniques: those of the run; one that quantises has the weights come so, and the model is never whole in memory.
     Raises:
         ModelError: it cannot be loaded.
     """
@@ -61,7 +67,7 @@ def load_text_classifier(
     }
     # a head for regression or several labels at once would keep its own loss
     config.update({**names, "problem_type": None})
-    loaded = _load("AutoModelForSequenceClassification", name, local, config, seed, from_scratch)
+    loaded = _load("AutoModelForSequenceClassification", name, local, config, seed, from_scratch, techniques)
     messages = list(loaded.messages)
     if not from_scratch and not loaded.new_head:
         ours = list(labels) == brought or brought == [f"LABEL_{place}" for place in range(len(labels))]
@@ -82,6 +88,7 @@ def load_causal_lm(
     seed: int = 0,
     from_scratch: bool = False,
     folder: Path | None = None,
+    techniques: Sequence[Technique] = (),
 ) -> LoadedModel:
     """Load a causal language model, in float32; the arguments are those of `load_text_classifier`.
 
@@ -90,7 +97,7 @@ def load_causal_lm(
     """
     from_scratch, name, local = resolve(source, from_scratch, folder)
     config = _load_config(name, local)
-    loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch)
+    loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch, techniques)
     causal = [module.is_causal for module in loaded.model.modules() if hasattr(module, "is_causal")]
     if causal and not any(causal):
         raise ModelError(
@@ -122,7 +129,13 @@ def _load_config(name: str, local: Path | None) -> PretrainedConfig:
 
 
 def _load(
-    auto: str, name: str, local: Path | None, config: PretrainedConfig, seed: int, from_scratch: bool
+    auto: str,
+    name: str,
+    local: Path | None,
+    config: PretrainedConfig,
+    seed: int,
+    from_scratch: bool,
+    techniques: Sequence[Technique],
 ) -> _Loaded:
     if local is not None and not from_scratch:
         check_weights(local)
@@ -133,6 +146,7 @@ def _load(
         kind: Any = getattr(transformers, auto)
         seed_device(seed, device)
         if from_scratch:
+            forget_origin(config)
             model = call(
                 name,
                 local,
@@ -141,21 +155,37 @@ def _load(
             return _Loaded(
                 model.eval(), (f"all weights of {name} are drawn anew, from its configuration",), True
             )
-        model, found = call(
-            name,
-            local,
-            lambda **more: kind.from_pretrained(
+        formats = _formats(kind, config, techniques)
+        # transformers' threads would read ahead of what is being quantised, up to the whole model
+        alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if formats else {}
+        with mock.patch.dict(os.environ, alone):
+            model, found = call(
                 name,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **more,
-            ),
-        )
+                local,
+                lambda **more: kind.from_pretrained(
+                    name,
+                    config=config,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    dtype=torch.float32,
+                    ignore_mismatched_sizes=True,
+                    output_loading_info=True,
+                    **formats,
+                    **more,
+                ),
+            )
+        remember_origin(model.config, config.dtype)  # the loaded model's own says float32
     return _judge(name, model, found)
+
+
+def _formats(kind: Any, config: PretrainedConfig, techniques: Sequence[Technique]) -> dict[str, Any]:
+    """The arguments by which weights come in the formats that techniques give them."""
+    loading = [technique for technique in techniques if type(technique).loading is not Technique.loading]
+    if not loading:
+        return {}
+    with torch.device("meta"):
+        model = kind.from_config(config, trust_remote_code=False)
+    return {key: value for technique in loading for key, value in technique.loading(model).items()}
 
 
 def _judge(name: str, model: Any, found: dict[str, Any]) -> _Loaded:
