@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from snugfit.errors import SettingError
 
 NON_FINITE_POLICIES = ("stop", "skip", "roll_back")
+
+AUTO: Literal["auto"] = "auto"
+MicroBatch = int | Literal["auto"] | None
+"""Examples of one forward and backward: a number, the most that fit, or None: the whole window."""
 
 StopWhen = Callable[[list[dict[str, Any]]], str | None]
 """From all evaluations so far to the reason to stop, or None to go on; asked again after a resume.
@@ -98,11 +102,18 @@ class Job:
 class Plan:
     """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed."""
 
-    micro_batch: int | None = None
+    micro_batch: MicroBatch = None
     numerics: str = "fp32"
     device: str = "cpu"
     strategy: str = "single"
     num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        size = self.micro_batch
+        if size is not None and size != AUTO and (not isinstance(size, int) or size < 1):
+            raise SettingError(
+                f"plan.micro_batch: must be at least 1 and whole, auto, or null for the whole window, found {size!r}."
+            )
 
 
 def _positive(setting: str, value: float | None) -> None:

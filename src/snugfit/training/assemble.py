@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, Subset
 from snugfit.core.batch import split
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.composition import check
-from snugfit.core.job import Job, Plan
+from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
+from snugfit.core.placing import place_
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
@@ -38,6 +39,7 @@ class Material:
     loss: str | Loss
     collate: Collate | None = None
     forward: Forward | None = None
+    load: Callable[[str], nn.Module] | None = None
 
 
 def assemble(
@@ -90,6 +92,7 @@ def assemble(
         emit=emit,
         save_best=save_best,
         identity=identity or {},
+        planned=plan.micro_batch,
     )
 
 
@@ -106,16 +109,19 @@ def make_step(
         PlanConflict: techniques exclude each other.
         SettingError: a setting is impossible, or does not suit the model.
     """
+    staying = [name for technique in techniques for name in technique.stays(material.model)]
     step = Step(
-        material.model.to(plan.device),
+        place_(material.model, plan.device, staying),
         optimizer,
         material.loss,
         techniques,
-        micro_batch=plan.micro_batch,
+        micro_batch=None if plan.micro_batch == AUTO else plan.micro_batch,
         total_updates=job.total_windows(len(material.train)),
         seed=job.seed,
         forward=material.forward,
         nominal=float(job.global_batch),
+        device=plan.device,
+        load=material.load,
     )
     step.seams.begin(step.model, step.progress, job.seed)  # what is frozen at first is not counted as trained
     return step
@@ -179,8 +185,9 @@ def _check_batch_norm(model: nn.Module, job: Job, plan: Plan, examples: int) -> 
     if not has_batch_norm(model):
         return
     last = examples % job.global_batch or job.global_batch
+    micro_batch = None if plan.micro_batch == AUTO else plan.micro_batch
     for rows in (min(job.global_batch, examples), last):
-        if min(len(part) for part in split(rows, plan.micro_batch)) == 1:
+        if min(len(part) for part in split(rows, micro_batch)) == 1:
             raise SettingError(
                 f"train.global_batch: a window of {rows} of the {examples} examples would be run with a single example in a "
                 f"micro-batch (plan.micro_batch: {plan.micro_batch}), and the model has batch norm, which needs two. Choose "

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.batch import Batch, split
+from snugfit.core.batch import Batch
 from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.core.gradients import Gradients
+from snugfit.core.kernels import kernels_behind
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import LossTerms
+from snugfit.core.memory import is_out_of_memory
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import joined
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
+from snugfit.training.fit import cut
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
@@ -59,6 +62,8 @@ class WindowCompute:
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
                     with step.seams.within(part):
                         terms = self.loss(step.forward(part), part)
+                    if step.kernels is None:
+                        step.kernels = kernels_behind(terms.values)
                     weights.append(terms.weight())
                     sums.append(terms.detach().weighted_sum())
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
@@ -87,9 +92,9 @@ class WindowCompute:
                     found.append(self.step.forward(part))
         try:
             return joined(found)
-        except torch.OutOfMemoryError:
-            raise  # it is a RuntimeError too
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             raise PlanConflict(
                 f"the outputs of different micro-batches cannot be joined ({error}). A loss over the whole window needs "
                 "outputs of one shape a row, such as embeddings."
@@ -147,10 +152,10 @@ class WindowCompute:
         return replace(self, take=take)
 
     def _split(self) -> list[range]:
-        """The micro-batches; rows that were selected are not cut so that batch norm gets a single one."""
-        parts = split(self.batch.rows, self.step.micro_batch, self.batch.group)
-        if self.step.has_batch_norm and len(parts) > 1 and min(map(len, parts)) == 1:
-            return split(self.batch.rows, -(-self.batch.rows // (len(parts) - 1)), self.batch.group)
+        """The micro-batches."""
+        step, batch = self.step, self.batch
+        parts = cut(batch.rows, step.micro_batch, batch.group, step.has_batch_norm)
+        step.largest, step.group = max(step.largest, *map(len, parts)), batch.group
         return parts
 
     def _micro_batches(self, parts: list[range]) -> Iterator[tuple[int, Batch]]:
@@ -181,10 +186,13 @@ class WindowCompute:
         share = self._share(alone, weight, factor)
 
         def hand(parameter: nn.Parameter) -> None:
+            if parameter not in left:
+                raise PlanConflict(_PARTIAL.format(shape=tuple(parameter.shape)))
             left.discard(parameter)
             gradients = gradients_of([parameter])
             _divide(gradients, share)
             found.append(count_nonfinite(gradients, step.device))
+            step.handed = True
             take(parameter)
 
         if not Gradients(loss_sum, weight, count_nonfinite([loss_sum], step.device)).usable():
@@ -213,6 +221,13 @@ class WindowCompute:
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
         """What gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
+
+
+_PARTIAL = (
+    "the gradient of a parameter of shape {shape} comes more than once in one backward, so what was handed over first was a part "
+    "of it. Torch's reentrant checkpoint does that to a block that is used twice: recompute with use_reentrant=False, or step "
+    "after the backward."
+)
 
 
 def _divide(gradients: list[Tensor], share: Tensor | float) -> None:

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, labels_of, split
-from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
+from snugfit.core.head import whole
+from snugfit.core.losses import IGNORE_INDEX, Loss, LossTerms, logits_of
+from snugfit.core.memory import is_out_of_memory, release_memory
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import joined
-from snugfit.errors import MissingExtra, SettingError, nearest
+from snugfit.errors import MissingExtra, OutOfMemory, SettingError, nearest
+from snugfit.training.fit import Replan, first_line, sizes
 from snugfit.training.step import Step
 
 RowMetric = Callable[[Any, Any], Tensor]
@@ -53,7 +56,7 @@ class Scored:
             step.model,
             step.device,
             step.forward,
-            step.user_loss,
+            seams.user_loss,
             seams.forward,
             seams.weights,
             step.micro_batch,
@@ -62,30 +65,33 @@ class Scored:
 
 
 def evaluate(
-    scored: Scored, batches: Iterable[Batch], metrics: Mapping[str, str | RowMetric]
+    scored: Scored,
+    batches: Iterable[Batch],
+    metrics: Mapping[str, str | RowMetric],
+    tell: Callable[[Replan], None] = lambda replan: None,
 ) -> dict[str, float]:
     """Loss and metrics over all rows of `batches`, each row (or token) counted once.
 
     The model is in eval mode and has the weights that the techniques say are to be evaluated; mode, weights and
-    global random state are as before on return.
+    global random state are as before on return. Rows that run out of memory are run again, fewer at a time from then on.
 
+    Args:
+        tell: is told that they are.
     Raises:
         SettingError: an unknown metric, or one that does not fit the outputs.
+        OutOfMemory: a single row is too much.
     """
     made = {name: _make(metric) for name, metric in metrics.items() if metric != "perplexity"}
     sums: list[Tensor] = []
     weights: list[Tensor] = []
     model, device = scored.model, scored.device
     with torch.no_grad(), preserved_randomness(device), eval_mode(model), scored.weights(model):
-        for batch in batches:
-            for part, outputs in _parts(scored, batch):
-                with scored.forward(part):
-                    terms = scored.loss(outputs, part)
-                # in float64: the sum of many batches must not depend on how they were cut
-                sums.append(terms.weighted_sum().double())
-                weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=device))
-                for metric in made.values():
-                    metric.update(outputs, part)
+        for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
+            # in float64: the sum of many batches must not depend on how they were cut
+            sums.append(terms.weighted_sum().double())
+            weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=device))
+            for metric in made.values():
+                metric.update(outputs, part)
     if not sums:
         raise SettingError("evaluate: the data holds no rows.")
     total, weight = read(
@@ -97,19 +103,60 @@ def evaluate(
     return found
 
 
-def _parts(scored: Scored, batch: Batch) -> Iterator[tuple[Batch, Any]]:
-    """Micro-batches and their outputs; all rows as one where the loss compares them, so that no plan changes the score."""
-    found = []
-    for rows in split(batch.rows, scored.micro_batch):
-        part = batch.select(rows).to(scored.device)
-        with scored.forward(part):
-            outputs = scored.run(part)
+def _scored_parts(
+    scored: Scored, batches: Iterable[Batch], *, keep: bool, tell: Callable[[Replan], None]
+) -> Iterator[tuple[Batch, Any, LossTerms]]:
+    """Micro-batches, their outputs (None unless `keep`) and losses; all rows of a batch as one where the loss compares them,
+    so that no plan changes the score."""
+    micro_batch = scored.micro_batch
+    for batch in batches:
+        start, found = 0, []
+        while start < batch.rows:
+            count = len(split(batch.rows - start, micro_batch)[0])
+            rows = range(start, start + count)
+            try:
+                part, outputs, terms = _score(scored, batch.select(rows), keep)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                reason = first_line(error)
+            else:
+                if terms is None:
+                    found.append(outputs)
+                else:
+                    yield part, outputs, terms
+                start += count
+                continue
+            release_memory(scored.device)  # behind the handler, where the error holds nothing any more
+            replan = _finer(count, reason)
+            micro_batch = replan.after
+            tell(replan)
+        if found:
+            part = batch.to(scored.device)
+            with scored.forward(part):
+                outputs = joined(found)
+                terms = scored.loss(outputs, part)
+                outputs = whole(outputs) if keep else None
+            yield part, outputs, terms
+
+
+def _score(scored: Scored, part: Batch, keep: bool) -> tuple[Batch, Any, LossTerms | None]:
+    """The outputs of some rows and, where it does not compare rows, their loss."""
+    part = part.to(scored.device)
+    with scored.forward(part):
+        outputs = scored.run(part)
         if scored.couples_rows:
-            found.append(outputs)
-        else:
-            yield part, outputs
-    if found:
-        yield batch.to(scored.device), joined(found)
+            return part, outputs, None
+        terms = scored.loss(outputs, part)
+        return part, whole(outputs) if keep else None, terms
+
+
+def _finer(rows: int, reason: str) -> Replan:
+    if rows == 1:
+        raise OutOfMemory(
+            f"evaluate.batch: memory ran out in scoring a single example ({reason}). Give smaller examples, or a smaller model."
+        )
+    return Replan(rows, sizes(rows)[1], reason)
 
 
 def perplexity(loss: float) -> float:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.core.batch import Batch
-from snugfit.core.job import Job
+from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import memory_bytes, peak_memory_bytes
 from snugfit.core.read import read_scalars
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.training import checkpoint
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
+from snugfit.training.fit import Replan, describe
 from snugfit.training.folder import RunFolder
+from snugfit.training.probe import find_micro_batch
 from snugfit.training.refused import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
 from snugfit.training.step import Step, StepResult
@@ -34,6 +36,7 @@ class Training:
         save_best: writes the model as it is delivered, with the weights that were scored.
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
         identity: what a resume must find unchanged, such as the data's sha256; kept in each checkpoint.
+        planned: the micro-batch that was asked for; what it came to is the step's.
     """
 
     job: Job
@@ -47,16 +50,31 @@ class Training:
     identity: Mapping[str, Any] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
+    planned: MicroBatch = None
 
     def __post_init__(self) -> None:
         self.monitor = monitored(self.job.best, self.metrics)
         self.total_windows = self.job.total_windows(self.loader.order.examples)
         self._last_metrics: dict[str, float] = {}
         self._memory = (0.0, 0)
+        self._evaluated_at_once: int | None = None
 
     @property
     def epoch(self) -> float:
         return self.step.progress.windows / self.loader.order.windows_per_epoch
+
+    def fit(self) -> None:
+        """Before the first update: find the micro-batch, if that is asked for and no checkpoint knows it, and say what was tried.
+
+        Raises:
+            SettingError: its size is part of what is learned.
+            OutOfMemory: nothing fits.
+        """
+        if self.planned == AUTO and self.step.micro_batch is None:
+            window, longest = self.loader.worst_window()
+            found = find_micro_batch(self.step, window)
+            self.step.micro_batch = found.micro_batch
+            self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
 
     def restore(self) -> None:
         """Go on from the newest valid checkpoint, and say so.
@@ -82,6 +100,10 @@ class Training:
             n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")
         }
         self.step.load_state_dict({**parts["model"], **parts["run"]["step"], "techniques": techniques})
+        saved = parts["run"]["micro_batch"]
+        if saved["planned"] == self.planned and saved["used"] is not None:  # else another plan was made
+            known = self.step.micro_batch
+            self.step.micro_batch = saved["used"] if known is None else min(known, saved["used"])
         self.watch.load_state_dict(parts["run"]["watch"])
         self._last_metrics = parts["run"]["last_metrics"]
         return loaded.rejected
@@ -94,6 +116,7 @@ class Training:
             "model": {"parameters": state["parameters"], "buffers": state["buffers"]},
             "run": {
                 "step": {"optimizer": state["optimizer"], "progress": state["progress"]},
+                "micro_batch": {"planned": self.planned, "used": self.step.micro_batch},
                 "watch": self.watch.state_dict(),
                 "last_metrics": self._last_metrics,
                 "identity": dict(self.identity),
@@ -126,7 +149,10 @@ class Training:
             self._save_best({})
             return
         with closing(whole(self.validation)) as windows:
-            metrics = evaluate(Scored.of(self.step), windows, self.metrics)
+            scored = replace(
+                Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch
+            )
+            metrics = evaluate(scored, windows, self.metrics, self._evaluate_finer)
         self.step.evaluated(metrics)
         before = self._best()
         best = self.watch.observe(
@@ -229,13 +255,31 @@ class Training:
             progress.consume(window.rows, applied=False)
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
+        kernels = self.step.kernels
         result = self.step(window)
+        if kernels is None and self.step.kernels:
+            self.emit("attention", update=progress.updates, kernels=sorted(self.step.kernels))
+        for replan in result.replans:
+            self._replanned(f"window {progress.windows}", replan, self.step.has_batch_norm)
         self._emit_update(result, window, time.perf_counter() - before)
         if not result.applied:
             return judge(self, result, window)
         if progress.windows > max(watch.banned, default=0):
             watch.refused_in_a_row = 0
         return None
+
+    def _evaluate_finer(self, replan: Replan) -> None:
+        self._evaluated_at_once = replan.after
+        self._replanned("the evaluation", replan)
+
+    def _replanned(self, what: str, replan: Replan, batch_norm: bool = False) -> None:
+        self.emit(
+            "replan",
+            update=self.step.progress.updates,
+            window=self.step.progress.windows,
+            **replan._asdict(),
+            message=f"{what} {describe(replan, batch_norm)}.",
+        )
 
     def _due(self, every: int) -> bool:
         return self.step.progress.windows % every == 0

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from snugfit.core.composition import Composition
+from snugfit.core.layout import laid_out_like
 from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum
 from snugfit.core.schedule import Rates
 from snugfit.core.technique import Technique
@@ -58,17 +59,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     except ValueError as error:
         raise SettingError(f"optimizer: the state is of another one: {error}.") from error
     for parameter, kept in optimizer.state.items():
-        optimizer.state[parameter] = _laid_out_like(parameter, kept)
-
-
-def _laid_out_like(parameter: torch.Tensor, kept: Any) -> Any:
-    if isinstance(kept, dict):
-        return {name: _laid_out_like(parameter, value) for name, value in kept.items()}
-    if not isinstance(kept, torch.Tensor) or kept.shape != parameter.shape:
-        return kept
-    if kept.stride() == parameter.stride():
-        return kept
-    return torch.empty_like(parameter, dtype=kept.dtype).copy_(kept)
+        optimizer.state[parameter] = laid_out_like(parameter, kept)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int) -> None:

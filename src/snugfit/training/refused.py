@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from snugfit.core.batch import Batch
 from snugfit.core.loss_scale import SMALLEST
 from snugfit.core.technique import RollBack
+from snugfit.errors import TrainingFailed
 from snugfit.training import checkpoint
 from snugfit.training.culprit import find_culprit, keep_window
 from snugfit.training.step import StepResult
@@ -26,7 +27,11 @@ class Refused:
 
 
 def judge(training: Training, result: StepResult, window: Batch) -> Refused | None:
-    """Say why the window made no update, and what the policy wants done about it; None to go on."""
+    """Say why the window made no update, and what the policy wants done about it; None to go on.
+
+    Raises:
+        TrainingFailed: weights have moved all the same, and the run cannot go back.
+    """
     job, watch = training.job, training.watch
     number = training.step.progress.windows
     harmless = _harmless(result)
@@ -38,18 +43,26 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refused | No
     training.emit("skipped", window=number, reason=reason)
     # a technique that refuses a finite update says itself what is to be done
     policy = job.non_finite if result.refused is None else "skip"
+    damaged = False  # whether weights have moved all the same
     if isinstance(result.refused, RollBack):
-        policy = "roll_back"
+        policy, damaged = "roll_back", training.step.seams.irrevocable
     if policy == "stop" or watch.refused_in_a_row >= job.non_finite_limit:
         setting = "" if result.refused is not None else f"non_finite.policy: {policy}, "
-        return Refused(
+        ended = (
             f"window {number}: {reason}. {watch.refused_in_a_row} windows in a row made no update "
             f"({setting}non_finite.limit: {job.non_finite_limit}). Lower the learning rate, clip "
-            "the gradient or mend the data.",
-            roll_back=False,
+            "the gradient or mend the data."
         )
+        if damaged:
+            raise TrainingFailed(ended)  # at once, before these weights are saved
+        return Refused(ended, roll_back=False)
     if policy == "roll_back" and checkpoint.any_in(training.folder.checkpoints):
         return Refused(reason, roll_back=True)
+    if damaged:
+        raise TrainingFailed(
+            f"window {number}: {reason}, and there is no checkpoint to go back to. Lower the learning rate, mend the data, or save "
+            "checkpoints more often."
+        )
     return None
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +14,15 @@ from snugfit.core.batch import Batch, inputs_of, split
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
 from snugfit.core.composition import check, compose, listed, prepare
+from snugfit.core.gradients import Gradients
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
-from snugfit.techniques import discover
 from snugfit.training.compute import WindowCompute
+from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.optimizer import learning_rates, load_optimizer, make_optimizer, set_rates
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -33,7 +34,8 @@ class StepResult(NamedTuple):
     `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
     updated (not if anything was non-finite, or the window empty), `refused` why a technique refused a finite update,
     `metrics` what techniques measured. `learning_rate` is the highest of all groups, and `learning_rates` has each
-    group's by its name, if they differ. `scale` is what the loss was multiplied by, if a technique scales it.
+    group's by its name, if they differ. `scale` is what the loss was multiplied by, if a technique scales it. `micro_batch` is
+    the rows of its largest micro-batch, and `replans` says how often, why and from what it was made finer for want of memory.
     """
 
     loss: float
@@ -44,22 +46,27 @@ class StepResult(NamedTuple):
     refused: str | None = None
     learning_rates: Mapping[str, float] = {}
     scale: float | None = None
+    micro_batch: int = 0
+    replans: tuple[Replan, ...] = ()
 
 
 class Step:
     """Turns windows into updates: `result = step(batch)`.
 
     Args:
-        model: any module; put in training mode here (set parts to eval mode afterwards to keep them so). Its parameters say which device the step runs on.
+        model: any module; put in training mode here (set parts to eval mode afterwards to keep them so).
         optimizer: a torch optimizer, or a technique such as `AdamW(learning_rate=1e-3)`.
         loss: `(outputs, batch) -> unreduced losses or LossTerms`, a torch loss module with reduction 'none', or the name
             of a built-in one.
         techniques: what else to do, in any order: each has its place; conflicts are refused here.
-        micro_batch: rows of one forward and backward; None takes the window whole. Changes memory, not the update.
+        micro_batch: rows of one forward and backward; None takes the window whole. Changes memory, not the update. A window
+            that runs out of memory is run again in finer ones, which stay: the attribute of this name says what it is now.
         total_updates: length of the run in updates; schedules need it.
         seed: of everything random in layers and techniques.
         forward: `(model, batch) -> outputs`, when the model does not take the batch's entries as they are.
         nominal: a constant near the window's weight; only keeps half-precision gradients in range.
+        load: finds another model for the same task by its name, for techniques that ask for one, such as a teacher.
+        device: where the step runs; None stands for where the model's first parameter is.
 
     Raises:
         PlanConflict: techniques exclude each other.
@@ -79,9 +86,11 @@ class Step:
         forward: Forward | None = None,
         nominal: float = 1.0,
         strategy: Strategy | None = None,
+        load: Callable[[str], nn.Module] | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
-        if micro_batch is not None and micro_batch < 1:
-            raise SettingError(f"micro_batch: must be at least 1, found {micro_batch}.")
+        if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
+            raise SettingError(f"micro_batch: must be at least 1 and whole, or None, found {micro_batch!r}.")
         techniques = listed(optimizer, techniques)
         check(techniques)
         given = set(model.parameters())
@@ -90,10 +99,12 @@ class Step:
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
         if not any(parameter.requires_grad for parameter in self.parameters):
+            by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
+            hint = f" {by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
             raise SettingError(
-                "model: has no parameter that requires a gradient, so there is nothing to train."
+                f"model: has no parameter that requires a gradient, so there is nothing to train.{hint}"
             )
-        self.device = self.parameters[0].device
+        self.device = self.parameters[0].device if device is None else torch.empty(0, device=device).device
         self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
         self.micro_batch = micro_batch
         self.seed = seed
@@ -102,15 +113,19 @@ class Step:
         self._forward = forward
         self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
         self._passes = 0
+        self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
+        self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
+        self.total_updates = total_updates
         self.has_batch_norm = has_batch_norm(model)
         found = find_loss(loss)
         self.couples_rows = couples_rows(found)
         self.user_loss = over_batches(found)
-        context = Context(model, self.device, total_updates, seed, found)
+        context = Context(model, self.device, total_updates, seed, found, forward, load)
         self.seams = compose(techniques, context, self.user_loss, _run)
         added = {name: p for name, p in model.named_parameters() if p not in given and p.requires_grad}
         self.optimizer = make_optimizer(optimizer, self.seams, model, added)
         set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
+        self.kernels: set[str] | None = None  # of attention, as the first micro-batch was computed
 
     def __call__(self, batch: Any) -> StepResult:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
@@ -119,20 +134,13 @@ class Step:
             return self._train_step(window)
 
     def _train_step(self, window: Batch) -> StepResult:
-        self._check_whole(window)
+        check_whole(self, window.rows)
         set_rates(self.optimizer, self.seams, self.progress.updates)
         if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
         buffers = None if self._buffers is None else self._buffers.copy()
-        self.begin_passes()
-        try:
-            transformed = self.seams.batch(window, self.progress, self.seed)
-            gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
-        except BaseException:
-            self._undo(buffers)
-            raise
-
+        gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
         loss, weight, nonfinite = gradients.read()
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
@@ -141,10 +149,11 @@ class Step:
             refused = RollBack("a gradient was not finite after other weights had been updated by theirs")
         applied = finite and weight > 0 and refused is None
         if applied:
-            metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
-            self.optimizer.step()
-            self.progress.updates += 1
-            self.seams.updated(self.model, self.progress)
+            with in_memory(self):
+                metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
+                self.optimizer.step()
+                self.progress.updates += 1
+                self.seams.updated(self.model, self.progress)
         else:  # non-finite, empty or refused: changes nothing
             self._undo(buffers)
         scale = None if self.seams.scale is None else self.seams.scale.factor
@@ -152,7 +161,17 @@ class Step:
             self.seams.scale.update(finite)
         self.progress.consume(window.rows, applied)
         rate, rates = learning_rates(self.optimizer)
-        return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale)
+        return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale, self.largest, replans)
+
+    @contextmanager
+    def computed(self, window: Batch) -> Iterator[None]:
+        """Within, the gradients of `window` are there as for an update of it; afterwards nothing of it is."""
+        buffers = None if self._buffers is None else self._buffers.copy()
+        try:
+            self._compute(window, buffers)
+            yield
+        finally:
+            self._undo(buffers)
 
     def forward(self, batch: Batch) -> Any:
         """The model's outputs of a batch."""
@@ -255,17 +274,16 @@ class Step:
             "buffers": {name: b.detach() for name, b in self.model.named_buffers() if name in saved},
         }
 
-    def _check_whole(self, window: Batch) -> None:
-        cut = self.micro_batch is not None and window.rows > self.micro_batch
-        if cut and self.couples_rows and not self.seams.coupled:
-            remedies = [
-                f"'{name}'" for name, found in discover().items() if Stage.COUPLING in found.card.stages
-            ]
-            raise SettingError(
-                f"loss: compares the rows of a window with each other, and micro-batches of {self.micro_batch} would show it parts "
-                f"of the {window.rows} rows: fewer negatives, another gradient. Add the technique "
-                f"{' or '.join(remedies)}, or take the window whole."
-            )
+    def _compute(self, window: Batch, buffers: list[torch.Tensor] | None) -> Gradients:
+        """The window's gradient; what raises leaves nothing behind."""
+        self.begin_passes()
+        self.largest, self.handed = 0, False
+        try:
+            transformed = self.seams.batch(window, self.progress, self.seed)
+            return self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+        except BaseException:
+            self._undo(buffers)
+            raise
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:
