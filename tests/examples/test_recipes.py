@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, GPT2Config, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from snugfit.cli import main
 
@@ -62,6 +71,43 @@ def test_causal_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[st
         capsys, "causal_lm.yaml", f"model={tmp_path / 'decoder'}", f"data.train={tmp_path / 'corpus.txt'}"
     )
     assert (found["status"], found["updates"]) == ("finished", 2)
+
+
+def test_code_lm_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare = [sys.executable, str(EXAMPLES / "code_lm" / "prepare.py"), str(tmp_path / "code")]
+    small = ["--vocabulary", "300", "--width", "64", "--layers", "1", "--modules", "12"]
+    subprocess.run([*prepare, *small], check=True, capture_output=True)
+    data = f"data.train={tmp_path / 'code' / 'source.jsonl'}"
+    found = run(capsys, "code_lm.yaml", f"model={tmp_path / 'code'}", data, "data.max_length=64")
+    assert (found["status"], found["updates"]) == ("finished", 2)
+
+
+def test_instruction_tuning_with_adapters_on_a_base_in_4_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tokenizer(tmp_path / "decoder")
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=512,
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "decoder")
+    pairs = [{"prompt": "the film was", "completion": word} for word in ("good", "bad")] * 40
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    found = run(
+        capsys,
+        "instruct_qlora.yaml",
+        f"model={tmp_path / 'decoder'}",
+        f"data.train={tmp_path / 'pairs.jsonl'}",
+        "data.max_length=256",
+    )
+    assert (found["status"], found["updates"]) == ("finished", 2)
+    best = Path(str(found["run_dir"]), "best")
+    assert (best / "adapter" / "adapter_model.safetensors").exists()
+    assert (best / "model.safetensors").exists()
 
 
 def test_a_module_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

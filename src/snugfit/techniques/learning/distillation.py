@@ -1,0 +1,288 @@
+"""Distillation: a teacher's scores, and if asked for its hidden states, are learned beside the labels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.classes import class_scores, find_class_dim, refuse_embeddings
+from snugfit.core.composition import in_order
+from snugfit.core.forwards import taking_any_float
+from snugfit.core.imports import describe, is_python_path, load_object
+from snugfit.core.losses import LossTerms, logits_of
+from snugfit.core.names import find_module
+from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
+from snugfit.errors import SettingError
+
+START = "start"
+
+
+def divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0, dim: int = -1) -> Tensor:
+    """`T² KL(teacher || student)` of the distributions that both logits give when divided by T; in float32 at least.
+
+    Its shape is that of the logits without `dim`.
+
+    >>> divergence(torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]), temperature=2.0)
+    tensor([0.4438])
+
+    Source: Hinton et al. 2015, arXiv:1503.02531, section 2.
+    """
+    wide = torch.promote_types(student.dtype, torch.float32)
+    own = F.log_softmax(student.to(wide) / temperature, dim)
+    other = F.log_softmax(teacher.to(wide) / temperature, dim)
+    return temperature**2 * (other.exp() * (other - own)).sum(dim)
+
+
+def feature_distance(student: Tensor, teacher: Tensor, shape: Sequence[int]) -> Tensor:
+    """Mean squared difference of two features, for each place of a loss of that shape; in float32 at least.
+
+    A loss of one value a row gets the mean over the row; one of a value a token that token's own.
+    """
+    wide = torch.promote_types(student.dtype, torch.float32)
+    squares = (student.to(wide) - teacher.to(wide)).square()
+    return squares.flatten(len(shape)).mean(dim=-1) if squares.ndim > len(shape) else squares
+
+
+@dataclass(frozen=True)
+class Distillation(Technique):
+    """Learn `(1 - share)` of the labels' loss and `share` of a teacher's divergence, and match features if asked to.
+
+    The teacher is frozen, in eval mode, and neither in the optimizer nor in a checkpoint, but for the model's own start.
+    """
+
+    teacher: str
+    share: float = 0.5
+    temperature: float = 2.0
+    features: Mapping[str, str] | None = None
+    feature_weight: float = 1.0
+    device: str | None = None
+    dtype: str | None = None
+    teacher_techniques: tuple[Technique, ...] = ()
+
+    card: ClassVar[Card] = Card(
+        name="distillation",
+        summary="Learns a frozen teacher's scores, and its hidden states if asked to, beside the labels.",
+        family=Family.LEARNING,
+        source="Hinton et al. 2015, arXiv:1503.02531; features: Romero et al. 2014 (FitNets), arXiv:1412.6550",
+        seams=("loss", "modules"),
+        stages=(Stage.TEACH, Stage.COMPUTE),
+        cost="the teacher's weights, and its forward without gradient for each micro-batch of each pass",
+        use_when="a large model is to be had for the task, and a small one has to serve it",
+        conflicts={
+            "chunked_loss": "the divergence needs the scores of whole rows, and only some tokens' are ever there. Remove one."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        self.require("share", 0 < self.share <= 1, "above 0, up to 1")
+        self.require_positive("temperature")
+        self.require_not_negative("feature_weight")
+        self.require(
+            "features",
+            self.features is None or isinstance(self.features, Mapping),
+            "module names of the student, each with one of the teacher",
+        )
+        self.require(
+            "dtype", self.dtype in (None, "float32", "bfloat16", "float16"), "float32, bfloat16 or float16"
+        )
+        for each in self.teacher_techniques:
+            seams = set(each.card.seams) - {"modules", "forward", "export"}
+            if seams:
+                raise SettingError(
+                    f"distillation.teacher_techniques: '{each.card.name}' has to do with updates ({', '.join(sorted(seams))}), and a "
+                    "teacher has none. Remove it."
+                )
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(teacher=START)
+
+    def seams(self, context: Context) -> Seams:
+        refuse_embeddings("distillation", context.loss)
+        teacher = _Teacher(self, context)
+        caught = {
+            name: find_module(context.model, name, "distillation.features") for name in self.features or {}
+        }
+        outputs_of: dict[str, Tensor] = {}
+
+        def loss(next: BatchLoss) -> BatchLoss:
+            def taught(outputs: Any, batch: Batch) -> LossTerms:
+                terms = next(outputs, batch)
+                scores, features = teacher(batch)
+                logits = class_scores("distillation", outputs, context.loss)
+                dim = find_class_dim("distillation", logits, terms.values, loss=context.loss)
+                _require_shape("scores", logits, scores)
+                if (
+                    terms.weights is not None
+                ):  # a NaN in a position of weight 0 would come back through softmax's backward
+                    counted = (terms.weights > 0).unsqueeze(dim)
+                    logits, scores = torch.where(counted, logits, 0.0), torch.where(counted, scores, 0.0)
+                added = divergence(logits, scores, self.temperature, dim)
+                values = (1 - self.share) * terms.values + self.share * added
+                for name, feature in features.items():
+                    own = outputs_of[name]
+                    _require_shape(f"features of '{name}'", own, feature)
+                    distance = feature_distance(own, feature, terms.values.shape)
+                    if terms.weights is not None:
+                        distance = torch.where(terms.weights > 0, distance, 0.0)
+                    values = values + self.feature_weight * distance
+                return replace(terms, values=values)
+
+            return taught
+
+        @contextmanager
+        def modules(batch: Batch) -> Iterator[None]:
+            with ExitStack() as stack:
+                for name, module in caught.items():
+                    stack.enter_context(_caught(module, outputs_of, name))
+                yield
+            outputs_of.clear()
+
+        return Seams(loss=loss, modules=modules, state=teacher.start)
+
+
+class _Teacher:
+    """A frozen model that is asked for its scores and features; `start` is its state where no file holds it."""
+
+    def __init__(self, settings: Distillation, context: Context) -> None:
+        model = _load(settings, context)
+        model = model.requires_grad_(False).eval()
+        dtype = None if settings.dtype is None else getattr(torch, settings.dtype)
+        self.device = torch.device(settings.device) if settings.device else context.device
+        if settings.device or dtype is not None or settings.teacher != START:
+            model = model.to(device=self.device, dtype=dtype)
+        for technique in in_order(settings.teacher_techniques, "prepare"):
+            model = technique.prepare(model).requires_grad_(False).eval()
+        within = Context(model, self.device, seed=context.seed)
+        ordered = in_order(settings.teacher_techniques, "modules")
+        made = [technique.seams(within) for technique in ordered]
+        self._contexts: list[Callable[[Batch], AbstractContextManager[Any]]] = [
+            seam for seams in made for seam in (seams.modules, seams.forward) if seam is not None
+        ]
+        self.model, self.dtype = model, _main_dtype(model)
+        self.forward = context.forward
+        self.home = context.device
+        self.caught = {
+            name: find_module(model, of_teacher, "distillation.features")
+            for name, of_teacher in (settings.features or {}).items()
+        }
+        self.start = _Start(model) if settings.teacher == START else None
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores, and features by the student's names, on the batch's device."""
+        moved = batch.to(self.device)
+        features: dict[str, Tensor] = {}
+        with ExitStack() as stack:
+            for context in self._contexts:
+                stack.enter_context(context(moved))
+            if self.dtype is not None:
+                stack.enter_context(taking_any_float(self.model, self.dtype))
+            for name, module in self.caught.items():
+                stack.enter_context(_caught(module, features, name))
+            if self.forward is not None:
+                outputs = self.forward(self.model, moved.data)
+            else:
+                args, kwargs = inputs_of(moved.data)
+                outputs = self.model(*args, **kwargs)
+        return logits_of(outputs).to(self.home), {
+            name: feature.to(self.home) for name, feature in features.items()
+        }
+
+
+class _Start:
+    """The model as it was when the run began: no file holds it, so that a checkpoint has to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parameters": dict(self._named())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for name, tensor in self._named():
+                tensor.copy_(state["parameters"][name])
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self._model.named_parameters():
+            yield name, parameter.detach()
+        saved = self._model.state_dict(keep_vars=True)
+        yield from ((name, buffer) for name, buffer in self._model.named_buffers() if name in saved)
+
+
+def _load(settings: Distillation, context: Context) -> nn.Module:
+    given: Any = settings.teacher
+    if isinstance(given, nn.Module):
+        return given
+    if given == START:
+        return _copied(context.model)
+    if is_python_path(given):
+        found = load_object(given, setting="distillation.teacher")
+        try:
+            made = found if isinstance(found, nn.Module) else found()
+        except Exception as failure:
+            raise SettingError(f"distillation.teacher: '{given}' failed: {describe(failure)}.") from failure
+        if not isinstance(made, nn.Module):
+            raise SettingError(
+                f"distillation.teacher: '{given}' gave {type(made).__name__}, not a torch.nn.Module."
+            )
+        return made
+    if context.load is None:
+        raise SettingError(
+            f"distillation.teacher: '{given}' is understood in the recipe of a task with models of its own. Give the module itself, or "
+            "package.module:function."
+        )
+    return context.load(given)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy whose tensors are clones: in a dry run they stay of its mode."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.detach().clone()
+    return copy.deepcopy(model, memo)
+
+
+def _main_dtype(model: nn.Module) -> torch.dtype | None:
+    """The type of most of the model's weights, of those that layers compute in; None without any."""
+    counts = dict.fromkeys(_COMPUTING, 0)
+    for parameter in model.parameters():
+        if parameter.dtype in counts:
+            counts[parameter.dtype] += parameter.numel()
+    return max(counts, key=counts.__getitem__) if any(counts.values()) else None
+
+
+_COMPUTING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def _caught(module: nn.Module, into: dict[str, Tensor], name: str) -> Iterator[None]:
+    """Within, the first tensor that `module` gives is put into a dict."""
+
+    def catch(module: nn.Module, args: Any, outputs: Any) -> None:
+        into[name] = outputs if isinstance(outputs, Tensor) else outputs[0]
+
+    handle = module.register_forward_hook(catch)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _require_shape(what: str, student: Tensor, teacher: Tensor) -> None:
+    if student.shape != teacher.shape:
+        raise SettingError(
+            f"distillation.teacher: its {what} have the shape {tuple(teacher.shape)} and the student's {tuple(student.shape)}. Both need "
+            "the same labels or vocabulary, and features of one width."
+        )
