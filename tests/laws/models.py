@@ -83,6 +83,7 @@ class Viewer(nn.Module):
         self.stem = nn.Conv2d(1, 4, 3, padding=1)
         self.blocks = nn.ModuleList([nn.Sequential(nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, padding=1))] * 2)
         self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.mix = nn.Linear(4, 4)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(4, 3)
         self.register_buffer("rows_seen", torch.zeros((), dtype=torch.int64))
@@ -94,7 +95,7 @@ class Viewer(nn.Module):
         for block in self.blocks:
             hidden = hidden + self.run(block, F.gelu(hidden))
         places = hidden.flatten(2).transpose(1, 2)
-        mixed = places + self.attention(places, places, places, need_weights=False)[0]
+        mixed = places + self.mix(self.attention(places, places, places, need_weights=False)[0])
         logits: Tensor = self.run(self.head, self.dropout(mixed.mean(dim=1)))
         return logits
 

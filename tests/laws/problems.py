@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.composition import check, in_order
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import momentum_of, parameter_groups
@@ -52,7 +54,8 @@ class Problem:
     """A model, its loss, and windows that suit both; `windows` takes the number of rows of each window.
 
     `dtype` is what all of it is in, and `tolerance` how far two ways to compute the same may be apart in it: float64,
-    unless the oracle of a technique states `DTYPE` and `SAME_WITHIN`.
+    unless the oracle of a technique states `DTYPE` and `SAME_WITHIN`. A tensor is measured by `floor` of the length of all at
+    least. `changes_weights`: they are in another type than that.
     """
 
     name: str
@@ -63,6 +66,8 @@ class Problem:
     floats: bool = True
     dtype: torch.dtype = torch.float64
     tolerance: float = TOLERANCE
+    floor: float = 1e-3
+    changes_weights: bool = False
 
     def model(self, dtype: torch.dtype | None = None, dropout: float = 0.0, seed: int = 1) -> nn.Module:
         with torch.random.fork_rng():
@@ -90,8 +95,21 @@ def suited(make: Maker) -> Maker:
         if not dtypes:
             return make(techniques)
         assert set(dtypes) == {torch.float32}
-        tolerance = max(oracle.SAME_WITHIN for oracle in oracles if hasattr(oracle, "DTYPE"))
-        return replace(make(techniques), dtype=torch.float32, tolerance=tolerance)
+        near = [oracle.SAME_WITHIN for oracle in oracles if hasattr(oracle, "DTYPE")]
+        # autocast leaves float64 alone, and rounds here
+        near += [
+            getattr(o, "RELATIVE_TOLERANCE", 0.0)
+            for o, t in zip(oracles, techniques, strict=True)
+            if t.card.precision and not hasattr(o, "DTYPE")
+        ]
+        tolerance = max(near)
+        return replace(
+            make(techniques),
+            dtype=torch.float32,
+            tolerance=tolerance,
+            floor=max(getattr(oracle, "SAME_FLOOR", 1e-3) for oracle in oracles),
+            changes_weights=any(getattr(oracle, "CHANGES_WEIGHTS", False) for oracle in oracles),
+        )
 
     return made
 
@@ -280,6 +298,7 @@ def make_step(
     momentum: float = 0.9,
     model_seed: int = 1,
     nominal: float = 1.0,
+    seed: int = 0,
 ) -> Step:
     """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
     model = problem.model(dtype, dropout, model_seed)
@@ -293,6 +312,7 @@ def make_step(
         total_updates=TOTAL_UPDATES,
         forward=problem.forward,
         nominal=nominal,
+        seed=seed,
     )
 
 
@@ -303,7 +323,7 @@ def plain_optimizer(
     cards = [technique.card for technique in techniques]
     if any("optimizer" in card.seams for card in cards):
         return None
-    if any("groups" in card.seams or card.stage("prepare") is not None for card in cards):
+    if any({"groups", "stepping"} & {*card.seams} or card.stage("prepare") is not None for card in cards):
         return find("sgd")(learning_rate=0.05, momentum=momentum)
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
 
@@ -312,6 +332,30 @@ def gradients(step: Step) -> dict[str, Tensor]:
     """Copies of what the last update was made from."""
     named = step.model.named_parameters()
     return {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
+
+
+@contextmanager
+def gradients_taken(step: Step) -> Iterator[dict[str, Tensor]]:
+    """Within, copies of the gradients as the optimizer gets them: those that it frees in the backward have gone afterwards."""
+    names = {parameter: name for name, parameter in step.model.named_parameters()}
+    taken: dict[str, Tensor] = {}
+
+    def take(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        for group in optimizer.param_groups:
+            taken.update({names[p]: p.grad.detach().clone() for p in group["params"] if p.grad is not None})
+
+    inner = step.optimizer.optimizers if isinstance(step.optimizer, CombinedOptimizer) else [step.optimizer]
+    hooks = [each.register_step_pre_hook(take) for each in inner]
+    try:
+        yield taken
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def traces(step: Step) -> dict[str, Tensor]:
+    """The gradients of the last update; where they have gone with it, the weights that it left."""
+    return weights(step) if step.seams.irrevocable else gradients(step)
 
 
 def weights(step: Step) -> dict[str, Tensor]:

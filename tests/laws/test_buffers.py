@@ -52,9 +52,14 @@ def test_batch_norm_keeps_the_statistics_of_one_pass_at_the_weights_before_the_u
                 assert all(torch.equal(part.weights[name], before[name]) for name in before)
                 if norm.training:  # a frozen one keeps its statistics
                     mean, variance = by_hand(part.values, mean, variance)
-            # float64 against the same formula in another order of summation
-            torch.testing.assert_close(norm.running_mean, mean, rtol=1e-12, atol=1e-14)
-            torch.testing.assert_close(norm.running_var, variance, rtol=1e-12, atol=1e-14)
+            # the same formula in another order of summation
+            near = (
+                {"rtol": 1e-12, "atol": 1e-14}
+                if problem.dtype == torch.float64
+                else {"rtol": 1e-5, "atol": 1e-6}
+            )
+            torch.testing.assert_close(norm.running_mean, mean, **near)
+            torch.testing.assert_close(norm.running_var, variance, **near)
             tracked += passes if norm.training else 0
             assert int(norm.num_batches_tracked) == tracked
 
@@ -74,7 +79,11 @@ def normalised(layer: torch.nn.Module, norm: torch.nn.Module) -> Iterator[list[N
 
     def note(module: torch.nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
         weights = {name: value.clone() for name, value in layer.state_dict().items()}
-        found.append(Normalised(inputs[0].detach().clone(), weights))
+        found.append(
+            Normalised(
+                inputs[0].detach().to(torch.promote_types(inputs[0].dtype, torch.float32), copy=True), weights
+            )
+        )
 
     hook = norm.register_forward_hook(note)
     try:

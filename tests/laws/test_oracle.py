@@ -25,8 +25,11 @@ TOLERANCE = 1e-10
 
 
 def variants(technique: Technique) -> list[Technique]:
-    """The example, and each switch of it turned."""
-    switches = [name for name, value in asdict(technique).items() if isinstance(value, bool)]
+    """The example, and each switch of it turned; its oracle says which ones turn on what is not on every machine."""
+    not_here = getattr(problems.oracle_of(technique), "NOT_HERE", ())
+    switches = [
+        name for name, value in asdict(technique).items() if isinstance(value, bool) and name not in not_here
+    ]
     return [technique, *(replace(technique, **{name: not getattr(technique, name)}) for name in switches)]
 
 

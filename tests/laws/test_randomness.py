@@ -125,6 +125,7 @@ def dropped(step: problems.Step) -> Iterator[list[list[Draw]]]:
     model = step.model
     passes: list[list[Draw]] = []
     rows: list[tuple[str, ...]] = []
+    noted: set[int] = set()
     one_pass = step.one_pass
 
     @contextmanager
@@ -133,14 +134,24 @@ def dropped(step: problems.Step) -> Iterator[list[list[Draw]]]:
         with one_pass():
             yield
 
+    @torch.compiler.disable  # it watches, and is no part of what is compiled
+    def note(module: torch.nn.Module, _args: Any, output: Tensor) -> None:
+        if not module.training:
+            return  # nothing is drawn, as in a check that needs none
+        draw = Draw(rows[-1], output.detach() != 0)
+        # a forward that is checked computes more than once, and one that is not kept again in backward
+        if len(rows) in noted or torch._C._current_graph_task_id() >= 0:
+            assert torch.equal(draw.mask, passes[-1][-1].mask)
+        else:
+            noted.add(len(rows))
+            passes[-1].append(draw)
+
     step.one_pass = noted_pass  # type: ignore[method-assign]
     hooks = [
         model.register_forward_pre_hook(
             lambda _module, _args, kwargs: rows.append(names_of(kwargs)), with_kwargs=True
         ),
-        (model.block.dropout1 if hasattr(model, "block") else model.dropout).register_forward_hook(
-            lambda _module, _args, output: passes[-1].append(Draw(rows[-1], output.detach() != 0))
-        ),
+        (model.block.dropout1 if hasattr(model, "block") else model.dropout).register_forward_hook(note),
     ]
     try:
         yield passes

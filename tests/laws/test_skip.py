@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from snugfit.core.technique import Technique
+from snugfit.core.technique import RollBack, Technique
 from snugfit.errors import DataError
 from tests.laws import problems
 from tests.laws.problems import (
@@ -70,6 +70,10 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_changes_nothing(
     result = step(second)
     overflow.remove()
     assert math.isfinite(result.loss) and not result.applied
+    if step.seams.irrevocable:  # other weights had been updated by then: only going back undoes that
+        assert isinstance(result.refused, RollBack)
+        assert not problems.gradients(step)
+        step.load_state_dict(before)
     assert besides_scale(step, changed(before, saved(step))) <= COUNTED
     assert step(second).applied
 
@@ -104,6 +108,8 @@ def skips(step: problems.Step, window: Window) -> None:
     assert not result.applied
     assert not result.metrics
     moved = changed(before, saved(step))
+    if result.weight == 0:
+        assert result.loss == 0
     # an empty window says nothing about the scale of the loss
     assert (besides_scale(step, moved) if result.weight > 0 else moved) <= COUNTED
     assert not problems.gradients(step), "gradients of a skipped window are left"

@@ -54,6 +54,12 @@ def test_no_more_windows_are_run_than_asked_for() -> None:
     assert len(list(given)) == 2
 
 
+def test_a_single_window_is_enough() -> None:
+    model, reference = normed(), normed()
+    update_bn(windows(1), reference)
+    assert torch.equal(estimated(model, windows(), count=1)["1.running_mean"], reference[1].running_mean)
+
+
 def test_a_model_without_batch_norm_runs_no_window() -> None:
     def never() -> Iterator[None]:
         raise AssertionError

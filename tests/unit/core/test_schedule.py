@@ -77,6 +77,12 @@ def test_a_schedule_that_needs_the_length_of_the_run_says_so(schedule: type[Warm
         schedule(warmup=0.1).seams(context(None))
 
 
+def test_a_warm_up_of_one_update_is_a_number_and_needs_no_length() -> None:
+    seams = discover()["constant"](warmup=1).seams(context(None))
+    assert seams.schedule is not None
+    assert [seams.schedule(updates, {}).factor for updates in range(3)] == [1.0, 1.0, 1.0]
+
+
 def test_a_rate_without_momentum_leaves_the_optimizers_alone() -> None:
     assert WARMED[0](warmup=2).rate(0, 4) == Rate(0.5, None)
 

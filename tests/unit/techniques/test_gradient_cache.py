@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from snugfit.core.losses import LossTerms
 from snugfit.core.random import derive_seed
 from snugfit.core.tree import leaves
-from snugfit.errors import PlanConflict, SettingError
+from snugfit.errors import OutOfMemory, PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.learning.gradient_cache import GradientCache, cached_terms
 from snugfit.training.step import Step
@@ -112,7 +112,7 @@ def test_running_out_of_memory_while_joining_is_not_mistaken_for_a_conflict(
         model, torch.optim.SGD(model.parameters(), lr=0.1), scaled_info_nce, [GradientCache()], micro_batch=2
     )
     monkeypatch.setattr(torch, "cat", full)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(OutOfMemory):
         step(numbers())
 
 
