@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.core.composition import listed
 from snugfit.core.entry import as_entry
-from snugfit.core.job import Job, Plan, StopWhen
+from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
@@ -41,7 +41,7 @@ def train(
     epochs: float | None = 3.0,
     updates: int | None = None,
     global_batch: int = 32,
-    micro_batch: int | None = None,
+    micro_batch: MicroBatch = None,
     best: str | None = None,
     evaluate_every: int | None = None,
     patience: int | None = None,
@@ -76,6 +76,7 @@ def train(
         optimizer: a torch optimizer or a technique; AdamW at its defaults if neither it nor a preset is given.
         preset: optimizer, schedule and techniques that go together, such as "fine_tune"; what is given besides wins.
         epochs, updates: the length of the run; `updates` wins.
+        micro_batch: examples of one forward and backward; None takes the window whole, "auto" as much of it as fits.
         best: the metric that picks the best weights; the first metric if not given, else the loss.
         patience: evaluations that may pass without an improvement of more than `min_delta`.
         stop_when: `(evaluations so far) -> the reason to stop, or None`; each evaluation has `update`, `epoch`, `metrics`,

@@ -10,6 +10,7 @@ SnugfitError
 │   ├── TrackingError         a tracker or registry address
 │   └── MissingExtra          an optional package that is not installed
 └── TrainingFailed        the run itself failed: exit code 1
+    ├── OutOfMemory           it does not fit, however finely its windows are split
     └── WorkerDied            a process that loads data was killed
 """
 
@@ -68,6 +69,10 @@ class SnugfitWarning(UserWarning):
 
 class TrainingFailed(SnugfitError):
     """The run failed on its own account; what was saved stays resumable."""
+
+
+class OutOfMemory(TrainingFailed):
+    """Memory does not suffice, and no finer micro-batch would change that."""
 
 
 class WorkerDied(TrainingFailed):

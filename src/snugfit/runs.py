@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.entry import as_entry
 from snugfit.core.imports import load_object
-from snugfit.core.job import Job, Plan
+from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -99,7 +99,9 @@ def plan_recipe(recipe: Recipe) -> dict[str, Any]:
     return {
         **dataclasses.asdict(plan),
         "global_batch": job.global_batch,
-        "micro_batches": -(-job.global_batch // (plan.micro_batch or job.global_batch)),
+        "micro_batches": None
+        if plan.micro_batch == AUTO
+        else -(-job.global_batch // (plan.micro_batch or job.global_batch)),
         "examples": examples,
         "updates_per_epoch": job.windows_per_epoch(examples),
         "total_updates": job.total_windows(examples),
@@ -247,9 +249,10 @@ def _early_stopping(recipe: Recipe) -> dict[str, Any]:
 
 def _plan(recipe: Recipe) -> Plan:
     settings = recipe.plan
+    numerics = settings.numerics
     return Plan(
         micro_batch=settings.micro_batch,
-        numerics=settings.numerics,
+        numerics=numerics if isinstance(numerics, str) else numerics.card.name,
         device=find_device(settings.device),
         num_workers=settings.num_workers,
     )

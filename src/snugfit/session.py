@@ -119,6 +119,8 @@ def run_session(
     folder = training.folder
     if resume:
         training.restore()
+    training.fit()
+    header = {**header, "plan": {**header["plan"], "micro_batch": training.step.micro_batch}}
     training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
     events("run", **header)

@@ -68,6 +68,7 @@ def _text_classification(recipe: Recipe) -> Task:
         seed=recipe.train.seed,
         from_scratch=recipe.from_scratch,
         folder=recipe.folder,
+        techniques=recipe.all_techniques(),
     )
     check_length(loaded.model, recipe.data.max_length)
     return Task(
@@ -78,7 +79,7 @@ def _text_classification(recipe: Recipe) -> Task:
             "text_columns": list(recipe.data.text),
             "label_column": recipe.data.label,
             "max_length": recipe.data.max_length,
-            "numerics": recipe.plan.numerics,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
         },
         data=data.report.as_dict(),
         fingerprints=data.fingerprints,
@@ -118,11 +119,16 @@ def _language_model(
         seed=recipe.train.seed,
         from_scratch=recipe.from_scratch,
         folder=recipe.folder,
+        techniques=recipe.all_techniques(),
     )
     check_length(loaded.model, recipe.data.max_length)
     return Task(
         Material(loaded.model, data.train, data.validation or None, _loss(recipe), data.collate),
-        meta={"task": recipe.task, "max_length": recipe.data.max_length, "numerics": recipe.plan.numerics},
+        meta={
+            "task": recipe.task,
+            "max_length": recipe.data.max_length,
+            "numerics": recipe.as_dict()["plan"]["numerics"],
+        },
         data=data.report.as_dict(),
         fingerprints=data.fingerprints,
         messages=(*data.report.warnings, *loaded.messages),
@@ -162,7 +168,7 @@ def _python(recipe: Recipe) -> Task:
             _loss(recipe),
             None if collate is None else load_object(collate, setting="data.collate", folder=recipe.folder),
         ),
-        meta={"task": recipe.task, "model": recipe.model, "numerics": recipe.plan.numerics},
+        meta={"task": recipe.task, "model": recipe.model, "numerics": recipe.as_dict()["plan"]["numerics"]},
         data={"train": len(train), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
     )

@@ -114,7 +114,12 @@ def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
         ),
         ("text: [title, text]", "text: []", ":6: data.text", "a name or a list of names"),
         ("  train: rows.csv", "  label: name", ":4: data.train", "is missing"),
-        ("text-classification", "text-clasification", ":2: task", "text-classification, causal-lm, instruction or python"),
+        (
+            "text-classification",
+            "text-clasification",
+            ":2: task",
+            "text-classification, causal-lm, instruction or python",
+        ),
         ("train: {epochs: 2, global_batch: 16}", "train:", ":8: train", "found null"),
         ("epochs: 2", "epochs: 2, updates: 5", ":8: train", "found both"),
         ("epochs: 2", "epochs: null", ":8: train", "found neither"),
@@ -158,7 +163,10 @@ def test_a_loss_that_compares_rows_is_named_like_any_other(write, loss):
         ("micro_batch: 8", "numerics: ema", ":14: plan.numerics", "Put it under techniques"),
         ("micro_batch: 8", "numerics: fp32_logits", ":14: plan.numerics", "Put it under techniques"),
         ("micro_batch: 8", "numerics: sgd", ":14: plan.numerics", "Put it under optimizer"),
-        ("micro_batch: 8", "numerics: 16", ":14: plan.numerics", "text, found 16"),
+        ("micro_batch: 8", "numerics: 16", ":14: plan.numerics", "must be one of fp32, bf16, fp16, "),
+        ("micro_batch: 8", "numerics: {fp32: {force: true}}", ":14: plan.numerics.fp32", "no settings"),
+        ("micro_batch: 8", "numerics: {fp16: {forse: true}}", ":14: plan.numerics.fp16.forse", "'force'"),
+        ("micro_batch: 8", "numerics: {fp16: , bf16: }", ":14: plan.numerics", "fp16 and bf16"),
         ("micro_batch: 8", "device: gpu", ":14: plan.device", "cuda"),
         ("# a comment", "name: a/b", ":1: name", "cannot be a folder's name"),
         ("# a comment", "loss: cross_entrpy", ":1: loss", "Did you mean 'cross_entropy'"),
@@ -280,11 +288,11 @@ def test_no_schedule_and_no_techniques_may_be_asked_for(write):
 
 
 def test_the_schema_lists_the_precisions_that_there_are(write):
-    precisions = json_schema()["$defs"]["PlanSettings"]["properties"]["numerics"]["enum"]
+    precisions = json_schema()["$defs"]["PlanSettings"]["properties"]["numerics"]["anyOf"][0]["enum"]
     found = [name for name, technique in techniques.discover().items() if technique.card.precision]
     assert precisions == ["fp32", *found]
     assert {"bf16", "fp16"} <= set(found)
-    wrong = {**load_recipe(write(RECIPE)).as_dict(), "plan": {"numerics": "fp8"}}
+    wrong = {**load_recipe(write(RECIPE)).as_dict(), "plan": {"numerics": "fp7"}}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, json_schema())
 
@@ -293,6 +301,37 @@ def test_numerics_bring_their_technique(write):
     recipe = load_recipe(write(RECIPE), ["plan.numerics=bf16"])
     names = [technique.card.name for technique in recipe.all_techniques()]
     assert names == ["adamw", "linear", "bf16", "clip_norm", "ema"]
+    assert recipe.as_dict()["plan"]["numerics"] == "bf16"
+
+
+def test_numerics_take_settings_in_the_file_and_in_an_override(write):
+    text = BARE + "plan: {numerics: {fp16: {force: true}}}\n"
+    forced = load_recipe(write(text))
+    (made,) = [each for each in forced.all_techniques() if each.card.name == "fp16"]
+    assert made.force and made.initial_scale == 65536.0
+    assert (
+        load_recipe(write(BARE), ["plan.numerics={fp16: {force: true}}"]).all_techniques()[-1:]
+        == (forced.all_techniques()[-1:])
+    )
+    milder = load_recipe(write(text), ["plan.numerics.fp16.initial_scale=1024.0"])
+    assert milder.as_dict()["plan"]["numerics"]["fp16"]["initial_scale"] == 1024.0
+    assert milder.hash() != forced.hash()
+    assert "numerics" in forced.to_yaml(defaults=False)
+
+
+def test_a_micro_batch_may_be_left_to_the_machine_and_is_no_part_of_what_is_learned(write):
+    recipe = load_recipe(write(BARE + "plan: {micro_batch: auto}\n"))
+    assert (
+        recipe.plan.micro_batch
+        == load_recipe(write(BARE), ["plan.micro_batch=auto"]).plan.micro_batch
+        == "auto"
+    )
+    assert recipe.hash() == load_recipe(write(BARE), ["plan.micro_batch=2"]).hash()
+    assert load_recipe(write(recipe.to_yaml())) == recipe
+    assert "micro_batch: auto" in recipe.to_yaml(defaults=False)
+    jsonschema.validate(recipe.as_dict(), whole_schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**recipe.as_dict(), "plan": {"micro_batch": "most"}}, whole_schema())
 
 
 whole_schema = functools.cache(json_schema)
@@ -324,9 +363,10 @@ def test_settings_of_every_technique_come_back_as_they_were(write, name):
     example = techniques.discover()[name].example()
     key = own_key(type(example))
     if key == "plan.numerics":
-        pytest.skip("numerics are chosen by name and have no settings in a recipe")
-    entry = as_entry(example)
-    text = yaml.safe_dump({key: entry} if key in SEAMS_OF_THEIR_OWN else {"techniques": [entry]})
+        text = yaml.safe_dump({"plan": {"numerics": as_entry(example)}})
+    else:
+        entry = as_entry(example)
+        text = yaml.safe_dump({key: entry} if key in SEAMS_OF_THEIR_OWN else {"techniques": [entry]})
     recipe = load_recipe(write(BARE + text))
     assert example in recipe.all_techniques()
     assert load_recipe(write(recipe.to_yaml())) == recipe
@@ -581,6 +621,11 @@ def test_the_later_override_wins(write):
         ("techniques.ema.decay=2", "techniques.ema.decay: must be in [0, 1)"),
         ("data.text=[a", "cannot be read"),
         ("plan.micro_batch=64", "plan.micro_batch: 64 is more than"),
+        (
+            "plan.micro_batch=most",
+            "plan.micro_batch: must be a positive whole number, auto or null, found 'most'",
+        ),
+        ("plan.micro_batch=0", "plan.micro_batch: must be a positive whole number, auto or null, found 0"),
     ],
 )
 def test_a_wrong_override_is_named_in_the_message(write, override, words):

@@ -29,8 +29,9 @@ class Stage(enum.IntEnum):
     FOCUS = 20  # values are changed one by one
     SMOOTH = 21  # the label is softened
     SHARE = 22  # the loss is shared between two labels
-    TERM = 23  # something is added; holds any number, a sum has no order
-    CHUNK = 24  # all of that, on some of the tokens at a time
+    TEACH = 23  # the loss is shared with a teacher's
+    TERM = 24  # something is added; holds any number, a sum has no order
+    CHUNK = 25  # all of that, on some of the tokens at a time
     # gradients
     BACKEND = 30
     COUPLING = 31

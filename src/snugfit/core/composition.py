@@ -27,6 +27,7 @@ from snugfit.core.technique import (
     MakeOptimizer,
     Moment,
     Rate,
+    Seams,
     Stage,
     Stateful,
     Technique,
@@ -126,10 +127,14 @@ def prepare(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.
 
 @dataclass(frozen=True)
 class Composition:
-    """The seams of one step: each field or method is what the step calls."""
+    """The seams of one step: each field or method is what the step calls.
+
+    `user_loss` is the loss that scores an evaluation: the user's own, if need be on some of the tokens at a time.
+    """
 
     names: tuple[str, ...]
     loss: BatchLoss
+    user_loss: BatchLoss
     gradients: GradientsOf
     coupled: bool
     irrevocable: bool
@@ -165,6 +170,11 @@ class Composition:
     def regroup(self) -> tuple[str, ...]:
         """Names of the techniques that need to make parameter groups, or the optimizer from them."""
         return (*(name for name, _ in self._groups), *self._stepping_name)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the model or the windows may be others later in the run than at its beginning."""
+        return bool(self._begins or self._batches)
 
     def begin(self, model: nn.Module, progress: Progress, seed: int) -> None:
         """Bring the model into the state that the moment asks for."""
@@ -249,6 +259,19 @@ def _entered(contexts: tuple[_Named, ...], batch: Batch) -> AbstractContextManag
         return stack.pop_all()
 
 
+def _exporting(seams: Sequence[Seams]) -> Callable[[nn.Module], nn.Module] | None:
+    exports = [each.export for each in seams if each.export is not None]
+    if not exports:
+        return None
+
+    def export(model: nn.Module) -> nn.Module:
+        for each in exports:
+            model = each(model)
+        return model
+
+    return export
+
+
 def _moment(progress: Progress, seed: int, seam: str, name: str) -> Moment:
     return Moment(progress.updates, progress.windows, derive_seed(seed, seam, name, progress.windows))
 
@@ -275,11 +298,14 @@ def compose(
     gradients = run
     for _, wrap in chain("gradients"):
         gradients = wrap(gradients)
+    chunks = [made[each.card.name].loss for each in techniques if Stage.CHUNK in each.card.stages]
+    user_loss = loss if not chunks or chunks[0] is None else chunks[0](loss)
     for _, wrap in chain("loss"):
         loss = wrap(loss)
     return Composition(
         names=tuple(made),
         loss=loss,
+        user_loss=user_loss,
         gradients=gradients,
         coupled=any(Stage.COUPLING in technique.card.stages for technique in techniques),
         irrevocable=any(technique.card.irrevocable for technique in techniques),
@@ -287,7 +313,7 @@ def compose(
         stepping=single("stepping"),
         schedule=single("schedule"),
         scale=single("scale"),
-        export=single("export"),
+        export=_exporting([made[each.card.name] for each in reversed(in_order(techniques, "prepare"))]),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
         extended_by=tuple(as_entry(each) for each in techniques if Stage.EXTEND in each.card.stages),
         _stepping_name=tuple(name for name, _ in chain("stepping")),

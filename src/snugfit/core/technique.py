@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -120,13 +120,19 @@ MakeOptimizer = Callable[[list[ParameterGroup]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Context:
-    """What techniques may look at when their seams are made."""
+    """What techniques may look at when their seams are made.
+
+    `forward` computes outputs from a model and a batch's data, where the model does not take its entries as they are;
+    `load` finds another model for the same task by its name.
+    """
 
     model: nn.Module
     device: torch.device
     total_updates: int | None = None
     seed: int = 0
     loss: Loss | None = None
+    forward: Callable[[nn.Module, Any], Any] | None = None
+    load: Callable[[str], nn.Module] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,8 @@ class Seams:
     - `weights`: a context in which the model has the weights to evaluate, compare and export; at most one.
     - `settle`: before weights are evaluated, inside that context; the iterator runs a training window at each step.
     - `evaluated`: after an evaluation, with its metrics.
-    - `export`: the model as it is delivered, sharing nothing that training goes on to change; at most one.
+    - `export`: the model as it is delivered, sharing nothing that training goes on to change; in sequence, what was
+      prepared last is undone first.
     """
 
     groups: Callable[[list[ParameterGroup]], list[ParameterGroup]] | None = None
@@ -188,7 +195,7 @@ class Seams:
 
 SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
-SINGLE_SEAMS = ("optimizer", "stepping", "schedule", "scale", "weights", "export")
+SINGLE_SEAMS = ("optimizer", "stepping", "schedule", "scale", "weights")
 """Seams that at most one technique fills."""
 
 
@@ -201,10 +208,18 @@ class Technique:
         """Change the model before anything else looks at it."""
         return model
 
-    def loading(self) -> Mapping[str, Any]:
+    def loading(self, model: nn.Module) -> Mapping[str, Any]:
         """Arguments for a loader of transformers, by which weights come in the format that `prepare` would give them, so that
-        the model as it lies on disk never stands in memory whole."""
+        the model as it lies on disk never stands in memory whole.
+
+        Args:
+            model: the architecture on the meta device, without weights.
+        """
         return {}
+
+    def stays(self, model: nn.Module) -> Collection[str]:
+        """Names of modules that are not moved to the device with the rest of the model: the technique does so itself."""
+        return ()
 
     def seams(self, context: Context) -> Seams:
         """The seams filled for one run."""

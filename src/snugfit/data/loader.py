@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from snugfit.core.batch import Batch
 from snugfit.core.imports import describe
 from snugfit.core.random import derive_seed
+from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 
 Collate = Callable[[list[Any]], Any]
@@ -89,6 +90,7 @@ class Loader:
         pin: bool = False,
     ) -> None:
         self.order = order
+        self._dataset = dataset
         self._fetch = _Fetch(dataset, collate or default_collate, order.seed)
         self._num_workers = num_workers
         self._pin = pin
@@ -113,6 +115,17 @@ class Loader:
                     raise
         for number in range(start, stop):
             yield self._fetch(self.order.window(number))
+
+    def worst_window(self) -> tuple[Batch, bool]:
+        """A window of the largest examples, and True; the first window and False where their sizes are not known.
+
+        The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
+        """
+        first = self.order.window(0)
+        found = largest(self._dataset, len(first))
+        if found is None:
+            return self._fetch(first), False
+        return self._fetch([(0, index) for index in [*found[:-1], found[0]]]), True
 
     def _from_workers(self, start: int, stop: int) -> Windows:
         keys = (self.order.window(number) for number in range(start, stop))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import cross_entropy, logits_of, over_batches
 from snugfit.core.read import read
-from snugfit.core.technique import Context
+from snugfit.core.technique import Context, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.data.text import TextRows, load_text_rows
 from snugfit.data.tokens import encode, padding_for
@@ -84,10 +84,11 @@ class Predictor:
         return self.model(*args, **kwargs)
 
     def _numerics(self, batch: Batch) -> AbstractContextManager[Any]:
-        name = self.meta.get("numerics", "fp32")
-        if name == "fp32":
+        entry = self.meta.get("numerics", "fp32")
+        if entry == "fp32":
             return nullcontext()
-        forward = find(name, "numerics")().seams(Context(self.model, self.device)).forward
+        ((name, settings),) = {entry: {}}.items() if isinstance(entry, str) else entry.items()
+        forward = _made(name, settings, "numerics").seams(Context(self.model, self.device)).forward
         return nullcontext() if forward is None else forward(batch)
 
 
@@ -111,11 +112,14 @@ def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]
     """The model with the modules that these techniques add."""
     for entry in entries:
         for name, settings in entry.items():
-            values = {
-                key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-            }
-            model = find(name)(**values).prepare(model)
+            model = _made(name, settings).prepare(model)
     return model
+
+
+def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -> Technique:
+    """The technique of an entry as JSON has it."""
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    return find(name, setting)(**values)
 
 
 def predict_file(

@@ -25,7 +25,7 @@ from snugfit.display.words import (
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
 _SHOWN_SKIPS = 5
-_BEFORE_HEADER = ("warning", "resume")
+_BEFORE_HEADER = ("warning", "resume", "fit")
 _STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
 Event = Mapping[str, Any]
@@ -130,6 +130,15 @@ class TerminalDisplay:
     def _warning(self, screen: Screen, event: Event) -> None:
         screen.say(f"warning: {event['message']}", "yellow")
 
+    def _replan(self, screen: Screen, event: Event) -> None:
+        screen.say(event["message"], "yellow")
+
+    def _fit(self, screen: Screen, event: Event) -> None:
+        screen.say(f"{'fit':<10}{event['message']}")
+
+    def _attention(self, screen: Screen, event: Event) -> None:
+        screen.say(f"{'attention':<10}{', '.join(event['kernels'])}")
+
     def _skip(self, screen: Screen, event: Event) -> None:
         self._skipped += 1
         if self._skipped <= _SHOWN_SKIPS:
@@ -155,6 +164,9 @@ _SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
     "evaluation": TerminalDisplay._evaluation,
     "note": TerminalDisplay._note,
     "warning": TerminalDisplay._warning,
+    "replan": TerminalDisplay._replan,
+    "fit": TerminalDisplay._fit,
+    "attention": TerminalDisplay._attention,
     "skipped": TerminalDisplay._skip,
     "end": TerminalDisplay._ended,
     "register": TerminalDisplay._register,

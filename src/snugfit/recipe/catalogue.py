@@ -97,8 +97,7 @@ def page(card: Card) -> str:
     lines += [f"  {label:<9} {text}" for label, text in rows if text]
     settings = card["settings"]
     if settings:
-        from_python = card["key"] == "plan.numerics"  # which takes a name alone
-        lines += ["", "Settings, from Python only:" if from_python else "Settings:"]
+        lines += ["", "Settings:"]
         width = max(len(name) for name in settings)
         for name, setting in settings.items():
             default = (
@@ -139,8 +138,6 @@ def _cost(measured: Mapping[str, Any] | None) -> str:
 
 
 def _example(card: Card) -> str:
-    if card["key"] == "plan.numerics":
-        return f"plan: {{numerics: {card['name']}}}"
     settings = card["settings"]
     given = {name: setting["example"] for name, setting in settings.items() if "example" in setting}
     values = {name: setting["default"] for name, setting in settings.items() if "default" in setting}
@@ -148,6 +145,8 @@ def _example(card: Card) -> str:
         f"{name}: {_flow(value)}" for name, value in (given or dict(list(values.items())[:2])).items()
     )
     entry = f"{{{card['name']}: {{{inner}}}}}" if inner else card["name"]
+    if card["key"] == "plan.numerics":
+        return f"plan: {{numerics: {entry}}}"
     return f"techniques: [{entry}]" if card["key"] == "techniques" else f"{card['key']}: {entry}"
 
 

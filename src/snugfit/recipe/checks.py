@@ -9,7 +9,6 @@ from typing import Any
 from snugfit.core.imports import is_python_path
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.recipe import model as m
-from snugfit.recipe.entries import check_numerics
 from snugfit.recipe.source import Keys, Places
 
 
@@ -21,12 +20,11 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
         if keys[1] in (given.get(keys[0]) or {}):
             raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
     _check_names(recipe, places)
-    check_numerics(recipe.plan.numerics, places)
     if (recipe.train.epochs is None) == (recipe.train.updates is None):
         found = "neither" if recipe.train.epochs is None else "both"
         raise places.error(("train",), f"one of epochs and updates says how long the run is, found {found}.")
     micro_batch, window = recipe.plan.micro_batch, recipe.train.global_batch
-    if micro_batch is not None and micro_batch > window:
+    if isinstance(micro_batch, int) and micro_batch > window:
         raise places.error(
             ("plan", "micro_batch"),
             f"{micro_batch} is more than train.global_batch, which is {window}. Lower it, or write null.",

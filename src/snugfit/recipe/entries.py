@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError, nearest
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SEAMS_OF_THEIR_OWN = ("optimizer", "schedule")
 """Seams whose techniques have a key of their own in the recipe."""
+
+FULL = "fp32"
+"""The precision that is no technique."""
 
 
 def parse_slot(entry: Any, seam: str, defaults: Mapping[str, Mapping[str, Any]], places: Places) -> Technique:
@@ -47,17 +50,23 @@ def parse_list(entries: Any, places: Places) -> tuple[Technique, ...]:
     return tuple(_make(name, settings, keys, places, names) for name, settings in split)
 
 
-def check_numerics(name: str, places: Places) -> None:
-    """Refuse a `plan.numerics` that is no precision.
+def parse_numerics(entry: Any, places: Places) -> Technique | str:
+    """The technique of the key `plan.numerics`, or fp32, which is none.
 
     Raises:
-        SettingError: gives the nearest one, or the key that takes the technique.
+        SettingError: no precision: gives the nearest one, or the key that takes the technique; or an impossible setting.
     """
     from snugfit.techniques import discover
 
     keys = ("plan", "numerics")
-    if name in precisions():
-        return
+    names = {name: discover()[name] for name in precisions() if name != FULL}
+    name, settings = _split(entry, keys, places, (FULL, *names))
+    if name in names:
+        return _make(name, settings, keys, places, names)
+    if name == FULL:
+        if settings:
+            raise places.error((*keys, name), "it has no settings.")
+        return FULL
     if name in discover():
         key = own_key(discover()[name]) or "techniques"
         raise places.error(keys, f"'{name}' is no precision. Put it under {key}.")
@@ -68,7 +77,7 @@ def precisions() -> tuple[str, ...]:
     """The choices of `plan.numerics`; other techniques of that family refine one of them, and are listed."""
     from snugfit.techniques import discover
 
-    return ("fp32", *(name for name, found in discover().items() if found.card.precision))
+    return (FULL, *(name for name, found in discover().items() if found.card.precision))
 
 
 def known(seam: str | None) -> dict[str, type[Technique]]:
@@ -123,9 +132,7 @@ def of_kind(kind: type[Technique]) -> dict[str, type[Technique]]:
     return {name: found for name, found in discover().items() if issubclass(found, kind)}
 
 
-def _split(
-    entry: Any, keys: Keys, places: Places, names: Mapping[str, type[Technique]]
-) -> tuple[str, Mapping[str, Any]]:
+def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
     """The name and the settings of an entry."""
     if isinstance(entry, str):
         return entry, {}

@@ -116,10 +116,15 @@ class NonFinite(_Section):
 class PlanSettings(_Section):
     """How the run fits on the machine; changes memory and time, not what is learned."""
 
-    micro_batch: _Count | None = Field(
-        default=None, description="examples of one forward and backward; null: the whole window"
+    micro_batch: Annotated[
+        Literal["auto"] | _Count | None, Wanted("a positive whole number, auto or null")
+    ] = Field(
+        default=None,
+        description="examples of one forward and backward; auto: as many as fit; null: the whole window",
     )
-    numerics: str = Field(default="fp32", description="precision of forward and backward")
+    numerics: Technique | str = Field(
+        default="fp32", description="precision of forward and backward, with its settings; fp32 has none"
+    )
     device: Annotated[str, Wanted("auto, cpu, mps, cuda or cuda:1")] = Field(
         default="auto",
         pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
@@ -190,9 +195,7 @@ class Recipe(_Section):
 
     def all_techniques(self) -> tuple[Technique, ...]:
         """Everything that fills seams: optimizer, schedule, numerics, techniques."""
-        from snugfit.techniques import find
-
-        numerics = () if self.plan.numerics == "fp32" else (find(self.plan.numerics, "plan.numerics")(),)
+        numerics = () if isinstance(self.plan.numerics, str) else (self.plan.numerics,)
         schedule = () if self.schedule is None else (self.schedule,)
         return (self.optimizer, *schedule, *numerics, *self.techniques)
 

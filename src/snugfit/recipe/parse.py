@@ -14,7 +14,7 @@ from snugfit.core.imports import is_python_path
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.checks import check_recipe, placed
-from snugfit.recipe.entries import parse_list, parse_slot, technique_settings
+from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot, technique_settings
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import Preset, find_preset, presets
 from snugfit.recipe.source import Keys, Places, read_yaml
@@ -71,6 +71,7 @@ def build(
         "optimizer": optimizer,
         "schedule": schedule,
         "techniques": parse_list(recipe.techniques, places),
+        "plan": recipe.plan.model_copy(update={"numerics": parse_numerics(recipe.plan.numerics, places)}),
     }
     recipe = recipe.model_copy(update=techniques)
     check_recipe(recipe, given, places)

@@ -42,16 +42,29 @@ _NOT_LEARNED = (
 
 def as_dict(recipe: m.Recipe) -> dict[str, Any]:
     """All settings that the recipe's task uses, as plain values."""
-    values = recipe.model_dump(mode="json", exclude={"optimizer", "schedule", "techniques"})
+    values = recipe.model_dump(
+        mode="json",
+        exclude={"optimizer": True, "schedule": True, "techniques": True, "plan": {"numerics": True}},
+    )
     values["optimizer"] = as_entry(recipe.optimizer)
     values["schedule"] = None if recipe.schedule is None else as_entry(recipe.schedule)
     values["techniques"] = [as_entry(technique) for technique in recipe.techniques]
+    plan = {**values["plan"], "numerics": numerics_entry(recipe)}
+    values["plan"] = {key: plan[key] for key in m.PlanSettings.model_fields}
     for section, key in m.UNUSED[recipe.task]:
         del values[section][key]
     if recipe.track.uri is not None:
         values["track"]["uri"] = redact(recipe.track.uri)
     plain: dict[str, Any] = json.loads(json.dumps({key: values[key] for key in m.Recipe.model_fields}))
     return plain
+
+
+def numerics_entry(recipe: m.Recipe) -> Any:
+    """`plan.numerics` as it is written: a name, with its settings where it has any."""
+    if isinstance(recipe.plan.numerics, str):
+        return recipe.plan.numerics
+    ((name, settings),) = as_entry(recipe.plan.numerics).items()
+    return {name: settings} if settings else name
 
 
 def to_yaml(recipe: m.Recipe, defaults: bool = True) -> str:
@@ -104,6 +117,8 @@ def json_schema() -> dict[str, Any]:
 
     In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`.
     """
+    from snugfit.techniques import discover
+
     schema = m.Recipe.model_json_schema()
     properties = schema["properties"]
     definitions = schema.setdefault("$defs", {})
@@ -116,7 +131,10 @@ def json_schema() -> dict[str, Any]:
         one = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
         definitions[definition]["properties"][key] = {"description": words["description"], **one}
     properties["preset"]["enum"] = list(presets())
-    definitions["PlanSettings"]["properties"]["numerics"]["enum"] = list(precisions())
+    numerics = {name: found for name, found in discover().items() if found.card.precision}
+    names, whole = _entries(numerics, definitions)
+    names["enum"] = list(precisions())
+    definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole]}
     # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
     schema["required"] = ["task", "model", "data"]
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}

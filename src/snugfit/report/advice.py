@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -154,14 +155,10 @@ def _longer(gain: float, means: Sequence[float], width: int, total: float, span:
 
 def _noise(scores: Sequence[float]) -> float:
     """The spread of single values around a smooth curve, from their second differences; one outlier does not matter."""
-    bends = sorted(
-        abs(first - 2 * second + third)
-        for first, second, third in zip(scores, scores[1:], scores[2:], strict=False)
-    )
-    middle = len(bends) // 2
-    median = bends[middle] if len(bends) % 2 else (bends[middle - 1] + bends[middle]) / 2
+    triples = zip(scores, scores[1:], scores[2:], strict=False)
+    bends = [abs(first - 2 * second + third) for first, second, third in triples]
     # of normal noise the median of |bend| is 0.6745 times its spread, which is √6 times that of a value
-    return median / (0.6745 * math.sqrt(6))
+    return statistics.median(bends) / (0.6745 * math.sqrt(6))
 
 
 def _mean(values: Sequence[float]) -> float:

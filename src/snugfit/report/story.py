@@ -129,6 +129,8 @@ def _incidents(events: Sequence[Event]) -> list[Incident]:
         kind = event["event"]
         if kind == "resume" or (kind == "update" and event.get("applied", True)):
             update = as_number(event.get("update")) or update
+        if kind == "replan":  # what a reader has to know of in the same way
+            kind = "warning"
         if kind not in ("skipped", "warning", "resume"):
             continue
         window = as_number(event.get("window"))

@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 SPOOL_NAME = "events.jsonl"
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-REPEATED_AFTER_RESUME = ("update", "evaluation", "checkpoint", "skipped")
+REPEATED_AFTER_RESUME = ("update", "evaluation", "checkpoint", "skipped", "replan")
 
 
 class Events(list[Event]):

@@ -129,6 +129,18 @@ def _warning(event: Event, batch: Batch) -> None:
     _tag(batch, "last_warning", event["message"])
 
 
+def _replan(event: Event, batch: Batch) -> None:
+    _tag(batch, "last_replan", event["message"])
+
+
+def _fit(event: Event, batch: Batch) -> None:
+    _tag(batch, "fit", event["message"])
+
+
+def _attention(event: Event, batch: Batch) -> None:
+    _tag(batch, "attention", ", ".join(event["kernels"]))
+
+
 def _end(event: Event, batch: Batch) -> None:
     best = event.get("best") or {}
     if best:
@@ -161,6 +173,9 @@ _TRANSLATORS = {
     "resume": _resume,
     "skipped": _skipped,
     "warning": _warning,
+    "replan": _replan,
+    "fit": _fit,
+    "attention": _attention,
     "end": _end,
     "register": _register,
 }

@@ -33,7 +33,13 @@ class Classifier(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("numerics", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+    ("numerics", "dtype"),
+    [
+        ("fp32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("fp16", torch.float16),
+        ({"fp16": {"force": True}}, torch.float16),
+    ],
 )
 def test_a_bundle_predicts_in_the_precision_it_was_trained_in(numerics: str, dtype: torch.dtype) -> None:
     model = Classifier()

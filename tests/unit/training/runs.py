@@ -61,6 +61,9 @@ class SeenLoader:
     def order(self) -> Order:
         return self.inner.order
 
+    def worst_window(self) -> tuple[Batch, bool]:
+        return self.inner.worst_window()
+
     def windows(self, *args: Any, **kwargs: Any) -> Iterator[Batch]:
         for window in self.inner.windows(*args, **kwargs):
             self.seen.append(window.ids)

@@ -144,3 +144,12 @@ def test_overfitting_keeps_an_optimizer_that_has_a_schedule_of_its_own(run: Run)
     settings = "{learning_rate: 0.05, warmup: 0.1}"
     result = run(overrides=[f"optimizer={{schedule_free: {settings}}}"], overfit_batches=1)
     assert result.status == "finished"
+
+
+@pytest.mark.parametrize("options", [{"fast_dev_run": True}, {"overfit_batches": 1}])
+def test_a_smoke_run_finds_its_micro_batch_too(run: Run, options: dict[str, Any]) -> None:
+    result = run(overrides=["plan.micro_batch=auto"], **options)
+    assert result.status == "finished", result.stop_reason
+    told = {event["event"]: event for event in read_events(Path(result.run_dir) / "events.jsonl")}
+    assert told["fit"]["micro_batch"] == told["run"]["plan"]["micro_batch"] == 8
+    assert told["fit"]["longest"] is True

@@ -1,0 +1,50 @@
+"""Which examples of a data set are the largest: with them a window needs the most memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+
+def largest(dataset: Any, count: int) -> list[int] | None:
+    """Indices of the `count` largest examples, the largest first.
+
+    Returns:
+        None where the examples are not in memory already: to look at each of them might take as long as an epoch.
+
+    >>> largest([{"text": "a"}, {"text": "a long one"}, {"text": "short"}], count=2)
+    [1, 2]
+    """
+    if isinstance(dataset, TensorDataset):
+        return list(range(count))  # all of one shape
+    found = _sizes(dataset)
+    if found is None:
+        return None
+    return sorted(range(len(found)), key=lambda index: -found[index])[:count]
+
+
+def _sizes(dataset: Any) -> list[int] | None:
+    if isinstance(dataset, Subset):
+        inner = _sizes(dataset.dataset)
+        return None if inner is None else [inner[index] for index in dataset.indices]
+    return [_size(example) for example in dataset] if isinstance(dataset, (list, tuple)) else None
+
+
+def _size(value: Any) -> int:
+    """Numbers in an example, or characters of a text that is still to be cut into tokens."""
+    if isinstance(value, Tensor):
+        return value.numel()
+    if isinstance(value, np.ndarray):
+        return value.size
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    if isinstance(value, Sequence):
+        # the entries of an example are few, tokens are many and of one kind: looking at the first is enough
+        return len(value) if value and isinstance(value[0], (int, float)) else sum(map(_size, value))
+    return 1
