@@ -1,0 +1,231 @@
+"""Compilation by torch.compile, for a while, checked against the model as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableSet
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from snugfit.core.batch import Batch
+from snugfit.core.blocks import repeated_blocks
+from snugfit.core.buffers import Buffers
+from snugfit.core.caches import caches_among, caching_configs, without_caches
+from snugfit.core.forwards import replaced_forward
+from snugfit.core.random import preserved_randomness
+from snugfit.core.read import is_fake, read
+from snugfit.core.rounding import allowed_rounding
+from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.tree import leaves, map_tree
+from snugfit.errors import SettingError, nearest
+
+INDUCTOR = "inductor"
+MODES = ("default", "reduce-overhead", "max-autotune")
+
+Checked = MutableSet[tuple[nn.Module, bool]]
+
+
+@contextmanager
+def compiled(
+    module: nn.Module,
+    mode: str = "default",
+    dynamic: bool | None = None,
+    backend: str = INDUCTOR,
+    checked: Checked | None = None,
+) -> Iterator[None]:
+    """Within, `module` computes its forward compiled; hooks on it run as before, and nothing of it stays in the module.
+
+    What is compiled is the forward that the module has when this is entered. Entered again it finds the same compiled code, and
+    what was changed inside of the module meanwhile, forwards and hooks, is compiled anew. Dropout draws what it would draw
+    otherwise.
+
+    Args:
+        checked: modules that need no check, with whether gradients were on; others are checked at their first call.
+    Raises:
+        SettingError: compiled and uncompiled outputs or gradients are further apart than rounding accounts for.
+
+    >>> layer, inputs = nn.Linear(2, 2), torch.ones(1, 2)
+    >>> with compiled(layer, backend="aot_eager"):
+    ...     outputs = layer(inputs)
+    >>> torch.equal(outputs, layer(inputs))
+    True
+    """
+    known: Checked = set() if checked is None else checked
+    forward = module.forward
+    options: dict[str, Any] = {}
+    if backend == INDUCTOR:
+        # dropout in fused kernels would draw other numbers, and there would be nothing to compare
+        options["options"] = {**_mode_options(mode), "fallback_random": True}
+    run: Callable[..., Any] = torch.compile(forward, backend=backend, dynamic=dynamic, **options)
+
+    def checking(*args: Any, **kwargs: Any) -> Any:
+        state = (module, torch.is_grad_enabled())
+        if any(is_fake(tensor) for tensor in (*leaves(args), *leaves(kwargs), *module.parameters())):
+            return forward(*args, **kwargs)
+        with _guarding_hooks(), _disable_current_modes():  # one that watches would end compilation for good
+            if state not in known and _checked(module, forward, run, args, kwargs):
+                known.add(state)
+            return run(*args, **kwargs)
+
+    with replaced_forward(module, checking):
+        yield
+
+
+@dataclass(frozen=True)
+class Compile(Technique):
+    """Compile the model, or each of its blocks, with torch.compile; the first micro-batch is checked against the model as it is."""
+
+    mode: str = "default"
+    per_block: bool = True
+    dynamic: bool | None = None
+    backend: str = INDUCTOR
+
+    card: ClassVar[Card] = Card(
+        name="compile",
+        summary="Compiles the model or its blocks with torch.compile, and checks the first micro-batch against it.",
+        family=Family.PLACEMENT,
+        source="torch.compile; Ansel et al. 2024, doi:10.1145/3620665.3640366",
+        seams=("modules",),
+        stages=(Stage.COMPUTE,),
+        cost="seconds to minutes at the beginning, and again for other shapes; one more forward and backward for the check",
+        use_when="long runs on a GPU, of models whose time goes to many small operations",
+    )
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise SettingError(f"compile.mode: there is no {self.mode!r}. {nearest(self.mode, MODES)}")
+        if self.mode != "default" and self.backend != INDUCTOR:
+            raise SettingError(
+                f"compile.mode: '{self.mode}' is a mode of the backend '{INDUCTOR}', and the backend is '{self.backend}'. Remove one."
+            )
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(backend="eager")  # what is traced, guarded and checked is the same, in a tenth of the time
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        known = torch.compiler.list_backends(exclude_tags=())
+        if self.backend not in known:
+            raise SettingError(
+                f"compile.backend: there is no {self.backend!r}. {nearest(self.backend, known)}"
+            )
+        return model
+
+    def seams(self, context: Context) -> Seams:
+        model = context.model
+        modules = list(repeated_blocks(model).values()) if self.per_block else [model]
+        caching = caching_configs(model)
+        checked: set[tuple[nn.Module, bool]] = set()
+
+        @contextmanager
+        def compiling(batch: Batch) -> Iterator[None]:
+            if self.mode != "default":
+                torch.compiler.cudagraph_mark_step_begin()
+            with without_caches(caching), ExitStack() as stack:
+                for module in modules:
+                    stack.enter_context(compiled(module, self.mode, self.dynamic, self.backend, checked))
+                yield
+
+        return Seams(modules=compiling)
+
+
+def _mode_options(mode: str) -> dict[str, Any]:
+    from torch import (
+        _inductor,
+    )  # torch.compile takes a mode or options, not both; this is its documented list of them
+
+    options: dict[str, Any] = _inductor.list_mode_options(mode)
+    return options
+
+
+def _guarding_hooks() -> Any:
+    """Within, what is compiled is tied to the hooks that were on the modules; by default torch takes them to never change."""
+    import torch._dynamo.config
+
+    return torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+
+
+def _checked(
+    module: nn.Module,
+    eager: Callable[..., Any],
+    run: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> bool:
+    """Compare outputs, and gradients where they are on, under the same random state; buffers stay as they are.
+
+    Returns:
+        Whether it could be seen: not where the uncompiled numbers are not finite.
+    Raises:
+        SettingError: with the numbers, or because a cache is given, which each computation would fill.
+    """
+    for cache in caches_among((*args, *kwargs.values())):
+        raise SettingError(
+            f"compile: {type(module).__name__} is given a {type(cache).__name__}, which the check would fill a second time. Call the "
+            "model without use_cache and past_key_values in training."
+        )
+    device = next((tensor.device for tensor in leaves((args, kwargs))), torch.device("cpu"))
+    expected = _numbers(module, eager, args, kwargs, device)
+    found = _numbers(module, run, args, kwargs, device)
+    if not expected:
+        return True
+    lengths = torch.stack([tensor.norm() for tensor in expected])
+    apart = torch.stack([(one - other).norm() for one, other in zip(found, expected, strict=True)])
+    # a part that is zero but for rounding is measured by what is usual
+    error, length = read(
+        torch.stack(
+            [
+                (apart / torch.maximum(lengths, 1e-3 * lengths.norm())).nan_to_num(nan=torch.inf).amax(),
+                lengths.sum(),
+            ]
+        ),
+        assume=[0.0, 0.0],
+    )
+    if length == 0:
+        return True
+    if length != length or length == float("inf"):
+        return False
+    allowed = allowed_rounding(module, device)
+    if error > allowed:
+        raise SettingError(
+            f"compile: what {type(module).__name__} gives compiled is {error:.2g} away from what it gives uncompiled, in outputs or "
+            f"gradients of the first micro-batch, relative to their lengths, and rounding accounts for {allowed:.2g}. Remove it, or "
+            "use another backend."
+        )
+    return True
+
+
+def _numbers(
+    module: nn.Module,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: torch.device,
+) -> list[Tensor]:
+    """The floating outputs of a call, and the gradients of half their squared length in weights and inputs."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    inputs: list[Tensor] = []
+
+    def apart(tensor: Tensor) -> Tensor:
+        copy = tensor.detach()
+        if tensor.requires_grad:
+            inputs.append(copy.requires_grad_())
+        return copy
+
+    args, kwargs = map_tree(apart, args), map_tree(apart, kwargs)
+    # hooks of a surrounding recomputation would count what is kept here as theirs
+    plain = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    kept = nullcontext() if next(module.buffers(), None) is None else Buffers(module).kept()
+    with preserved_randomness(device), kept, plain:
+        outputs = [tensor for tensor in leaves(forward(*args, **kwargs)) if tensor.is_floating_point()]
+        trained = [tensor for tensor in outputs if tensor.requires_grad]
+        gradients: tuple[Tensor | None, ...] = ()
+        if trained and (parameters or inputs):
+            gradients = torch.autograd.grad(
+                trained, [*parameters, *inputs], [tensor.detach() for tensor in trained], allow_unused=True
+            )
+    return [tensor.detach().double() for tensor in (*outputs, *gradients) if tensor is not None]

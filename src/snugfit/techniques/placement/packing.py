@@ -1,0 +1,171 @@
+"""Several examples in one row, without padding and without attention across them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, MutableSet
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.autocast import casting_anew
+from snugfit.core.batch import Batch
+from snugfit.core.forwards import replaced_forward
+from snugfit.core.packed import Packed
+from snugfit.core.packed_bodies import BodyCall, bodies, call_of
+from snugfit.core.random import preserved_randomness
+from snugfit.core.read import is_fake, read
+from snugfit.core.rounding import allowed_rounding
+from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
+from snugfit.core.tree import leaves
+from snugfit.errors import SettingError
+
+LEAKS = 1e-3
+"""What part of the rounding between packed and padded outputs may be between packed ones, of the same kernels and shapes."""
+
+
+@contextmanager
+def packed(
+    body: nn.Module, lengths: tuple[int, ...] | None = None, checked: MutableSet[nn.Module] | None = None
+) -> Iterator[None]:
+    """Within, `body` computes the examples of a padded batch packed into rows, and returns them padded with zeros.
+
+    It waits for the device once a call, to read how long the examples are.
+
+    Args:
+        body: one of `bodies(model)`.
+        lengths: what to assume of the lengths where tensors have no numbers; all full, if None.
+        checked: bodies that need no check; `body` is added after its first packed call, on which packed and padded outputs
+            were compared.
+    Raises:
+        SettingError: what it gets cannot be packed, or packed outputs are not those of the padded batch.
+    """
+    known: MutableSet[nn.Module] = set() if checked is None else checked
+    forward = body.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = call_of(body, forward, args, kwargs)
+        layout = given.layout(lengths)
+        if layout is None:
+            return forward(*args, **kwargs)
+        if body not in known and not is_fake(layout.positions) and _checked(given, layout):
+            known.add(body)
+        return given.run(layout, given.inputs(layout.examples, layout.tokens))
+
+    with replaced_forward(body, run):
+        yield
+
+
+@dataclass(frozen=True)
+class Packing(Technique):
+    """Compute the examples of a micro-batch packed into rows, so that no time and memory goes to padding."""
+
+    card: ClassVar[Card] = Card(
+        name="packing",
+        summary="Packs several examples into one row, without padding and without attention across examples.",
+        family=Family.PLACEMENT,
+        source="Krell et al. 2021, arXiv:2107.02027; transformers' packed sequences by position ids",
+        seams=("modules",),
+        stages=(Stage.COMPUTE,),
+        kind=Kind.TOKENS,
+        refuses={
+            Stage.DRAW: "what is drawn for each row acts inside the model, where packing makes other rows. Remove one."
+        },
+        conflicts={
+            "hidden_mixup": "rows are mixed inside the model, where several examples stand in one row. Remove one.",
+            "compile": "each micro-batch is laid out by its own lengths, and would be compiled anew. Remove one, or "
+            "use length_grouping with compile.",
+        },
+        cost="one wait for the device a micro-batch, an attention mask of packed rows; layers draw other dropout",
+        use_when="texts of different length, where length_grouping leaves much padding",
+    )
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        if not bodies(model):
+            raise SettingError(
+                f"packing: {type(model).__name__} holds nothing that can be packed: no model of transformers that takes "
+                "position_ids, and no nn.TransformerEncoder. Use length_grouping."
+            )
+        return model
+
+    def seams(self, context: Context) -> Seams:
+        found = bodies(context.model).values()
+        checked: set[nn.Module] = set()
+
+        @contextmanager
+        def packing(batch: Batch) -> Iterator[None]:
+            with ExitStack() as stack:
+                for body in found:
+                    stack.enter_context(packed(body, batch.lengths, checked))
+                yield
+
+        return Seams(modules=packing)
+
+
+@torch.no_grad()
+def _checked(call: BodyCall, layout: Packed) -> bool:
+    """Compare packed with padded outputs, and see that no example looks at its neighbour; without dropout.
+
+    Returns:
+        Whether it could be seen: not where the padded outputs are not finite.
+    Raises:
+        SettingError: with the numbers.
+    """
+    body = call.body
+    given = call.inputs(layout.examples, layout.tokens)
+    firsts = [row[0] for row in layout.rows]
+    others = [example for row in layout.rows for example in row[1:]]
+    turned = {name: _turned(value, firsts) for name, value in given.items()}
+    modes = [(module, module.training) for module in body.modules()]
+    try:
+        body.eval()
+        with preserved_randomness(layout.positions.device), casting_anew():
+            padded, packed, beside = (
+                call.forward(**call.given),
+                call.run(layout, given),
+                call.run(layout, turned),
+            )
+    finally:
+        for module, training in modes:
+            module.training = training
+    real = layout.unpack(torch.ones_like(layout.segments)).bool()
+    padded, packed, beside = map(call.examples_first, (padded, packed, beside))
+    agrees = allowed_rounding(body, layout.positions.device)
+    if not math.isfinite(_apart(padded, padded, real, range(layout.examples))):
+        return False
+    apart = _apart(padded, packed, real, range(layout.examples))
+    leaked = _apart(packed, beside, real, others)
+    if not apart <= agrees:
+        raise SettingError(
+            f"packing: packed outputs of {type(body).__name__} are {apart:.2g} away from padded ones, relative to a token's, and "
+            f"rounding accounts for {agrees:.2g}. Something in it does not go by the positions it is given. Use length_grouping."
+        )
+    if not leaked <= agrees * LEAKS:
+        raise SettingError(
+            f"packing: in {type(body).__name__} an example in a packed row changes by {leaked:.2g} with its neighbour, relative to a "
+            f"token's, and rounding accounts for {agrees * LEAKS:.2g}. Something in it looks across examples. Use length_grouping."
+        )
+    return True
+
+
+def _turned(values: Tensor, examples: list[int]) -> Tensor:
+    """Other values in these examples, of the same range: what was the largest of all becomes the smallest."""
+    turned = values.clone()
+    turned[examples] = values.max() + values.min() - values[examples]
+    return turned
+
+
+def _apart(one: Any, other: Any, real: Tensor, examples: list[int] | range) -> float:
+    """Largest distance of two outputs at a token, relative to the mean length of a token's; any other shape is left out."""
+    chosen = torch.tensor(list(examples), device=real.device)
+    counts = real[chosen]
+    found = []
+    for a, b in zip(leaves(one), leaves(other), strict=True):
+        if a.is_floating_point() and a.shape[:2] == real.shape and a.ndim > 2:
+            wanted = a[chosen][counts].flatten(1).double()
+            apart = (wanted - b[chosen][counts].flatten(1).double()).norm(dim=1).amax()
+            found.append(apart / wanted.norm(dim=1).mean())
+    return float(read(torch.stack(found).amax(), assume=0.0))
