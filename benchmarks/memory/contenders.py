@@ -50,7 +50,7 @@ class Size:
 
 SIZES = {
     # 12 layers of 7.1M parameters, embeddings and head of 24.6M each: 134M
-    "full": Size(vocabulary=32000, width=768, layers=12, heads=12, sequence=512, rows=8, chunk=128),
+    "full": Size(vocabulary=32000, width=768, layers=12, heads=12, sequence=512, rows=8, chunk=64),
     "tiny": Size(vocabulary=512, width=32, layers=2, heads=2, sequence=32, rows=4, chunk=8),
 }
 
@@ -209,8 +209,12 @@ CONTENDERS: dict[str, Contender] = {
         "the same with clip_norm, as HF's default", snugfit({**_LEAN, "clip_norm": {"max_norm": 1.0}})
     ),
     "in_backward": Contender("+ optimizer_in_backward", snugfit({**_LEAN, "optimizer_in_backward": {}})),
+    "rows": Contender(
+        "+ recompute by rows", snugfit({**_LEAN, "recompute": {"rows": 1}, "optimizer_in_backward": {}})
+    ),
     "states_8bit": Contender(
-        "+ 8-bit states", snugfit({**_LEAN, "optimizer_in_backward": {}}, optimizer="adamw_8bit")
+        "+ 8-bit states",
+        snugfit({**_LEAN, "recompute": {"rows": 1}, "optimizer_in_backward": {}}, optimizer="adamw_8bit"),
     ),
     "lora": Contender("LoRA, rank 16", snugfit({**_LEAN, **_LORA})),
     "qlora": Contender("QLoRA (nf4)", snugfit({**_LEAN, **_LORA, "nf4": {}})),

@@ -1,6 +1,6 @@
 """How much memory does an update need, rung by rung, and how long does it take? Beside HF Trainer on the same model.
 
-    python benchmarks/memory/run.py              about forty minutes on two cores
+    python benchmarks/memory/run.py              about half an hour on two cores
     python benchmarks/memory/run.py --short      a tiny model, to see whether it runs; writes nothing
 
 A Llama-shaped model of 134M parameters, vocabulary 32,000, sequence 512, batch 8, fp32, on a CPU. Each contender runs in a
@@ -27,7 +27,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from common import paired_ratio, write_result  # noqa: E402
 
-TURNS = 3
+TURNS = 2
 UPDATES = 2
 BASELINES = ("hf", "hf_tuned")
 MIB = 2**20
@@ -42,10 +42,8 @@ def measure_memory(name: str, size: str) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     given = SIZES[size]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        losses = _train(CONTENDERS[name].make, given, UPDATES, lambda: None)
-    with KindsAtPeak() as kinds:
-        _train(CONTENDERS[name].make, given, UPDATES, lambda: None, kinds.watch)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, KindsAtPeak() as kinds:
+        losses = _train(CONTENDERS[name].make, given, UPDATES, lambda: None, kinds.watch)
     now, peaks = 0, {"making": 0, "updates": 0}
     stage = "making"
     for event in sorted(profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()):

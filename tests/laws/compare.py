@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from snugfit.core.combined import CombinedOptimizer
 from snugfit.training.step import Step
 
 
@@ -53,6 +56,25 @@ def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor:
         for name, tensor in expected.items()
     ]
     return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())
+
+
+@contextmanager
+def gradients_taken(step: Step) -> Iterator[dict[str, Tensor]]:
+    """Within, copies of the gradients as the optimizer gets them: those that it frees in the backward have gone afterwards."""
+    names = {parameter: name for name, parameter in step.model.named_parameters()}
+    taken: dict[str, Tensor] = {}
+
+    def take(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        for group in optimizer.param_groups:
+            taken.update({names[p]: p.grad.detach().clone() for p in group["params"] if p.grad is not None})
+
+    inner = step.optimizer.optimizers if isinstance(step.optimizer, CombinedOptimizer) else [step.optimizer]
+    hooks = [each.register_step_pre_hook(take) for each in inner]
+    try:
+        yield taken
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _copied(tree: Any) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.composition import check, in_order
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import momentum_of, parameter_groups
@@ -26,6 +24,7 @@ from snugfit.training.step import Forward, Step
 from tests.laws import material
 from tests.laws.compare import besides_scale as besides_scale
 from tests.laws.compare import differences as differences
+from tests.laws.compare import gradients_taken as gradients_taken
 from tests.laws.compare import relative_error as relative_error
 from tests.laws.compare import saved as saved
 from tests.laws.compare import tensors as tensors
@@ -332,25 +331,6 @@ def gradients(step: Step) -> dict[str, Tensor]:
     """Copies of what the last update was made from."""
     named = step.model.named_parameters()
     return {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
-
-
-@contextmanager
-def gradients_taken(step: Step) -> Iterator[dict[str, Tensor]]:
-    """Within, copies of the gradients as the optimizer gets them: those that it frees in the backward have gone afterwards."""
-    names = {parameter: name for name, parameter in step.model.named_parameters()}
-    taken: dict[str, Tensor] = {}
-
-    def take(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        for group in optimizer.param_groups:
-            taken.update({names[p]: p.grad.detach().clone() for p in group["params"] if p.grad is not None})
-
-    inner = step.optimizer.optimizers if isinstance(step.optimizer, CombinedOptimizer) else [step.optimizer]
-    hooks = [each.register_step_pre_hook(take) for each in inner]
-    try:
-        yield taken
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def traces(step: Step) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import pytest
@@ -45,12 +46,16 @@ def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro
     dtype = torch.float64 if tolerance == TOLERANCE else torch.float32
     problem = problems.main((technique,))
     windows = problem.windows(dtype, ROWS)
-    step = make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=momentum)
-    start = added(step, problem.model(dtype)) if "start" in inspect.signature(oracle.train).parameters else {}
-    losses = [step(window).loss for window in windows]
+    steps = [
+        make_step(problem, (technique,), micro_batch=micro_batch, dtype=dtype, momentum=momentum, seed=seed)
+        for seed in range(getattr(oracle, "AVERAGED_OVER", 1))
+    ]
+    asks = "start" in inspect.signature(oracle.train).parameters
+    start = added(steps[0], problem.model(dtype)) if asks else {}
+    losses = [[step(window).loss for window in windows] for step in steps]
     settings = asdict(technique)
     expected = oracle.train(problem.model(dtype), windows, settings, problems.TOTAL_UPDATES, **start)
-    agree(step, problem, losses, expected, tolerance)
+    agree(steps, problem, losses, expected, tolerance)
 
 
 def test_without_techniques_it_trains_as_one_token_weighted_full_batch() -> None:
@@ -59,7 +64,9 @@ def test_without_techniques_it_trains_as_one_token_weighted_full_batch() -> None
     for micro_batch in (None, 1, 3, 7):
         step = make_step(problem, (), micro_batch=micro_batch, momentum=0.0)
         losses = [step(window).loss for window in windows]
-        agree(step, problem, losses, loop.plain_sgd(problem.model(), windows, loop.gradient_of), TOLERANCE)
+        agree(
+            [step], problem, [losses], loop.plain_sgd(problem.model(), windows, loop.gradient_of), TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("micro_batch", [None, 1, 3])
@@ -80,7 +87,7 @@ def test_six_techniques_and_a_schedule_in_one_step_train_as_one_loop(micro_batch
     ]
     settings = {name: asdict(technique) for name, technique in chosen.items()}
     expected = everything.train(problem.model(), windows, settings, factors, momentum=0.9)
-    agree(step, problem, losses, expected, TOLERANCE)
+    agree([step], problem, [losses], expected, TOLERANCE)
 
 
 def test_the_losses_of_a_window_are_far_enough_apart_to_be_ranked() -> None:
@@ -114,15 +121,34 @@ def delivered(step: Step) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in step.seams.export(step.model).named_parameters()}
 
 
-def agree(
-    step: Step, problem: Problem, losses: list[float], expected: loop.Trained, tolerance: float
-) -> None:
-    started = {name: p.detach() for name, p in problem.model(step.parameters[0].dtype).named_parameters()}
-    assert losses == pytest.approx(expected.losses, rel=tolerance)
-    # what has been learned is compared, so that the common start hides nothing
+def evaluated(step: Step) -> dict[str, torch.Tensor]:
     with step.seams.weights(step.model):
-        evaluated = delivered(step)
-    for found, wanted in ((delivered(step), expected.weights), (evaluated, expected.evaluated)):
+        return delivered(step)
+
+
+def mean(of_steps: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Of runs whose oracle says what they come to on average."""
+    if len(of_steps) == 1:
+        return of_steps[0]
+    return {name: torch.stack([each[name].double() for each in of_steps]).mean(0) for name in of_steps[0]}
+
+
+def agree(
+    steps: Sequence[Step],
+    problem: Problem,
+    losses: list[list[float]],
+    expected: loop.Trained,
+    tolerance: float,
+) -> None:
+    started = {name: p.detach() for name, p in problem.model(steps[0].parameters[0].dtype).named_parameters()}
+    assert [sum(each) / len(steps) for each in zip(*losses, strict=True)] == pytest.approx(
+        expected.losses, rel=tolerance
+    )
+    # what has been learned is compared, so that the common start hides nothing
+    for found, wanted in (
+        (mean([*map(delivered, steps)]), expected.weights),
+        (mean([*map(evaluated, steps)]), expected.evaluated),
+    ):
         learned, moved = (
             {name: tensor - started.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}
             for named in (found, wanted)

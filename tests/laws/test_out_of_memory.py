@@ -75,7 +75,16 @@ PAIRS = problems.legal_pairs()
 SAMPLED = PAIRS[:: max(1, len(PAIRS) // 40)]
 
 
-@pytest.mark.parametrize("techniques", [*problems.singles_and_together(), *SAMPLED], ids=problems.name_of)
+def weighed(techniques: tuple[Technique, ...]) -> Any:
+    """What takes seconds is marked: several techniques, and what compiles each number of rows anew."""
+    slow = len(techniques) > 1 or any(technique.card.name == "compile" for technique in techniques)
+    return pytest.param(techniques, marks=pytest.mark.slow) if slow else techniques
+
+
+RETRIED = [weighed(techniques) for techniques in (*problems.singles_and_together(), *SAMPLED)]
+
+
+@pytest.mark.parametrize("techniques", RETRIED, ids=problems.name_of)
 def test_a_window_that_ran_out_of_memory_makes_the_update_it_would_have_made(
     techniques: tuple[Technique, ...],
 ) -> None:

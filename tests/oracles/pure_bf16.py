@@ -1,6 +1,6 @@
 """Pure bf16 (Zamirai et al. 2020, arXiv:2010.06192): on average the same as SGD in full precision, from rounded weights.
 
-The loop is in float32: a rounding that is right on average, or made good by a compensation, leaves only its scatter.
+The loop is in float32, and rounded where it starts: a rounding that is right on average leaves only its scatter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from torch import nn
 
 from tests.oracles.loop import Trained, Window, gradient_of, plain_sgd
 
-# bf16 has 8 bits, so that weights scatter by 2^-9 of themselves an update, and what is learned here is a few hundredths of them
+# bf16 has 8 bits, so that weights scatter by 2^-9 of themselves an update, and what is learned here is as little of some: one run
+# is 0.9 apart from the loop, and the mean of 64 is 0.12
+AVERAGED_OVER = 64
 RELATIVE_TOLERANCE = 0.15
 NEAR_FULL_PRECISION = 0.15
 CHANGES_WEIGHTS = True
@@ -20,7 +22,7 @@ CHANGES_WEIGHTS = True
 DTYPE = torch.float32
 SAME_WITHIN = 0.05
 # a gradient that is nothing but rounding, such as a key bias's, is made a whole step of by Adam and its kin
-SAME_FLOOR = 1.0
+SAME_FLOOR = 0.3
 
 
 def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:

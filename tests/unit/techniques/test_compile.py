@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -173,6 +174,17 @@ def test_wrong_gradients_of_right_outputs_are_refused() -> None:
         _checked(net, net.forward, wrong, (INPUTS,), {})
     with torch.no_grad():
         assert _checked(net, net.forward, wrong, (INPUTS,), {})
+
+
+def test_a_backend_that_draws_other_dropout_in_backward_is_refused() -> None:
+    """Torch's eager backend, of layers that compute themselves again. Mended there, the law of recomputation needs no other one."""
+    problem = problems.bert(())
+    for backend, is_right in (("eager", False), ("aot_eager", True)):
+        step = problems.make_step(problem, (Compile(backend=backend),), dropout=0.3)
+        model: Any = step.model
+        model.activation_checkpointing_enable({"use_reentrant": False})
+        with nullcontext() if is_right else pytest.raises(SettingError, match="use another backend"):
+            assert step(problem.windows()[0]).applied
 
 
 def test_numbers_that_are_not_finite_prove_nothing() -> None:

@@ -286,6 +286,19 @@ def test_recompute_and_backward_share_one_copy(again: bool) -> None:
     assert [one_pass(model, given) for _ in range(2)] == [2 * LAYERS - 2, 2 * LAYERS - 4]
 
 
+def test_a_block_that_computes_some_rows_at_a_time_takes_no_further_copies() -> None:
+    """The trap: the second part of a block looks like a backward, and what it would fetch throws out the next block."""
+    model = own()
+    given = stream_weights(model, "cpu")
+    by_rows = find("recompute")(rows=1).seams(context(model)).modules
+    assert by_rows is not None
+    copies = []
+    for _ in range(2):
+        with given.running(), by_rows(Batch.of(numbers())):
+            copies.append(one_pass(model, given))
+    assert copies == [2 * LAYERS - 2, 2 * LAYERS - 4]
+
+
 def test_without_backward_a_pass_takes_a_copy_a_layer() -> None:
     model = own()
     given = stream_weights(model, "cpu")
