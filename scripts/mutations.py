@@ -49,8 +49,8 @@ MUTATIONS = (
     Mutation(
         "unscale before clip: gradients keep the loss scale when they are clipped",
         "training/compute.py",
-        "scale_(gradients, step.nominal / (_divisor(weight) * factor))",
-        "scale_(gradients, step.nominal / _divisor(weight))",
+        "self.step.nominal / (_divisor(weight) * factor)",
+        "self.step.nominal / _divisor(weight)",
         ("tests/laws/test_loss_scale.py",),
     ),
     Mutation(
@@ -130,7 +130,7 @@ MUTATIONS = (
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
-        "training/optimizer.py",
+        "core/layout.py",
         "    if kept.stride() == parameter.stride():\n",
         "    if True:\n",
         ("tests/unit/training/test_optimizer.py",),
@@ -150,6 +150,36 @@ MUTATIONS = (
         (
             "tests/laws/test_randomness.py::test_every_pass_over_the_same_rows_of_a_window_draws_the_same_dropout[sam]",
         ),
+    ),
+    Mutation(
+        "weight streaming: a block may come to another slot in backward than in forward",
+        "core/streaming/stream.py",
+        "                weight.attach(self._slots[place % 2].memory)\n",
+        "                weight.attach(self._slots[(place + self._entered) % 2].memory)\n",
+        (
+            "tests/unit/techniques/test_weight_streaming.py::test_somebodys_own_module_trains_the_same_bit_for_bit",
+        ),
+    ),
+    Mutation(
+        "optimizer in backward: a gradient is taken before it is divided",
+        "training/compute.py",
+        "            _divide(gradients, share)\n            found.append",
+        "            found.append",
+        ("tests/unit/training/test_handing.py",),
+    ),
+    Mutation(
+        "out of memory: what the failed pass added up stays in the gradients",
+        "training/compute.py",
+        "        for parameter in step.parameters:\n            parameter.grad = None\n        parts",
+        "        parts",
+        ("tests/laws/test_out_of_memory.py", "tests/laws/test_split.py"),
+    ),
+    Mutation(
+        "packing: positions go on from one example to the next",
+        "core/packed.py",
+        "[place for length in parts for place in range(length)]",
+        "list(range(sum(parts)))",
+        ("tests/unit/core/test_packed.py", "tests/unit/techniques/test_packing.py"),
     ),
 )
 
