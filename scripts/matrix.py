@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.composition import exclusion
+from snugfit.core.selection import exclusion
 from snugfit.core.technique import STAGED_SEAMS, Stage, Technique
 from snugfit.recipe.catalogue import measured_costs
 from snugfit.techniques import discover

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from snugfit.core.composition import listed
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
 from snugfit.core.losses import Loss
+from snugfit.core.selection import listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.composition import check, in_order
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import momentum_of, parameter_groups
 from snugfit.core.schedule import Schedule
+from snugfit.core.selection import check, in_order
 from snugfit.core.technique import Context, Family, Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import discover, find

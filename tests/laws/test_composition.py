@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from snugfit.core.composition import check, in_order
+from snugfit.core.selection import check, in_order
 from snugfit.core.technique import STAGED_SEAMS, Card, Context, Family, Kind, Seams, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import discover

@@ -17,6 +17,7 @@ from tests.laws.problems import besides_scale, differences, make_step, poisoned,
 BAD = 1
 
 
+@pytest.mark.slow  # thousands, each of some hundredths of a second
 @pytest.mark.parametrize("pair", problems.legal_pairs(), ids=problems.name_of)
 def test_two_techniques_keep_the_laws_together(pair: tuple[Technique, ...]) -> None:
     problem = problems.main(pair)

@@ -28,6 +28,7 @@ CASES = [(technique, others) for technique in CHANGING for others in partners(te
 ALONE = [(technique, make) for technique in CHANGING for make in problems.suitable((technique,))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("technique", "others"), CASES, ids=problems.name_of)
 def test_beside_another_technique_it_leaves_the_gradient_the_same(
     technique: Technique, others: tuple[Technique, ...]

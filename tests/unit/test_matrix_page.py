@@ -6,7 +6,7 @@ import itertools
 import re
 
 from scripts.matrix import render
-from snugfit.core.composition import check
+from snugfit.core.selection import check
 from snugfit.errors import PlanConflict
 from snugfit.techniques import discover
 

@@ -24,7 +24,7 @@ def cards(name: str | None = None) -> list[Card]:
     Raises:
         SettingError: there is no technique of that name; the nearest one or preset is given.
     """
-    from snugfit.core.composition import exclusion
+    from snugfit.core.selection import exclusion
     from snugfit.techniques import discover
 
     known = discover()

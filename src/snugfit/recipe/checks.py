@@ -14,7 +14,7 @@ from snugfit.recipe.source import Keys, Places
 
 def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
     """What no single setting says: combinations, and names that other parts know."""
-    from snugfit.core.composition import check
+    from snugfit.core.selection import check
 
     for keys in m.UNUSED[recipe.task]:
         if keys[1] in (given.get(keys[0]) or {}):

@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Subset
 
 from snugfit.core.batch import split
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.composition import check
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.placing import place_
 from snugfit.core.random import derive_seed
+from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, SettingError, SnugfitWarning

@@ -13,11 +13,12 @@ from torch import nn
 from snugfit.core.batch import Batch, inputs_of, split
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
-from snugfit.core.composition import check, compose, listed, prepare
+from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
+from snugfit.core.selection import check, listed, prepare
 from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy

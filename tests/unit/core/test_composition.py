@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.composition import Composition, check, compose, exclusion
+from snugfit.core.composition import Composition, compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
 from snugfit.core.progress import Progress
+from snugfit.core.selection import check, exclusion
 from snugfit.core.technique import (
     BatchLoss,
     Card,

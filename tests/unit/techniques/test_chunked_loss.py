@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.composition import check
 from snugfit.core.head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batches
+from snugfit.core.selection import check
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
 from snugfit.techniques import find

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.composition import check
 from snugfit.core.mixing import share_of
+from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques.learning.cutmix import CutMix, draw_boxes, kept_area, pasted
 from snugfit.techniques.learning.mixup import Mixup

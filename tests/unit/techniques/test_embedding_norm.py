@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.composition import check
+from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.learning.embedding_norm import EmbeddingNorm, token_embeddings

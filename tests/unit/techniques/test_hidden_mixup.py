@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.composition import check
 from snugfit.core.losses import LossTerms
 from snugfit.core.mixing import mix, partners, share_of
 from snugfit.core.progress import Progress
+from snugfit.core.selection import check
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.hard_examples import HardExamples

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.composition import check
+from snugfit.core.selection import check
 from snugfit.core.technique import RollBack, Technique
 from snugfit.errors import PlanConflict, TrainingFailed
 from snugfit.techniques import discover, find

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.composition import check
 from snugfit.core.packed_bodies import bodies
+from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.placement.packing import Packing, packed

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.composition import check
+from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import discover, find

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from snugfit.core.composition import check
+from snugfit.core.selection import check
 from snugfit.errors import MissingExtra, PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.learning.schedule_free import ScheduleFree, averages_of

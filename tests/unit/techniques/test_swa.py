@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn, update_bn
 
-from snugfit.core.composition import check
 from snugfit.core.progress import Progress
+from snugfit.core.selection import check
 from snugfit.core.technique import Seams
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
 from snugfit.techniques import find

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.classes import class_scores, find_class_dim, refuse_embeddings
-from snugfit.core.composition import in_order
 from snugfit.core.forwards import taking_any_float
 from snugfit.core.imports import describe, is_python_path, load_object
 from snugfit.core.losses import LossTerms, logits_of
 from snugfit.core.names import find_module
+from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
 

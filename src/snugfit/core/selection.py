@@ -1,0 +1,103 @@
+"""Which techniques go together, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
+from snugfit.core.technique import SINGLE_SEAMS, STAGED_SEAMS, Card, Kind, Stage, Technique
+from snugfit.errors import PlanConflict, SettingError
+
+
+def listed(optimizer: Any, techniques: Any) -> list[Technique]:
+    """All techniques of a step, the optimizer first where it is one.
+
+    Raises:
+        SettingError: something else is among them.
+    """
+    if isinstance(optimizer, type):
+        raise SettingError(
+            f"optimizer: is the class {optimizer.__name__}. Make it: {optimizer.__name__}(...)"
+        )
+    if not isinstance(optimizer, (torch.optim.Optimizer, Technique, type(None))):
+        raise SettingError(
+            f"optimizer: {optimizer!r} is none. Give a torch optimizer, or a technique such as AdamW()."
+        )
+    if isinstance(techniques, (str, Technique)) or not isinstance(techniques, Sequence):
+        raise SettingError(
+            f"techniques: must be a list, found {techniques!r}. Write [EMA(decay=0.999)], or [] for none."
+        )
+    for technique in techniques:
+        if isinstance(technique, type) and issubclass(technique, Technique):
+            raise SettingError(
+                f"techniques: holds the class {technique.__name__}. Make it: {technique.__name__}()"
+            )
+        if not isinstance(technique, Technique):
+            raise SettingError(
+                f"techniques: {technique!r} is no technique. Give objects, such as EMA(decay=0.999)."
+            )
+    return [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
+
+
+def check(techniques: Sequence[Technique]) -> None:
+    """Refuse combinations that exclude each other; nothing has been allocated yet.
+
+    Raises:
+        PlanConflict: names both, the reason and the way out.
+    """
+    cards = [technique.card for technique in techniques]
+    for place, card in enumerate(cards):
+        for other in cards[:place]:
+            if card.name == other.name:
+                raise PlanConflict(f"'{card.name}' is given twice. Remove one.")
+            reason = exclusion(other, card)
+            if reason is not None:
+                raise PlanConflict(f"'{other.name}' and '{card.name}' {reason}")
+
+
+def exclusion(one: Card, other: Card) -> str | None:
+    """Why a run cannot have both, to be read after their names; None if it can."""
+    for first, second in ((one, other), (other, one)):
+        if second.name in first.conflicts:
+            return f"exclude each other: {first.conflicts[second.name]}"
+        for place, reason in first.refuses.items():
+            if place in second.seams or place in second.stages:
+                return f"exclude each other: {reason}"
+    for seam in SINGLE_SEAMS:
+        if seam in one.seams and seam in other.seams:
+            return f"both give the {seam}, and a run has one. Remove one."
+    if one.precision and other.precision:
+        return "both say what forward and backward compute in, and a run has one precision. Remove one."
+    for stage in one.stages:
+        if stage in other.stages and not stage.shared:
+            return f"both stand at the stage '{stage.name.lower()}' of the seam '{stage.seam}', which holds one. Remove one."
+    if Kind.TOKENS in {one.kind, other.kind} and {one.kind, other.kind} & {Kind.IMAGES, Kind.NUMBERS}:
+        return f"work on {one.kind} and on {other.kind}: no examples are both. Remove one."
+    return None
+
+
+def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
+    """The techniques by their place in the chain of `seam`; those without one last, as they were given."""
+    if seam not in STAGED_SEAMS:
+        return list(techniques)
+    last = max(Stage) + 1
+
+    def place(technique: Technique) -> int:
+        stage = technique.card.stage(seam)
+        return last if stage is None else stage
+
+    return sorted(techniques, key=place)
+
+
+def prepare(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.Module:
+    """The model as the techniques change it, by their stages; new weights are of the run's seed."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    for technique in in_order(techniques, "prepare"):
+        with preserved_randomness(device):
+            seed_device(derive_seed(seed, "prepare", technique.card.name), device)
+            model = technique.prepare(model)
+    return model
