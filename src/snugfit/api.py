@@ -195,5 +195,6 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
         "updates": job.total_windows(examples),
         "seed": job.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
-        "techniques": [as_entry(technique) for technique in techniques],
+        # a run may go on under another placement: the updates are the same
+        "techniques": [as_entry(each) for each in techniques if each.card.family is not Family.PLACEMENT],
     }

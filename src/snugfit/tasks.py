@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.imports import load_object
 from snugfit.core.losses import LOSSES, Loss
-from snugfit.errors import DataError
+from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import save_bundle
 from snugfit.training.assemble import Material, hold_out
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.causal import CausalData
     from snugfit.data.instruct import InstructData
+    from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
 
@@ -71,8 +72,19 @@ def _text_classification(recipe: Recipe) -> Task:
         techniques=recipe.all_techniques(),
     )
     check_length(loaded.model, recipe.data.max_length)
+
+    def load(name: str) -> LoadedModel:
+        return load_text_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder)
+
     return Task(
-        Material(loaded.model, data.train, data.validation or None, _loss(recipe), data.collate),
+        Material(
+            loaded.model,
+            data.train,
+            data.validation or None,
+            _loss(recipe),
+            data.collate,
+            load=lambda name: _trained_already(load(name), name),
+        ),
         meta={
             "task": recipe.task,
             "labels": list(data.labels),
@@ -122,8 +134,19 @@ def _language_model(
         techniques=recipe.all_techniques(),
     )
     check_length(loaded.model, recipe.data.max_length)
+
+    def load(name: str) -> LoadedModel:
+        return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder)
+
     return Task(
-        Material(loaded.model, data.train, data.validation or None, _loss(recipe), data.collate),
+        Material(
+            loaded.model,
+            data.train,
+            data.validation or None,
+            _loss(recipe),
+            data.collate,
+            load=lambda name: _trained_already(load(name), name),
+        ),
         meta={
             "task": recipe.task,
             "max_length": recipe.data.max_length,
@@ -134,6 +157,17 @@ def _language_model(
         messages=(*data.report.warnings, *loaded.messages),
         tokenizer=tokenizer,
     )
+
+
+def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
+    """A model that another one learns from; one of which something had to be drawn anew has nothing to teach.
+
+    Raises:
+        ModelError: it is such a one.
+    """
+    if loaded.messages:
+        raise ModelError(f"model: {name} was not trained for this task: {loaded.messages[0]}.")
+    return loaded.model
 
 
 def _row_settings(recipe: Recipe) -> dict[str, Any]:

@@ -235,6 +235,17 @@ def test_a_stopped_run_goes_on_to_the_result_of_the_uninterrupted_one(tmp_path: 
     assert (result.best, result.last) == (whole.best, whole.last)
 
 
+def test_a_stopped_run_goes_on_under_another_placement(tmp_path: Path) -> None:
+    """As one does that had too little memory: the updates are the same."""
+    stopped = resumable(tmp_path)
+    same: dict[str, Any] = {"validation": DATA[:8], "output": tmp_path}
+    model = small_model(seed=2)
+    train(model, techniques=[sf.EMA(decay=0.9), sf.Recompute()], resume=stopped.run_dir, **same)
+    whole = small_model()
+    train(whole, techniques=[sf.EMA(decay=0.9)], **same)
+    assert not differences(whole.state_dict(), model.state_dict())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

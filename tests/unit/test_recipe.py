@@ -319,6 +319,12 @@ def test_numerics_take_settings_in_the_file_and_in_an_override(write):
     assert "numerics" in forced.to_yaml(defaults=False)
 
 
+def test_placement_is_no_part_of_what_is_learned_and_numerics_are(write):
+    alone = load_recipe(write(BARE + "techniques: []\n")).hash()
+    assert load_recipe(write(BARE + "techniques: [{recompute: {}}]\n")).hash() == alone
+    assert load_recipe(write(BARE + "techniques: [{nf4: {}}]\n")).hash() != alone
+
+
 def test_a_micro_batch_may_be_left_to_the_machine_and_is_no_part_of_what_is_learned(write):
     recipe = load_recipe(write(BARE + "plan: {micro_batch: auto}\n"))
     assert (

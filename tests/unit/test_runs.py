@@ -166,6 +166,24 @@ def test_resuming_under_another_plan_gives_the_same_run(project: Path, tmp_path:
     assert resume_run(stopped.run_dir).updates == finished.updates
 
 
+def test_a_teacher_is_a_folder_with_a_model_trained_for_the_same_labels(
+    project: Path, tmp_path: Path, finished: Any
+) -> None:
+    def taught(teacher: Path) -> str:
+        return (
+            f"techniques=[{{distillation: {{teacher: {teacher}, features: {{bert.encoder: bert.encoder}}}}}}]"
+        )
+
+    run = train_recipe(recipe(project, tmp_path, taught(Path(finished.run_dir, "best")), "train.epochs=1"))
+    assert run.status == "finished" and run.best is not None
+    with pytest.raises(
+        SettingError, match=r"distillation\.teacher: .*encoder was not trained for this task: the head"
+    ):
+        train_recipe(recipe(project, tmp_path, taught(project / "encoder")))
+    with pytest.raises(SettingError, match=r"distillation\.teacher: .*nowhere"):
+        train_recipe(recipe(project, tmp_path, taught(project / "nowhere")))
+
+
 def test_a_run_whose_data_changed_is_not_resumed(project: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "films.csv", 40)
     changed = recipe(project, tmp_path, f"data.train={tmp_path / 'films.csv'}")

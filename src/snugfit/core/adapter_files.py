@@ -16,7 +16,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
 
 
-def save_adapter(model: nn.Module, folder: Path) -> None:
+def save_adapter(model: nn.Module, folder: str | Path) -> None:
     """Write the adapters, and the head that trains with them, to `folder`.
 
     `peft.PeftModel.from_pretrained(base, folder)` puts them on the model they were trained on.
@@ -32,6 +32,7 @@ def save_adapter(model: nn.Module, folder: Path) -> None:
     config.inference_mode = True
     if config.base_model_name_or_path is None:
         config.base_model_name_or_path = getattr(getattr(model, "config", None), "_name_or_path", None)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = _state(model, config.modules_to_save or ())
     kept = {f"{_PREFIX}{name}": tensor.detach().clone().contiguous() for name, tensor in state.items()}
@@ -39,7 +40,7 @@ def save_adapter(model: nn.Module, folder: Path) -> None:
     config.save_pretrained(str(folder))
 
 
-def load_adapter(model: nn.Module, folder: Path) -> nn.Module:
+def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """Put the adapters of `folder` on the model in place; into its own adapters if it has the same ones already.
 
     Raises:
@@ -50,6 +51,7 @@ def load_adapter(model: nn.Module, folder: Path) -> nn.Module:
     from peft import PeftConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
 
+    folder = Path(folder)
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
             raise ModelError(f"adapter: {folder} holds no adapter of peft (no {file} in it).")
@@ -63,6 +65,8 @@ def load_adapter(model: nn.Module, folder: Path) -> nn.Module:
             config.modules_to_save = head or None
             for name in head:
                 model.get_submodule(name).requires_grad_(True)
+        else:
+            _check_settings(model, config, folder)
         own = _state(model, head)
     except (SettingError, AttributeError) as error:
         raise ModelError(f"adapter: {folder} is of another model: {str(error).splitlines()[0]}") from error
@@ -73,6 +77,26 @@ def load_adapter(model: nn.Module, folder: Path) -> nn.Module:
         raise ModelError(f"adapter: {folder} is of another model, by name or shape: {names}.")
     set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
     return model
+
+
+_SCALES = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+"""Settings of peft that say what the tensors of an adapter stand for."""
+
+
+def _check_settings(model: nn.Module, config: Any, folder: Path) -> None:
+    """See that the adapters of a model are scaled as those in the folder were.
+
+    Raises:
+        ModelError: they are not.
+    """
+    own = model.peft_config[ADAPTER]  # type: ignore[index]
+    for name in _SCALES:
+        then, now = getattr(config, name, None), getattr(own, name, None)
+        if then != now:
+            raise ModelError(
+                f"adapter: {folder} was trained with {name} {then!r}, and the model's own adapters have {now!r}: the same numbers "
+                "would stand for others. Make them alike, or load it on the model without adapters."
+            )
 
 
 def _state(model: nn.Module, head: Sequence[str]) -> dict[str, Tensor]:

@@ -18,8 +18,7 @@ class Stage(enum.IntEnum):
     EXTEND = 0  # modules are added
     QUANTISE = 1  # weights take another format
     ADAPT = 2  # weights are frozen, adapters put beside them
-    SPLIT = 3  # one module becomes several
-    LAYOUT = 4
+    LAYOUT = 3
     # batch
     CUT = 10  # the size of an example changes
     MIX = 11  # examples are mixed with each other
@@ -46,9 +45,10 @@ class Stage(enum.IntEnum):
     MOVE = 50  # the weights that training goes on from
     AVERAGE = 51
     # modules
-    COMPUTE = 60  # how a module computes; holds any number, each minds its own
-    STREAM = 61  # where its weights are meanwhile
-    RECOMPUTE = 62  # whether what it computed is kept
+    TILE = 60  # a layer in parts; what others change of it goes around
+    COMPUTE = 61  # how a module computes; holds any number, each minds its own
+    STREAM = 62  # where its weights are meanwhile
+    RECOMPUTE = 63  # whether what it computed is kept
 
     @property
     def seam(self) -> str:

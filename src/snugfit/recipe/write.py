@@ -81,7 +81,17 @@ def to_yaml(recipe: m.Recipe, defaults: bool = True) -> str:
 
 def recipe_hash(recipe: m.Recipe) -> str:
     """sha256 of the settings that decide the updates; files in the recipe's folder count by their relative path."""
+    from snugfit.core.technique import Family
+    from snugfit.techniques import discover
+
     values = as_dict(recipe)
+    known = discover()
+    learned = [
+        entry
+        for entry in values["techniques"]
+        if known[next(iter(entry))].card.family is not Family.PLACEMENT
+    ]
+    values["techniques"] = learned
     for setting in _NOT_LEARNED:
         *section, key = setting.split(".")
         del (values[section[0]] if section else values)[key]

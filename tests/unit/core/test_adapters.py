@@ -297,3 +297,15 @@ class Clones(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += function is torch.ops.aten.clone.default and args[0].shape == self.shape
         return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("settings", [{"alpha": 64.0}, {"rslora": True}, {"dora": True}], ids=str)
+def test_adapters_of_another_scale_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    trained = lora_(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), rank=2, alpha=32.0, targets=["0"])
+    save_adapter(trained, tmp_path / "adapter")
+    other = lora_(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), 2, **{"alpha": 32.0, **settings}, targets=["0"]
+    )
+    with pytest.raises(ModelError, match=r"adapter: .*(was trained with|is of another model)"):
+        load_adapter(other, str(tmp_path / "adapter"))
+    load_adapter(trained, str(tmp_path / "adapter"))

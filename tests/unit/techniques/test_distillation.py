@@ -204,7 +204,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -
 @pytest.mark.parametrize(
     ("teacher", "words"),
     [
-        ("models/large", "is understood in the recipe"),
+        ("models/large", "only a recipe for texts can load one"),
         ("math:sqrt", r"distillation\.teacher: 'math:sqrt' failed: TypeError"),
         ("nowhere.at.all:model", "there is no module 'nowhere'"),
     ],

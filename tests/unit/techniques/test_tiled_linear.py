@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.core.adapters import merged
+from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
 from snugfit.techniques import find
-from snugfit.techniques.placement.tiled_linear import TiledLinear, TiledLinears, tile_, tiled_linear
+from snugfit.techniques.placement.tiled_linear import TiledLinears, in_tiles, large_layers, tiled_linear
 from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.settings import refuses
@@ -127,7 +128,31 @@ def test_a_stock_model_trains_as_it_does_without_and_keeps_its_names(names: list
     assert problems.weights(tiled).keys() == problems.weights(plain).keys()
     # Adafactor and Muon make steps of any rounding where a gradient is nearly zero
     assert problems.relative_error(problems.weights(tiled), problems.weights(plain)) <= 1e-9
-    assert any(type(module) is TiledLinear for module in tiled.model.modules())
+    assert not any("forward" in vars(module) for module in tiled.model.modules()), "tiles have stayed behind"
+
+
+def test_its_layers_compute_in_tiles_and_what_others_change_of_them_goes_around() -> None:
+    """qat hands its layer a rounded weight, which the tiles have to be of."""
+    calls = []
+    for techniques in ([TiledLinears.example()], [find("qat")(group_size=2), TiledLinears.example()]):
+        model = nn.Sequential(nn.Linear(4, 6))
+        step = Step(model, find("sgd")(), "cross_entropy", techniques)
+        batch = torch.randn(2, 4)
+        with step.seams.forward(Batch.of((batch, torch.zeros(2)))):
+            outputs = model(batch)
+        assert type(outputs.grad_fn).__name__ == "_TiledBackward"
+        calls.append(not torch.allclose(outputs, model(batch)))
+    assert calls == [False, True], "qat counts beside tiles"
+
+
+@pytest.mark.parametrize("name", ["tiled_linear", "int8", "qat"])
+def test_a_model_that_was_trained_in_tiles_is_what_it_was_to_others(name: str) -> None:
+    """Its linear layers stay nn.Linear, which is what they are looked for by."""
+    model = stock_llama()
+    Step(model, find("sgd")(), "causal_lm", [TiledLinears.example()])(windows()[0])
+    assert all(type(model.get_submodule(each)) is nn.Linear for each in large_layers(stock_llama()))
+    others = [find(name).example(), *([find("lora").example()] if name == "int8" else [])]
+    assert Step(model.float(), find("sgd")(), "causal_lm", others)(windows()[1]).applied
 
 
 def test_its_state_loads_into_the_plain_model_and_into_another_plan_of_the_run() -> None:
@@ -146,30 +171,21 @@ def test_an_adapted_layer_is_tiled_inside_of_its_adapter_by_its_own_name_and_mer
     model = problems.reader(()).model()
     lora = find("lora")(rank=2, targets=("mix",))
     adapted = lora.prepare(copy.deepcopy(model))
-    assert tile_(adapted, tiles=2, targets=["mix"]) == ["mix"]
-    assert isinstance(adapted.mix.base_layer, TiledLinear)
-    delivered = merged(adapted)
-    assert delivered.state_dict().keys() == model.state_dict().keys()
+    layers = large_layers(adapted, targets=["mix"])
+    assert layers == {"mix": adapted.mix.base_layer}
     features = torch.randn(2, 3, dtype=torch.float64)
+    with in_tiles(layers["mix"], tiles=2):
+        delivered = merged(adapted)
+        torch.testing.assert_close(adapted.mix(features), model.mix(features), rtol=EXACT, atol=EXACT)
+    assert delivered.state_dict().keys() == model.state_dict().keys()
     torch.testing.assert_close(delivered.mix(features), model.mix(features), rtol=EXACT, atol=EXACT)
-
-
-def test_a_copy_of_a_tiled_model_computes_the_same_with_weights_of_its_own() -> None:
-    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
-    tile_(model, tiles=2)
-    other = copy.deepcopy(model)
-    inputs = torch.randn(3, 4)
-    assert torch.equal(model(inputs), other(inputs)) and "tiles=2" in repr(other)
-    with torch.no_grad():
-        model[0].weight.zero_()
-    assert not torch.equal(model(inputs), other(inputs))
 
 
 def test_layers_are_chosen_by_size_or_by_name() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 100), nn.Linear(100, 2), nn.Conv1d(2, 2, 1))
-    assert tile_(copy.deepcopy(model), 2, above=800) == ["1", "2"]
-    assert tile_(copy.deepcopy(model), 2, above=801) == ["1"]
-    assert tile_(copy.deepcopy(model), 2, ["0"], above=801) == ["0"]
+    assert list(large_layers(model, above=800)) == ["1", "2"]
+    assert list(large_layers(model, above=801)) == ["1"]
+    assert list(large_layers(model, ["0"], above=801)) == ["0"]
 
 
 def test_what_cannot_be_tiled_is_refused() -> None:
@@ -180,11 +196,11 @@ def test_what_cannot_be_tiled_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Own(4, 4), nn.Conv1d(2, 2, 1))
     for name in ("1", "2", "9"):
         with pytest.raises(SettingError, match=f"^tiled_linear.targets: '{name}' matches no plain nn.Linear"):
-            tile_(model, 2, [name])
+            large_layers(model, [name])
     with pytest.raises(
         SettingError, match="^tiled_linear.above: the largest plain nn.Linear of the model has 64 bytes"
     ):
-        TiledLinears().prepare(model)
+        Step(model, find("sgd")(), "cross_entropy", [TiledLinears()])
     refuses(TiledLinears, tiles=1)
     refuses(TiledLinears, above=-1)
 

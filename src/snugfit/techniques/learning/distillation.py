@@ -20,7 +20,7 @@ from snugfit.core.losses import LossTerms, logits_of
 from snugfit.core.names import find_module
 from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
-from snugfit.errors import SettingError
+from snugfit.errors import ModelError, SettingError
 
 START = "start"
 
@@ -222,7 +222,7 @@ class _Start:
 def _load(settings: Distillation, context: Context) -> nn.Module:
     given: Any = settings.teacher
     if isinstance(given, nn.Module):
-        return given
+        return _copied(given) if settings.teacher_techniques else given
     if given == START:
         return _copied(context.model)
     if is_python_path(given):
@@ -238,10 +238,13 @@ def _load(settings: Distillation, context: Context) -> nn.Module:
         return made
     if context.load is None:
         raise SettingError(
-            f"distillation.teacher: '{given}' is understood in the recipe of a task with models of its own. Give the module itself, or "
-            "package.module:function."
+            f"distillation.teacher: '{given}' is the name of a model, and only a recipe for texts can load one by its name. Give the "
+            "module itself, or package.module:function."
         )
-    return context.load(given)
+    try:
+        return context.load(given)
+    except ModelError as error:
+        raise SettingError(f"distillation.teacher: {str(error).removeprefix('model: ')}") from error
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from snugfit.core.batch import split
+from snugfit.core.batch import Batch, split
+from snugfit.core.forwards import replaced_forward
 from snugfit.core.names import matches, nearest_names, require_list
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
@@ -97,29 +99,34 @@ def _computed_in(inputs: Tensor) -> torch.dtype:
     return inputs.dtype
 
 
-class TiledLinear(nn.Linear):
-    """A linear layer that computes tile by tile: the same parameters under the same names."""
+@contextmanager
+def in_tiles(layer: nn.Linear, tiles: int) -> Iterator[None]:
+    """Within, `layer` computes in `tiles` parts of its outputs.
 
-    tiles: int
+    >>> layer, inputs = nn.Linear(4, 6), torch.ones(2, 4)
+    >>> expected = layer(inputs)
+    >>> with in_tiles(layer, tiles=3):
+    ...     torch.allclose(layer(inputs), expected)
+    True
+    """
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return tiled_linear(inputs, self.weight, self.bias, self.tiles)
+    def run(inputs: Tensor) -> Tensor:
+        return tiled_linear(inputs, layer.weight, layer.bias, tiles)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, tiles={self.tiles}"
+    with replaced_forward(layer, run):
+        yield
 
 
-def tile_(model: nn.Module, tiles: int, targets: Sequence[str] = (), above: int = 0) -> list[str]:
-    """Let linear layers of `model` compute in tiles, in place; returns their names.
+def large_layers(model: nn.Module, targets: Sequence[str] = (), above: int = 0) -> dict[str, nn.Linear]:
+    """The linear layers of `model` to compute in tiles, by name.
 
     Args:
         targets: patterns of modules' names; without any, every linear layer whose weight has at least `above` bytes.
     Raises:
         SettingError: a pattern matches no plain linear layer, or there is none that large.
 
-    >>> model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-    >>> tile_(model, tiles=3, above=90), model[0]
-    (['0'], TiledLinear(in_features=4, out_features=6, bias=True, tiles=3))
+    >>> large_layers(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), above=90)
+    {'0': Linear(in_features=4, out_features=6, bias=True)}
     """
     require_list(targets, "tiled_linear.targets")
     # an adapted layer goes by its own name
@@ -134,18 +141,14 @@ def tile_(model: nn.Module, tiles: int, targets: Sequence[str] = (), above: int 
                 f"tiled_linear.targets: '{pattern}' matches no plain nn.Linear of the model. {nearest_names(pattern, list(layers))}"
             )
     if targets:
-        found = [name for name in layers if any(matches(name, pattern) for pattern in targets)]
-    else:
-        found = [name for name, layer in layers.items() if layer.weight.nbytes >= above]
+        return {name: layers[name] for name in layers if any(matches(name, each) for each in targets)}
+    found = {name: layer for name, layer in layers.items() if layer.weight.nbytes >= above}
     if not found:
         largest = max((layer.weight.nbytes for layer in layers.values()), default=0)
         raise SettingError(
             f"tiled_linear.above: the largest plain nn.Linear of the model has {largest} bytes, and those of {above} or more are "
             "tiled. Give less, or remove tiled_linear."
         )
-    for name in found:
-        layers[name].__class__ = TiledLinear
-        layers[name].tiles = tiles  # type: ignore[assignment]
     return found
 
 
@@ -162,8 +165,8 @@ class TiledLinears(Technique):
         summary="Computes large linear layers tile by tile: no 16-bit copy and no temporary is of their size.",
         family=Family.PLACEMENT,
         source="Rajbhandari et al. 2021 (ZeRO-Infinity), arXiv:2104.07857, section 5.1.3; DeepSpeed's TiledLinear",
-        seams=(),
-        stages=(Stage.SPLIT,),
+        seams=("modules",),
+        stages=(Stage.TILE,),
         cost="smaller products; under autocast, weights are cast in backward again",
         use_when="16-bit autocast on layers of 100 MB or more, such as a large vocabulary's head",
     )
@@ -176,9 +179,14 @@ class TiledLinears(Technique):
     def example(cls) -> Self:
         return cls(tiles=3, above=0)
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        tile_(model, self.tiles, self.targets, self.above)
-        return model
-
     def seams(self, context: Context) -> Seams:
-        return Seams()
+        layers = large_layers(context.model, self.targets, self.above).values()
+
+        @contextmanager
+        def modules(batch: Batch) -> Iterator[None]:
+            with ExitStack() as stack:
+                for layer in layers:
+                    stack.enter_context(in_tiles(layer, self.tiles))
+                yield
+
+        return Seams(modules=modules)
