@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from snugfit.data.causal import CausalData
     from snugfit.data.instruct import InstructData
+    from snugfit.data.text import TextData
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
 
@@ -77,14 +78,7 @@ def _text_classification(recipe: Recipe) -> Task:
         return load_text_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder)
 
     return Task(
-        Material(
-            loaded.model,
-            data.train,
-            data.validation or None,
-            _loss(recipe),
-            data.collate,
-            load=lambda name: _trained_already(load(name), name),
-        ),
+        _of_texts(recipe, loaded, data, load),
         meta={
             "task": recipe.task,
             "labels": list(data.labels),
@@ -139,14 +133,7 @@ def _language_model(
         return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder)
 
     return Task(
-        Material(
-            loaded.model,
-            data.train,
-            data.validation or None,
-            _loss(recipe),
-            data.collate,
-            load=lambda name: _trained_already(load(name), name),
-        ),
+        _of_texts(recipe, loaded, data, load),
         meta={
             "task": recipe.task,
             "max_length": recipe.data.max_length,
@@ -156,6 +143,22 @@ def _language_model(
         fingerprints=data.fingerprints,
         messages=(*data.report.warnings, *loaded.messages),
         tokenizer=tokenizer,
+    )
+
+
+def _of_texts(
+    recipe: Recipe,
+    loaded: LoadedModel,
+    data: TextData | CausalData | InstructData,
+    load: Callable[[str], LoadedModel],
+) -> Material:
+    return Material(
+        loaded.model,
+        data.train,
+        data.validation or None,
+        _loss(recipe),
+        data.collate,
+        load=lambda name: _trained_already(load(name), name),
     )
 
 
