@@ -216,9 +216,12 @@ CONTENDERS: dict[str, Contender] = {
         "+ 8-bit states",
         snugfit({**_LEAN, "recompute": {"rows": 1}, "optimizer_in_backward": {}}, optimizer="adamw_8bit"),
     ),
-    "lora": Contender("LoRA, rank 16", snugfit({**_LEAN, **_LORA})),
-    "qlora": Contender("QLoRA (nf4)", snugfit({**_LEAN, **_LORA, "nf4": {}})),
-    "streamed": Contender("QLoRA, streamed", snugfit({**_LEAN, **_LORA, "nf4": {}, "weight_streaming": {}})),
+    "lora": Contender("LoRA, rank 16, micro-batch 1", snugfit({**_LEAN, **_LORA}, micro_batch=1)),
+    "qlora": Contender("QLoRA (nf4), micro-batch 1", snugfit({**_LEAN, **_LORA, "nf4": {}}, micro_batch=1)),
+    "streamed": Contender(
+        "QLoRA streamed, micro-batch 1",
+        snugfit({**_LEAN, **_LORA, "nf4": {}, "weight_streaming": {}}, micro_batch=1),
+    ),
     "hf_lora": Contender(
         "HF Trainer + peft, LoRA, tuned",
         trainer(lora=True, per_device_train_batch_size=1, gradient_checkpointing=True, max_grad_norm=0.0),
