@@ -29,6 +29,7 @@ from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 from snugfit.training.stop import StopRequest
+from snugfit.training.told import warnings_told
 
 Display = Callable[[dict[str, Any]], None]
 """Sees every event of the spool; changes nothing."""
@@ -111,7 +112,7 @@ def run_session(
 ) -> RunResult:
     """Train under a tracker, say how it ended, register the best model, write the report.
 
-    `notes` are said once the run is; `conclude` may look at the run and add to its result before its end is said.
+    `notes` are said once the run is, but for one that goes on; `conclude` may look at the run and add to its result before its end is said.
 
     Raises:
         TrainingFailed: the run failed on its own account; the events say so too.
@@ -119,12 +120,13 @@ def run_session(
     folder = training.folder
     if resume:
         training.restore()
-    training.fit()
+    with warnings_told(events):
+        training.fit()
     header = {**header, "plan": {**header["plan"], "micro_batch": training.step.micro_batch}}
     training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
     events("run", **header)
-    for note in notes:
+    for note in () if resume else notes:  # what was read and drawn was said when the run began
         events("warning", message=note)
     tracker = None
     if tracking is not None:
@@ -132,7 +134,7 @@ def run_session(
         if tracker.problem:
             events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
     try:
-        with StopRequest(options.stop_after_seconds, options.started) as stop:
+        with warnings_told(events), StopRequest(options.stop_after_seconds, options.started) as stop:
             result = _advised(conclude(training.run(stop)), folder)
     except BaseException as error:
         _end_failed(training, events, error)

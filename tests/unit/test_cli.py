@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +19,8 @@ import snugfit.runs
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
-from snugfit.errors import DataError, TrainingFailed
+from snugfit.core.entry import as_entry
+from snugfit.errors import DataError, SnugfitWarning, TrainingFailed
 from snugfit.recipe import load_recipe
 from snugfit.training.result import RunResult
 
@@ -268,6 +271,31 @@ def test_plan_shows_the_plan_of_the_recipe_with_its_overrides(recipe, monkeypatc
     assert last_line(capsys)["weights_bytes"] == 2**20
 
 
+def test_plan_shows_every_technique_with_its_settings(recipe, monkeypatch, capsys):
+    entries = [as_entry(found.example()) for found in techniques.discover().values()]
+    monkeypatch.setattr(snugfit.runs, "plan_recipe", lambda _: {"techniques": entries})
+    assert main(["plan", str(recipe)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("techniques ") and ", ," not in line
+    for name in techniques.discover():
+        assert re.search(rf"[ (]{name}\b", line), f"{name} vanished"
+    monkeypatch.setattr(
+        snugfit.runs, "plan_recipe", lambda _: {"techniques": [{"ema": {"some_bytes": "1MiB"}}, {"sam": {}}]}
+    )
+    main(["plan", str(recipe)])
+    assert capsys.readouterr().out.splitlines()[-1].split(maxsplit=1)[1] == "ema (some_bytes 1MiB), sam"
+
+
+def test_plan_says_a_warning_in_one_line(recipe, monkeypatch, capsys):
+    def plan(recipe):
+        warnings.warn("ema: comes too late.", SnugfitWarning, stacklevel=1)
+        return {}
+
+    monkeypatch.setattr(snugfit.runs, "plan_recipe", plan)
+    assert main(["plan", str(recipe)]) == 0
+    assert capsys.readouterr().err == "warning: ema: comes too late.\n"
+
+
 def test_report_and_replay_say_what_they_did(monkeypatch, capsys):
     sent = snugfit.tracking.sender.ReplayResult(3, 0, "abc", "https://me:secret@host")
     monkeypatch.setattr(snugfit.report.page, "write_report", lambda run: run / "report.html")
@@ -349,4 +377,9 @@ def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, ca
         assert f"{recipe}:6: techniques.freeze.patterns: 'hed' matches no module or parameter" in said
     assert main(["plan", str(recipe), "techniques=[{freeze: {patterns: [haed]}}]"]) == 2
     assert "override 'techniques=" in capsys.readouterr().err
+    assert main(["plan", str(recipe), "techniques=[]", "plan.numerics=tf32"]) == 2
+    assert "error: override 'plan.numerics=tf32': plan.numerics: tf32 is not" in capsys.readouterr().err
+    recipe.write_text(recipe.read_text().replace("own:rows", "own:raws"))
+    assert main(["plan", str(recipe)]) == 2
+    assert f"error: {recipe}:3: data.train: " in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*/*"))

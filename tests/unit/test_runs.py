@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from snugfit.core.tree import leaves
-from snugfit.errors import DataError, ModelError, PlanConflict, SettingError, UserError
+from snugfit.display import TerminalDisplay
+from snugfit.errors import DataError, ModelError, PlanConflict, SettingError, SnugfitWarning, UserError
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
 from snugfit.recipe import load_recipe
@@ -237,6 +238,57 @@ def test_events_tell_the_whole_run(finished: Any) -> None:
     assert kinds.count("update") == finished.updates
     assert events[0]["data"]["labels"] == {"happy": 30, "sad": 30}
     assert any("newly initialised" in event["message"] for event in events if event["event"] == "warning")
+
+
+@pytest.mark.parametrize(
+    ("numerics", "saved"),
+    [
+        ("fp16", torch.float32),
+        ("bf16", torch.float32),
+        ("pure_bf16", torch.bfloat16),
+        ("{tf32: {required: false}}", torch.float32),
+        ("{fp8: {smallest: 16, emulate: true}}", torch.float32),
+    ],
+)
+def test_a_pretrained_model_trains_in_every_precision(
+    project: Path, tmp_path: Path, numerics: str, saved: torch.dtype
+) -> None:
+    result = train_recipe(recipe(project, tmp_path, f"plan.numerics={numerics}", "train.epochs=1"))
+    assert result.status == "finished" and result.updates == 6 and result.best is not None
+    newest = load_newest(Path(result.run_dir) / "checkpoints").parts["model"]
+    assert {each.dtype for each in newest["parameters"].values()} == {saved}
+    said = [str(event.get("message")) for event in read_events(Path(result.run_dir) / "events.jsonl")]
+    assert sum(message.startswith("tf32: does nothing") for message in said) == ("tf32" in numerics)
+
+
+def test_a_resumed_run_does_not_say_again_how_it_began(project: Path, tmp_path: Path) -> None:
+    stopped = train_recipe(recipe(project, tmp_path), RunOptions(stop_after_seconds=1e-6))
+    resume_run(stopped.run_dir, RunOptions(stop_after_seconds=1e-6))
+    events = read_events(Path(stopped.run_dir) / "events.jsonl")
+    assert [event["event"] for event in events].count("run") == 2
+    said = [event["message"] for event in events if event["event"] == "warning"]
+    assert sum("newly initialised" in message for message in said) == 1
+
+
+def test_what_a_technique_warns_of_during_the_run_is_an_event_said_once(
+    project: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    result = train_recipe(recipe(project, tmp_path, "techniques=[fp32_logits]", "train.epochs=1"))
+    events = read_events(Path(result.run_dir) / "events.jsonl")
+    place = {event["event"]: place for place, event in reversed([*enumerate(events)])}
+    (warned,) = [place for place, event in enumerate(events) if "fp32_logits" in str(event.get("message"))]
+    assert warned > place["run"] and "without autocast it does nothing" in events[warned]["message"]
+    assert not [each for each in recwarn if issubclass(each.category, SnugfitWarning)]
+
+
+def test_a_failed_set_up_names_no_folder_that_was_removed(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError), TerminalDisplay() as display:
+        train_recipe(recipe(project, tmp_path, "techniques=[cutmix]"), display=display)
+    said = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("failed") for line in said), "it failed after it was described"
+    assert not [line for line in said if line.startswith("run ")] and not list(tmp_path.glob("runs/*/*"))
 
 
 def test_the_plan_says_what_would_run(project: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -188,8 +188,12 @@ def plan(recipe: _Recipe = None, overrides: _Overrides = None, as_json: _Json = 
         raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
     from snugfit import runs
     from snugfit.recipe import load_recipe, located
+    from snugfit.training.told import warnings_told
 
-    with located(path, changes):
+    def warn(_: str, /, **fields: Any) -> None:
+        print(f"warning: {fields['message']}", file=sys.stderr)
+
+    with located(path, changes), warnings_told(warn):
         checked = load_recipe(path, changes)
         about = {"name": checked.name, "task": checked.task, "model": checked.model}
         show({**about, **runs.plan_recipe(checked)}, as_json)

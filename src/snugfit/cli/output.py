@@ -33,12 +33,17 @@ def _plain(key: str, value: Any) -> str:
             f"{name} ({text})" if nested else f"{name} {text}" for name, text, nested in parts if text
         )
     if isinstance(value, (list, tuple)):
-        return ", ".join(_plain(key, entry) for entry in value)
-    if key.endswith("_bytes"):
+        return ", ".join(_plain(key, entry) or _names(entry) for entry in value)
+    if key.endswith("_bytes") and not isinstance(value, str):  # as a setting it may be written 1MiB
         return format_bytes(value)
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _names(entry: Any) -> str:
+    """What there is to say of an entry without a value, such as a technique without settings."""
+    return " ".join(entry) if isinstance(entry, Mapping) else ""
 
 
 def _strict(value: Any) -> Any:

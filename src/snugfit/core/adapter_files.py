@@ -65,8 +65,6 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
             config.modules_to_save = head or None
             for name in head:
                 model.get_submodule(name).requires_grad_(True)
-        else:
-            _check_settings(model, config, folder)
         own = _state(model, head)
     except (SettingError, AttributeError) as error:
         raise ModelError(f"adapter: {folder} is of another model: {str(error).splitlines()[0]}") from error
@@ -75,15 +73,16 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     if differing:
         names = ", ".join(sorted(differing)[:3])
         raise ModelError(f"adapter: {folder} is of another model, by name or shape: {names}.")
+    _check_scale(model, config, folder)
     set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
     return model
 
 
-_SCALES = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
+_SCALES = ("lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
 """Settings of peft that say what the tensors of an adapter stand for."""
 
 
-def _check_settings(model: nn.Module, config: Any, folder: Path) -> None:
+def _check_scale(model: nn.Module, config: Any, folder: Path) -> None:
     """See that the adapters of a model are scaled as those in the folder were.
 
     Raises:

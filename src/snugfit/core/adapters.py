@@ -23,7 +23,7 @@ from snugfit.core.names import find_modules, matches
 from snugfit.core.placing import in_one_place_
 from snugfit.core.quantised import QuantisedLinear, dequantise_, in_stock_form
 from snugfit.core.read import is_fake
-from snugfit.errors import MissingExtra, SettingError
+from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 
 ADAPTER = "default"
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -64,7 +64,8 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
         if not found:
             raise SettingError(f"{setting}: the model has no linear layer or convolution to adapt.")
         return found
-    matched = find_modules(model, patterns, setting)
+    able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in refused]
+    matched = find_modules(model, patterns, setting, meant=able)
     found = [name for name in matched if name in refused or _can_be_adapted(model.get_submodule(name))]
     for pattern in patterns:
         if not any(matches(name, pattern) for name in found):
@@ -82,6 +83,18 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
                 f"{setting}: '{name}' is trained in full by {technique}.head already. Remove one."
             )
     return found
+
+
+def warn_without_adapters(model: nn.Module, technique: str) -> None:
+    """Warn where nothing is trained in place of the linear layers that `technique` froze."""
+    if not adapted(model):
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        warnings.warn(
+            f"{technique}: what it quantised is frozen and has no adapters: {trained:,} parameters train, those of layers that "
+            "stay whole (norms, embeddings, biases, the head). Add lora, or another technique with adapters.",
+            SnugfitWarning,
+            stacklevel=3,
+        )
 
 
 def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) -> list[str]:

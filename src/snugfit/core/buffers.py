@@ -35,6 +35,17 @@ class Buffers:
             self.restore(copies)
 
 
+Mark = tuple[Tensor, int]
+
+
+def marks_of(module: nn.Module) -> dict[str, Mark]:
+    """The buffers by name, each with how often it was changed in place: without a look at their numbers.
+
+    Batch norm's statistics do not show in it.
+    """
+    return {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
+
+
 class MovedBuffers:
     """What the buffers of a module were before a forward that is computed again later: only those that it moved are kept.
 

@@ -91,6 +91,7 @@ class Card:
     of which a run has one, named by `plan.numerics`. `irrevocable`: weights change before the whole gradient is known, so
     that a window which turns out not to be finite sends the run back to its newest checkpoint. `conflicts` maps other
     techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage.
+    `saves_memory`: an update needs less at its peak, so that it is named where nothing fits.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Card:
     irrevocable: bool = False
     refuses: Mapping[str | Stage, str] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
+    saves_memory: bool = False
     cost: str = ""
     use_when: str = ""
 

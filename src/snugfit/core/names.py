@@ -25,10 +25,16 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def find_modules(
-    model: nn.Module, patterns: Sequence[str], setting: str, kind: type[nn.Module] = nn.Module
+    model: nn.Module,
+    patterns: Sequence[str],
+    setting: str,
+    kind: type[nn.Module] = nn.Module,
+    meant: Sequence[str] = (),
 ) -> list[str]:
     """Names of the modules of this kind that match one of the patterns, in the model's order.
 
+    Args:
+        meant: names whose ends an error shows; those of a kind are shown without.
     Raises:
         SettingError: a pattern matches none; the nearest names are given.
     """
@@ -36,7 +42,7 @@ def find_modules(
     names = [name for name, module in model.named_modules() if name and isinstance(module, kind)]
     for pattern in patterns:
         if not any(matches(name, pattern) for name in names):
-            known = () if kind is nn.Module else dict.fromkeys(map(_end, names))
+            known = dict.fromkeys(map(_end, meant or (() if kind is nn.Module else names)))
             what = "module" if kind is nn.Module else kind.__name__
             raise SettingError(
                 f"{setting}: '{pattern}' matches no {what} of the model. {nearest_names(pattern, names, known)}"

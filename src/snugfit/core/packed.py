@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_packed_rows: ContextVar[int | None] = ContextVar("packed_rows", default=None)
+
+
+@contextmanager
+def computing_rows(rows: int) -> Iterator[None]:
+    """Within, modules compute so many packed rows."""
+    token = _packed_rows.set(rows)
+    try:
+        yield
+    finally:
+        _packed_rows.reset(token)
+
+
+def rows_of(batch_rows: int) -> int:
+    """How many rows modules compute at present, for a batch of `batch_rows`.
+
+    >>> with computing_rows(2):
+    ...     rows_of(5)
+    2
+    >>> rows_of(5)
+    5
+    """
+    packed = _packed_rows.get()
+    return batch_rows if packed is None else packed
 
 
 def first_fit(lengths: Sequence[int], width: int) -> list[list[int]]:

@@ -210,6 +210,18 @@ def loading(model: nn.Module, skip: Sequence[str], technique: str, **config: Any
     }
 
 
+def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Of each parameter that a format keeps in place of a weight, how many numbers of the weight it stands for: the first of
+    a layer for all of them, the others for none."""
+    found: dict[nn.Parameter, int] = {}
+    for module in model.modules():
+        if isinstance(module, QuantisedLinear):
+            size = module.out_features * module.in_features
+            kept = [parameter for name, parameter in module.named_parameters() if name != "bias"]
+            found.update((parameter, 0 if place else size) for place, parameter in enumerate(kept))
+    return found
+
+
 def dequantise_(model: nn.Module) -> nn.Module:
     """Make the quantised weights of `model` whole in place, in the type they had; beside adapters, as linear layers."""
     for name, module in list(model.named_modules()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,8 +13,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from snugfit.core.arguments import Rebuild, taken_apart
-from snugfit.core.buffers import Buffers, MovedBuffers
+from snugfit.core.autocast import casting_anew
+from snugfit.core.buffers import Buffers, Mark, MovedBuffers, marks_of
 from snugfit.core.random import preserved_randomness
+from snugfit.core.saved import kept_graphs
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 
@@ -52,8 +54,8 @@ class RowWise:
         """What `forward` gives for these arguments, which have `total` rows.
 
         Raises:
-            SettingError: an argument or an output is neither one entry a row nor the same for all rows, or the module learns
-                weights that are not its own.
+            SettingError: an argument or an output is neither one entry a row nor the same for all rows; the module learns
+                weights that are not its own, changes its inputs in place, moves buffers, or keeps what it does not return.
         """
         inputs, rebuild = taken_apart((args, tuple(kwargs.values())))
         names = tuple(kwargs)
@@ -63,6 +65,11 @@ class RowWise:
         def run(tensors: Sequence[Tensor]) -> list[Tensor]:
             given, named = rebuild(tensors)
             found, whole = taken_apart(forward(*given, **dict(zip(names, named, strict=True))))
+            if any(next(leaves(other), None) is not None for other in _others(whole(found))):
+                raise SettingError(
+                    f"{self._about} returns tensors within a dict, a list or an object, whose rows cannot be put together. Leave the "
+                    "block out by blocks, or remove rows."
+                )
             form[:] = [whole]
             return found
 
@@ -94,6 +101,16 @@ class RowWise:
             seen |= following
             nodes.extend(following)
         self._checked = True
+
+    def require_still(self, before: Mapping[str, Mark]) -> None:
+        """Refuse buffers that a part has moved: they would move once a part, not once a micro-batch."""
+        after = marks_of(self.module)
+        for name, (buffer, version) in after.items():
+            if name not in before or before[name][0] is not buffer or before[name][1] != version:
+                raise SettingError(
+                    f"{self._about} moves its buffer '{name}', which would happen once for each {self.rows} rows instead of once. "
+                    "Leave the block out by blocks, or remove rows."
+                )
 
     def require_parts(self, outputs: Sequence[Tensor], rows: int) -> None:
         """Refuse outputs that are not one entry a row."""
@@ -130,14 +147,26 @@ class RowWise:
     def _try(
         self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], total: int
     ) -> None:
-        """A forward on a number of rows that is no other size of a tensor: what is cut by mistake then fits nowhere."""
+        """A forward on a number of rows that is no other size of a tensor: what is cut by mistake then fits nowhere.
+
+        With gradients, which show whether anything of it lives on that was not returned.
+        """
         sizes = {total, *(size for tensor in inputs for size in tensor.shape[1:])}
         rows = next(rows for rows in range(2, len(sizes) + 3) if rows not in sizes)
         device = inputs[0].device
         places = torch.arange(rows, device=device) % total
-        with torch.no_grad(), preserved_randomness(device), Buffers(self.module).kept():
+        leafs = [tensor.detach().requires_grad_(can_learn(tensor)) for tensor in inputs]
+        with (
+            torch.enable_grad(),
+            kept_graphs() as kept,
+            casting_anew(),
+            preserved_randomness(device),
+            Buffers(self.module).kept(),
+        ):
+            given = [tensor[places] if is_cut(tensor, total) else tensor.clone() for tensor in leafs]
+            versions = [tensor._version for tensor in given]
             try:
-                outputs = run([tensor[places] if is_cut(tensor, total) else tensor for tensor in inputs])
+                outputs = run(given)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, IndexError, ValueError) as error:
@@ -146,6 +175,17 @@ class RowWise:
                     "does not hold rows: give another micro_batch, leave the block out by blocks, or remove rows."
                 ) from error
         self.require_parts(outputs, rows)
+        if versions != [tensor._version for tensor in given]:
+            raise SettingError(
+                f"{self._about} changes what it is given in place, so it cannot be computed again from it. Make its first operation "
+                "not in place, leave the block out by blocks, or remove rows."
+            )
+        del outputs, given
+        if kept():
+            raise SettingError(
+                f"{self._about} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "
+                "would be that of some rows, and without a gradient. Leave the block out by blocks, or remove rows."
+            )
 
 
 def is_cut(tensor: Tensor, total: int) -> bool:
@@ -207,7 +247,10 @@ class _Function(torch.autograd.Function):
         whole: list[Tensor] = []
         with call.first():
             for part in call.parts:
+                before = marks_of(call.of.module)
                 found = call.run(call.taken(inputs, part))
+                if part.start > 0:  # the first may fill a cache
+                    call.of.require_still(before)
                 call.of.require_parts(found, part.stop - part.start)
                 whole = whole or [tensor.new_empty(call.total, *tensor.shape[1:]) for tensor in found]
                 for target, tensor in zip(whole, found, strict=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +74,44 @@ def counting_saved(leave_out: Iterable[Tensor] = (), *, keep: bool = True) -> It
 
     with saved_tensors_hooks(pack, _as_is):
         yield saved
+
+
+@contextmanager
+def kept_graphs() -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether a graph made within still lives, as where something holds a tensor of it.
+
+    >>> import torch
+    >>> with kept_graphs() as kept:
+    ...     outputs = torch.ones(2, requires_grad=True).exp()
+    >>> kept()
+    True
+    >>> del outputs
+    >>> kept()
+    False
+    """
+    made: list[weakref.ref[_Saved]] = []
+
+    def pack(tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor.detach())  # what an operation gave would hold its own graph
+        made.append(weakref.ref(saved))
+        return saved
+
+    def kept() -> bool:
+        if any(saved() is not None for saved in made):
+            gc.collect()  # a circle may still hold it
+        return any(saved() is not None for saved in made)
+
+    with saved_tensors_hooks(pack, lambda saved: saved.tensor):
+        yield kept
+
+
+class _Saved:
+    """What autograd holds in place of a tensor."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
 
 
 def _as_is(kept: Any) -> Any:

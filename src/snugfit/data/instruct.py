@@ -70,9 +70,10 @@ def load_instruct(
         train, held_out = [train[row] for row in rows], [train[row] for row in drawn]
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
+        left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
         raise DataError(
             f"data: {names} {'has' if len(tables) == 1 else 'have'} {len(train)} usable rows to train on and {len(held_out)} to "
-            "validate on. Give more rows."
+            f"validate on{f'; left out: {left_out}' if left_out else ''}. Give more rows{', or correct these' if left_out else ''}."
         )
     return InstructData(
         train=train,

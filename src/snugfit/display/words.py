@@ -141,6 +141,8 @@ def _windows(numbers: list[int]) -> str:
 def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) -> list[str]:
     """Where the run lives and what to type next."""
     folder = run_dir(run)
+    if end["status"] == "failed" and not os.path.isdir(folder):
+        return []  # nothing had been trained, and nothing was kept
     lines = [f"{'run':<10}{folder}"]
     if os.path.exists(os.path.join(folder, "report.html")):
         lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")

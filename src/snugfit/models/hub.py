@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from snugfit.core.quiet import importing_torchao
-from snugfit.errors import ModelError
+from snugfit.errors import MissingExtra, ModelError
 from snugfit.models.folders import check_hub_reachable, find_folder
 
 CONFIG_PREFIX = "config:"
@@ -58,7 +59,13 @@ def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the logs and progress bars of transformers (not of downloads) inside the block."""
+    """Silence the logs and progress bars of transformers (not of downloads) inside the block.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtra("transformers", "text")
     from transformers.utils import logging as hf_logging
 
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()

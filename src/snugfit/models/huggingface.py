@@ -167,10 +167,9 @@ def _load(
                     config=config,
                     use_safetensors=True,
                     trust_remote_code=False,
-                    dtype=torch.float32,
                     ignore_mismatched_sizes=True,
                     output_loading_info=True,
-                    **formats,
+                    **{"dtype": torch.float32, **formats},
                     **more,
                 ),
             )

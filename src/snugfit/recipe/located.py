@@ -1,4 +1,4 @@
-"""Errors about a technique that show only on the model: said with the place of the setting too."""
+"""Errors that show only on the data or the model: said with the place of the setting too."""
 
 from __future__ import annotations
 
@@ -7,43 +7,59 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
 from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.overrides import apply_overrides
-from snugfit.recipe.source import Places, read_yaml
+from snugfit.recipe.source import Keys, Places, read_yaml
+
+_SECTIONS = ("data", "train", "evaluate", "plan")
+"""Whose settings are checked again on the data and the model."""
 
 
 @contextmanager
 def located(path: str | os.PathLike[str], overrides: Iterable[str]) -> Iterator[None]:
-    """Within, an error that begins with a technique's setting (`freeze.patterns: …`) names the recipe's line as well.
+    """Within, an error that begins with a technique's setting (`freeze.patterns: …`), or with one of a section (`data.text: …`), names
+    the recipe's line as well.
 
     Raises:
-        SettingError: in place of one that has no line yet.
+        SettingError, DataError: in place of one that has no line yet.
     """
     try:
         yield
-    except SettingError as error:
+    except (SettingError, DataError) as error:
         found = _with_place(error, Path(path), overrides)
         if found is None:
             raise
         raise found from error
 
 
-def _with_place(error: SettingError, path: Path, overrides: Iterable[str]) -> SettingError | None:
+def _with_place(
+    error: SettingError | DataError, path: Path, overrides: Iterable[str]
+) -> SettingError | DataError | None:
     name, _, rest = str(error).partition(".")
     setting, colon, problem = rest.partition(": ")
-    if not name.isidentifier() or not setting.isidentifier():
-        return None  # it is not about a technique, and has its place
-
-    from snugfit.techniques import discover
-
-    technique = discover().get(name)
-    if technique is None or not colon or setting not in settings_of(technique):
-        return None
+    keys = _keys(name, setting) if colon else None
+    if keys is None:
+        return None  # it is not about a setting, or has its place
     places = Places(str(path))
     try:
         tree = read_yaml(path.read_text(encoding="utf-8-sig"), str(path), places)
         apply_overrides(tree if isinstance(tree, Mapping) else {}, overrides, places)
     except (OSError, ValueError, SettingError):
         return None  # the file has changed under us: the error itself is the one to see
-    return places.error((own_key(technique) or "techniques", name, setting), problem)
+    return type(error)(str(places.error(keys, problem)))
+
+
+def _keys(name: str, setting: str) -> Keys | None:
+    """Where a recipe has the setting of a section or of a technique."""
+    if not name.isidentifier() or not setting.isidentifier():
+        return None
+    if name in _SECTIONS:
+        return (name, setting)
+
+    from snugfit.techniques import discover
+
+    technique = discover().get(name)
+    if technique is None or setting not in settings_of(technique):
+        return None
+    return (*(own_key(technique) or "techniques").split("."), name, setting)

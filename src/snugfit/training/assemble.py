@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +15,18 @@ from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.placing import place_
+from snugfit.core.quantised import weight_sizes
 from snugfit.core.random import derive_seed
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
-from snugfit.errors import DataError, SettingError, SnugfitWarning
+from snugfit.errors import DataError, SettingError
 from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import Emit, SaveBest
 from snugfit.training.step import Forward, Step
+from snugfit.training.told import warnings_told
 from snugfit.training.watch import check_watched, monitored
 
 
@@ -73,11 +74,8 @@ def assemble(
         order = Order(len(dataset), batch, job.seed, shuffle)
         return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin)
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", SnugfitWarning)
+    with warnings_told(emit):
         step = make_step(job, plan, material, optimizer, techniques)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        emit("warning", message=message)
     validation = material.validation
     evaluate_batch = job.evaluate_batch or job.global_batch
     return Training(
@@ -219,8 +217,9 @@ def hold_out(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
 
 
 def describe_model(model: nn.Module) -> dict[str, int]:
-    """Numbers of parameters: all, and those that train."""
-    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    """Numbers of parameters: all, and those that train. A quantised weight counts as it was."""
+    sizes = weight_sizes(model)
+    counts = [(sizes.get(each, each.numel()), each.requires_grad) for each in model.parameters()]
     return {
         "total": sum(count for count, _ in counts),
         "trainable": sum(count for count, train in counts if train),

@@ -17,9 +17,6 @@ from snugfit.techniques import discover
 if TYPE_CHECKING:
     from snugfit.training.step import Step
 
-_SMALLER = {Stage.QUANTISE, Stage.ADAPT}
-"""Where a technique gives the weights a smaller format, or trains fewer of them."""
-
 BATCH_NORM = "the model has batch norm, whose statistics are those of a micro-batch, so that its size is part of what is learned"
 
 
@@ -126,20 +123,24 @@ def first_line(error: BaseException) -> str:
 
 
 def advice(used: Sequence[str]) -> str:
-    """What may be tried where nothing fits: the techniques that change how a run fits, but for those that it has."""
+    """What may be tried where nothing fits: the techniques that save memory, but for those that it has; those that leave the
+    result as it is come first."""
     found = discover()
     cards = [found[name].card for name in used if name in found]
-    names = [
-        f"'{name}'"
+    saving = [
+        technique.card
         for name, technique in found.items()
-        if (technique.card.family is Family.PLACEMENT or _SMALLER & {*technique.card.stages})
+        if technique.card.saves_memory
         and not any(card.name == name or exclusion(card, technique.card) for card in cards)
     ]
-    if not names:
+    if not saving:
         return "Give smaller examples, or a smaller model."
+    same = ", ".join(f"'{card.name}'" for card in saving if card.family is Family.PLACEMENT)
+    other = ", ".join(f"'{card.name}'" for card in saving if card.family is not Family.PLACEMENT)
+    told = [f"{same} (the result stays)" if same else "", f"{other} (it changes)" if other else ""]
     return (
-        f"Give smaller examples, a smaller model, or one of the techniques that may make it fit: {', '.join(names)} "
-        "(snugfit techniques NAME says what each does and costs)."
+        f"Give smaller examples, a smaller model, or one of the techniques that may make it fit: {'; '.join(filter(None, told))}. "
+        "snugfit techniques NAME says what each does and costs."
     )
 
 

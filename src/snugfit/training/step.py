@@ -15,6 +15,7 @@ from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
+from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
@@ -91,7 +92,11 @@ class Step:
         device: torch.device | str | None = None,
     ) -> None:
         if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
-            raise SettingError(f"micro_batch: must be at least 1 and whole, or None, found {micro_batch!r}.")
+            auto = " A run finds it: train(…, micro_batch='auto'); or ask training.probe.find_micro_batch(step, window)."
+            raise SettingError(
+                f"micro_batch: must be at least 1 and whole, or None, found {micro_batch!r}."
+                f"{auto if str(micro_batch) == AUTO else ''}"
+            )
         techniques = listed(optimizer, techniques)
         check(techniques)
         given = set(model.parameters())

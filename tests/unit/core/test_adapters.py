@@ -214,6 +214,7 @@ class Tied(nn.Module):
 @pytest.mark.parametrize(
     ("make", "patterns", "words"),
     [
+        (bert, ["q_proj"], r"'q_proj' matches no module .* has: query, key, value, dense, classifier\."),
         (bert, ["qurey"], r"lora\.targets: 'qurey' matches no module of the model\. Did you mean 'query'\?"),
         (
             bert,

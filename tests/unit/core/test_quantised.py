@@ -15,11 +15,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from snugfit.core.adapter_files import load_adapter, save_adapter
 from snugfit.core.adapters import merge_, merged
 from snugfit.core.quantised import QuantisedLinear, dequantised
-from snugfit.errors import ModelError, SettingError
+from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.techniques.learning.lora import LoRA, lora_
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.int8 import Int8, int8_
 from snugfit.techniques.numerics.nf4 import NF4, nf4_
+from snugfit.training.assemble import describe_model
 from snugfit.training.step import Step
 
 QUANTISERS = [nf4_, int8_]
@@ -226,6 +227,30 @@ def test_only_what_is_not_quantised_trains(technique: Any) -> None:
     step((torch.randn(4, 24), torch.tensor([0, 1, 2, 0])))
     moved = {name for name, p in step.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"0.bias", "2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("technique", [NF4(), Int8()], ids=["nf4", "int8"])
+def test_without_adapters_it_is_said_how_little_trains(
+    technique: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))
+
+    name = technique.card.name
+    with pytest.warns(SnugfitWarning, match=rf"^{name}: .*no adapters: 194 parameters train.*Add lora"):
+        Step(model(), SGD(), techniques=[technique])
+    recwarn.clear()
+    Step(model(), SGD(), techniques=[technique, LoRA()])
+    assert not [each for each in recwarn if issubclass(each.category, SnugfitWarning)]
+
+
+@each_format
+@pytest.mark.parametrize("make", [Reader, gpt2], ids=["own", "gpt2"])
+def test_a_quantised_weight_counts_as_it_was(quantise_: Any, make: Any) -> None:
+    model = make()
+    whole = describe_model(model)["total"]
+    quantised = describe_model(quantise_(model))
+    assert quantised["total"] == whole > quantised["trainable"]
 
 
 @pytest.mark.parametrize("technique", [NF4, Int8])

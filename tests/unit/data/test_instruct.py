@@ -62,6 +62,10 @@ def test_what_is_too_long_is_cut_at_the_end_and_a_prompt_without_room_is_a_fault
     path = write("a.jsonl", rows(("good film", "a bad book"), ("a b c d e", "good")))
     with pytest.raises(DataError, match=r"a\.jsonl:2: the prompt has 5 tokens, .* in 4 \(data\.max_length\)"):
         load_instruct(settings(path, max_length=4), decoder)
+    with pytest.raises(
+        DataError, match=r"left out: prompt too long \(2\)\. Give more rows, or correct these"
+    ):
+        load_instruct(settings(path, max_length=2, bad_rows="skip"), decoder)
     data = load_instruct(settings(path, max_length=4, bad_rows="skip"), decoder)
     assert [example["labels"] for example in data.train] == [[-100, -100, 8, 5]]
     assert data.report.truncated == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pickle
@@ -83,6 +84,12 @@ def test_weights_are_loaded_in_float32(encoder):
     (encoder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     loaded = load_text_classifier(encoder, LABELS)
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
+
+
+def test_without_transformers_the_extra_is_named(encoder, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    with pytest.raises(MissingExtra, match=r"transformers .* pip install 'snugfit\[text\]'"):
+        load_text_classifier(encoder, LABELS)
 
 
 def test_loading_prints_nothing(encoder, capfd):

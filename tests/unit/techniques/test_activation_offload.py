@@ -107,6 +107,22 @@ def test_a_storage_that_was_changed_in_place_between_is_another() -> None:
     assert torch.equal(inputs.grad, torch.full((4,), 12.0))
 
 
+def test_parts_of_a_tensor_that_count_their_changes_each_for_itself_are_each_copied() -> None:
+    """The gates of a recurrent cell: each is changed once in place, and kept before the next one is."""
+    torch.manual_seed(0)
+    cell, inputs = nn.LSTMCell(8, 16), torch.randn(4, 3, 8)
+    found = []
+    for offload in (nullcontext(), offloaded("cpu", cell.parameters(), 1)):
+        cell.zero_grad()
+        state = None
+        with offload:
+            for step in range(3):
+                state = cell(inputs[:, step], state)
+        state[0].square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in cell.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 def test_what_is_smaller_than_min_bytes_stays() -> None:
     inputs = torch.randn(16, 16, requires_grad=True)
     small = torch.randn(16, requires_grad=True)

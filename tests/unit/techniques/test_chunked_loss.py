@@ -442,6 +442,48 @@ def test_a_classifier_of_rows_trains_as_ever_and_is_told_once_that_it_does_nothi
     assert len(caught) == 1
 
 
+class Routed(nn.Module):
+    """Logits, and a value of each token of its own that is to be learned too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.router, self.lm_head = nn.Embedding(11, 4), nn.Linear(4, 1), nn.Linear(4, 11)
+
+    def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
+        hidden = self.tokens(input_ids)
+        return {"logits": self.lm_head(hidden), "aux": self.router(hidden).square().mean()}
+
+
+def beside(outputs: Any, data: Any) -> LossTerms:
+    values = F.cross_entropy(outputs["logits"].transpose(1, 2), data["labels"], reduction="none")
+    return LossTerms(values + data["share"].mean() * outputs["aux"])
+
+
+beside.labels_ahead = 0  # type: ignore[attr-defined]
+
+
+def test_a_loss_of_another_output_too_is_refused_as_its_gradient_would_be_lost() -> None:
+    ids = torch.arange(20).view(2, 10) % 11
+    batch = {"input_ids": ids, "labels": ids, "share": torch.ones(2)}
+    step = Step(
+        Routed(),
+        find("sgd")(),
+        beside,
+        [ChunkedLoss(chunk=4)],
+        forward=lambda model, data: model(data["input_ids"]),
+    )
+    with pytest.raises(
+        SettingError, match="^chunked_loss: the loss depends on something that learns beside the logits"
+    ):
+        step(batch)
+    for parameter in step.model.router.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(SettingError, match=r"weight of shape \(11, 4\)"):
+        step(batch)
+    step.model.tokens.requires_grad_(False)
+    assert step(batch).applied, "what learns nothing loses nothing"
+
+
 def own_loss(outputs: Any, data: Any) -> LossTerms:
     """Squared error of the label's score, weighted by an entry of the batch."""
     logits, labels = outputs[0], data["labels"].clamp(min=0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.forwards import replaced_forward
+from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.errors import SettingError
 from snugfit.techniques.placement.compile import Compile, compiled
 from snugfit.training.step import Step
@@ -252,6 +253,91 @@ def test_a_cache_that_the_check_would_fill_twice_is_refused() -> None:
         pytest.raises(SettingError, match="GPT2Block is given a DynamicCache, .* without use_cache"),
     ):
         model(input_ids=torch.zeros(1, 3, dtype=torch.long))
+
+
+class Gathering(nn.Module):
+    """Somebody's own block, which puts a loss of its own into a list that it is given, and changes its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act = nn.Linear(4, 4), nn.ELU(inplace=True)
+
+    def forward(self, hidden: Tensor, into: dict[str, list[Tensor]], marks: list[str]) -> Tensor:
+        found: Tensor = self.linear(self.act(hidden))
+        into["sums"].append(found.sum(dim=1))
+        marks.append("called")
+        return found
+
+
+class Gatherer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList([Gathering(), Gathering()])
+        self.marks: list[str] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden, into = self.start(inputs), {"sums": []}
+        for block in self.blocks:
+            hidden = block(hidden, into, self.marks)
+        return torch.stack([hidden.sum(dim=1), *into["sums"]], dim=1)
+
+
+def test_the_check_leaves_lists_that_a_block_fills_and_inputs_that_it_changes_as_they_were() -> None:
+    windows = [(torch.randn(6, 4), torch.arange(6) % 3) for _ in range(2)]
+    steps = []
+    for techniques in ([], [EXAMPLE]):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Gatherer()
+        steps.append(
+            Step(
+                model, torch.optim.SGD(model.parameters(), lr=0.1), "cross_entropy", techniques, micro_batch=3
+            )
+        )
+    plain, step = steps
+    for window in windows:
+        assert step(window).loss == pytest.approx(plain(window).loss, rel=1e-6)
+    assert step.model.marks == plain.model.marks
+
+
+@pytest.mark.parametrize("per_block", [True, False])
+def test_what_hooks_catch_of_a_block_is_caught_once(per_block: bool) -> None:
+    """As transformers catches the scores of routers, which become a part of the loss."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2}
+    ids = torch.arange(12).view(2, 6) % 11
+    losses, caught = [], []
+    for techniques in ([], [Compile(backend="eager", per_block=per_block)]):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = MixtralForCausalLM(MixtralConfig(**sizes, **heads, output_router_logits=True))
+        hooked = []
+        model.model.layers[0].mlp.register_forward_hook(lambda *call, hooked=hooked: hooked.append(call[0]))
+        step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), with_routers, techniques)
+        losses.append([step({"input_ids": ids, "labels": ids}).loss for _ in range(2)])
+        caught.append(len(hooked))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert caught == [2, 2]
+
+
+def with_routers(outputs: Any, data: Any) -> LossTerms:
+    terms = causal_lm(outputs, data)
+    return LossTerms(terms.values + outputs.aux_loss, terms.weights)
+
+
+def test_torch_keeps_nothing_more_with_each_micro_batch() -> None:
+    from torch._dynamo.eval_frame import cached_backends
+
+    problem = problems.bert(())
+    step = problems.make_step(problem, (EXAMPLE,), micro_batch=2)
+    step(problem.windows()[0])
+    before = len(cached_backends)
+    for window in problem.windows():
+        step(window)
+    assert len(cached_backends) == before
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,15 @@ def test_the_card_says_what_whoever_chooses_needs_to_know(technique: type[Techni
     assert inspect.getdoc(technique)
 
 
+def two_layers() -> nn.Module:
+    """One that is not the head, and the head."""
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
 @pytest.mark.filterwarnings("ignore:.* does nothing")
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
 def test_the_card_names_the_seams_that_are_filled(technique: type[Technique]) -> None:
-    seams = technique.example().seams(Context(nn.Linear(2, 2), torch.device("cpu"), total_updates=10))
+    seams = technique.example().seams(Context(two_layers(), torch.device("cpu"), total_updates=10))
     assert set(technique.card.seams) == set(seams.filled())
     assert set(technique.card.seams) <= set(SEAM_NAMES)
     for seam in technique.card.seams:
@@ -145,7 +150,7 @@ def test_conflicts_name_techniques_that_exist_with_a_reason_and_a_remedy(techniq
 @pytest.mark.filterwarnings("ignore:.* does nothing")
 @pytest.mark.parametrize("technique", TECHNIQUES, ids=name_of)
 def test_making_settings_and_seams_leaves_the_model_alone(technique: type[Technique]) -> None:
-    model = nn.Linear(2, 2)
+    model = two_layers()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     technique.example().seams(Context(model, torch.device("cpu"), total_updates=10))
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))

@@ -156,7 +156,7 @@ def test_the_head_small_layers_and_odd_sizes_stay_and_each_has_its_reason() -> N
     }
     assert list(choose_layers(model, smallest=32).fp8) == ["0"]
     with pytest.raises(SettingError, match=r"^fp8\.skip: 'head' matches no"):
-        FP8(skip=("head",)).prepare(model)
+        FP8(skip=("head",), emulate=True).seams(context(model))
 
 
 def test_of_a_stock_llama_all_layers_but_the_head_are_chosen_and_of_gpt2_its_conv1d() -> None:
@@ -184,9 +184,9 @@ def test_a_model_in_which_nothing_is_large_enough_is_refused() -> None:
     with pytest.raises(
         SettingError, match=r"^plan\.numerics: fp8 .* with 1024 .*'0' has 64 inputs.*Use plan\.numerics: bf16"
     ):
-        FP8().prepare(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2)))
+        FP8(emulate=True).seams(context(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))))
     with pytest.raises(SettingError, match="there is none"):
-        FP8().prepare(nn.Conv2d(1, 1, 1))
+        FP8(emulate=True).seams(context(nn.Conv2d(1, 1, 1)))
 
 
 def test_what_stays_beside_the_head_is_warned_of() -> None:
@@ -210,18 +210,29 @@ def test_a_gpu_without_it_is_refused_and_the_best_that_it_has_is_named(
         FP8().seams(Context(nn.Linear(1, 1), CUDA))
 
 
+def large() -> nn.Module:
+    """Its first layer computes in fp8."""
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 2))
+
+
+def test_a_device_without_it_is_said_before_the_sizes_of_layers() -> None:
+    with pytest.raises(SettingError, match="fp8 is not to be had, as cpu is no CUDA device"):
+        Step(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), None, techniques=[FP8()])
+
+
 def test_a_gpu_with_it_is_taken_and_a_cpu_only_to_emulate(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         SettingError, match=r"cpu is no CUDA device\. Use plan\.numerics: bf16, or .*emulate: true"
     ):
         FP8().seams(context())
-    assert FP8(emulate=True).seams(context()).modules is not None
+    assert FP8(emulate=True).seams(context(large())).modules is not None
     with pytest.raises(SettingError, match=r"mps has not\. Use plan\.numerics: fp32\."):
         FP8(emulate=True).seams(Context(nn.Linear(1, 1), torch.device("mps")))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     for capability in ((8, 9), (9, 0), (12, 0)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
-        assert FP8().seams(Context(nn.Linear(1, 1), CUDA)).modules is not None
+        assert FP8().seams(Context(large(), CUDA)).modules is not None
     monkeypatch.setattr(torch.version, "hip", "6.4")
     with pytest.raises(SettingError, match="is no CUDA device"):
         FP8().seams(Context(nn.Linear(1, 1), CUDA))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.placement.packing import Packing, packed
+from snugfit.training.step import Step
 from tests.laws import problems
 
 LENGTHS = (5, 12, 3, 9, 2, 7)
@@ -283,6 +284,58 @@ def test_a_pooler_that_gets_one_token_of_each_row_is_refused() -> None:
         pytest.raises(SettingError, match="the pooler of the model gets a tensor of shape"),
     ):
         made(**given())
+
+
+def test_labels_that_count_at_padding_are_refused() -> None:
+    """As labels = input_ids makes them; where none does, nothing is asked."""
+    batch = given()
+    labels = batch["input_ids"]
+    step = Step(stock(*STOCK[4]), find("sgd")(), "causal_lm", [Packing()])
+    padding = int((batch["attention_mask"] == 0).sum())
+    with pytest.raises(SettingError, match=rf"^packing: {padding} labels at padding count.*labels to -100"):
+        step({**batch, "labels": labels})
+    assert step({**batch, "labels": labels.masked_fill(batch["attention_mask"] == 0, -100)}).applied
+
+
+def test_what_fails_on_packed_rows_alone_is_said_to_be_due_to_packing() -> None:
+    sizes = {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+    made = stock("DebertaV2ForTokenClassification", "DebertaV2Config", sizes, "eager")
+    made(**given())
+    with (
+        packed(*bodies(made).values()),
+        pytest.raises(
+            SettingError,
+            match="^packing: DebertaV2Model computes padded rows and fails on packed ones: .*length_grouping",
+        ),
+    ):
+        made(**given())
+
+
+def test_an_output_that_cannot_be_unpacked_is_refused_with_its_shapes() -> None:
+    """Scores of routers are one row for each token, packed or not."""
+    sizes = {**GROUPED, "num_local_experts": 2, "output_router_logits": True}
+    made = stock("MixtralForCausalLM", "MixtralConfig", sizes).float()  # its experts take no float64
+    with (
+        packed(*bodies(made).values()),
+        pytest.raises(SettingError, match=r"shape \(72, 2\) for padded rows and \(48, 2\) for packed ones"),
+    ):
+        made(**given())
+
+
+def test_features_that_are_caught_inside_of_what_is_packed_are_refused() -> None:
+    batch = {**given(), "labels": given()["input_ids"].masked_fill(given()["attention_mask"] == 0, -100)}
+    inside, outside = "transformer.h.0.mlp", "transformer"
+    for name, refused in ((inside, True), (outside, False)):
+        teaching = find("distillation")(teacher="start", features={name: name})
+        step = Step(stock(*STOCK[4]), find("sgd")(), "causal_lm", [teaching, Packing()])
+        with (
+            pytest.raises(
+                SettingError, match=f"^distillation.features: '{name}' gives 4 rows .*Remove packing"
+            )
+            if refused
+            else nullcontext()
+        ):
+            assert step(batch).applied
 
 
 @pytest.mark.parametrize("make", [problems.vit, problems.viewer, problems.normed])

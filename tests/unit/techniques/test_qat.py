@@ -102,6 +102,10 @@ def test_a_model_without_a_layer_that_fits_is_refused() -> None:
         QAT().prepare(nn.Linear(4, 2))
     with pytest.raises(SettingError, match="has no linear layer of its own"):
         QAT().prepare(nn.Conv2d(1, 1, 1))
+    gpt2 = problems.gpt2(()).model()
+    gpt2.lm_head = nn.Identity()
+    with pytest.raises(SettingError, match="^qat: GPT2LMHeadModel .* GPT-2's Conv1D"):
+        QAT().prepare(gpt2)
 
 
 def test_adapters_are_refused() -> None:

@@ -353,6 +353,16 @@ def test_by_rows_under_autocast_weights_that_others_use_too_get_their_gradients(
     assert error(found, plain) < 0.02  # bf16 has 8 bits
 
 
+class Named(nn.Linear):
+    """Gives its output by a name."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return {"hidden": super().forward(inputs)}
+
+
 @pytest.mark.parametrize(
     ("block", "call", "reason"),
     [
@@ -367,6 +377,12 @@ def test_by_rows_under_autocast_weights_that_others_use_too_get_their_gradients(
             lambda block, x: block(x, x[:2].repeat(1, 2, 1)),
             r"of shape \(2, 12, 8\) for 4 rows",
         ),
+        (
+            nn.TransformerEncoderLayer(8, 2, batch_first=True),
+            lambda block, x: block(x, src_key_padding_mask=torch.zeros(8, 6)),
+            r"of shape \(8, 6\) for 4 rows",
+        ),
+        (Named(), lambda block, x: block(x), "returns tensors within a dict"),
         (nn.Flatten(0, 1), lambda block, x: block(x), r"gives a tensor of shape \(12, 8\) for 2 rows"),
     ],
 )
@@ -438,6 +454,139 @@ def test_rows_refuses_batch_norm_and_arguments_that_hide_tensors() -> None:
     given = Recompute(rows=1, blocks=("only",))
     with pytest.raises(SettingError, match="'only' gets a list, whose rows"), within(given, model, inputs):
         model["only"](inputs.requires_grad_(), [inputs])
+
+
+class Putting(nn.Module):
+    """Puts a loss aside, in an attribute or a list that is not its own."""
+
+    def __init__(self, others: list[Tensor] | None = None) -> None:
+        super().__init__()
+        self.layer, self.others = nn.Linear(8, 8), others
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs)
+        if self.others is None:
+            self.aside = outputs.square().mean((1, 2))
+        else:
+            self.others.append(outputs.square().mean((1, 2)))
+        return outputs
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("others", [None, []])
+def test_rows_refuses_a_block_that_keeps_what_it_does_not_return(
+    others: list[Tensor] | None, learns: bool
+) -> None:
+    model = nn.ModuleList([Putting(others).requires_grad_(learns)])
+    with (
+        pytest.raises(SettingError, match="recompute.rows: '0' keeps something .* beside what it returns"),
+        within(Recompute(rows=1), model, numbers(4)),
+    ):
+        model[0](numbers(4))
+
+
+def test_rows_refuses_router_logits_that_a_hook_collects() -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=2,
+    )
+    model, inputs = MixtralForCausalLM(config).train(), texts(4)
+    with within(Recompute(rows=2), model, inputs):
+        model(inputs).logits.sum().backward()
+    with (
+        pytest.raises(SettingError, match=r"'model.layers.0' keeps something .* a hook"),
+        within(Recompute(rows=2), model, inputs),
+    ):
+        model(inputs, output_router_logits=True)
+
+
+@pytest.mark.parametrize("kind", ["power iteration", "counter", "counter in place"])
+def test_rows_refuses_a_block_that_moves_a_buffer(kind: str) -> None:
+    class Ticking(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.register_buffer("ticks", torch.zeros(()))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.ticks = self.ticks.add_(1) if kind == "counter in place" else self.ticks + 1
+            return super().forward(inputs)
+
+    layer = (
+        nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)) if kind == "power iteration" else Ticking()
+    )
+    model = nn.ModuleList([layer])
+    with (
+        pytest.raises(SettingError, match="recompute.rows: '0' moves its buffer '(ticks|param.*_u)'"),
+        within(Recompute(rows=1), model, numbers(4)),
+    ):
+        model[0](numbers(4))
+    if kind == "power iteration":
+        with within(Recompute(rows=1), model.eval(), numbers(4)):
+            model[0](numbers(4))
+
+
+@pytest.mark.parametrize("technique", [Recompute(), Recompute(keep=("matmul",)), Recompute(rows=1)])
+def test_a_block_that_changes_what_it_is_given_in_place_is_refused_by_name(technique: Recompute) -> None:
+    blocks = [nn.Sequential(nn.ELU(inplace=True), nn.Linear(8, 8)) for _ in range(2)]
+    model = nn.ModuleDict({"stem": nn.Linear(8, 8), "blocks": nn.ModuleList(blocks)})
+    with (
+        pytest.raises(SettingError, match=r"recompute\.\w+: 'blocks.0' changes what it is given in place"),
+        within(technique, model, numbers(4)),
+    ):
+        model["blocks"][0](model["stem"](numbers(4)))
+
+
+def test_a_block_may_change_a_dict_and_a_list_that_it_is_given() -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, state: dict[str, Any]) -> dict[str, Any]:
+            state["hidden"] = state["hidden"] + torch.tanh(self.layer(state["hidden"]))
+            state["seen"].append(state["hidden"].mean())
+            state["hidden"] = state["hidden"] * len(state["seen"])
+            return state
+
+    torch.manual_seed(0)
+    model = nn.ModuleList([Changing() for _ in range(3)])
+    found = []
+    for around in (nullcontext(), within(Recompute(), model, numbers(4))):
+        model.zero_grad()
+        with around:
+            state: dict[str, Any] = {"hidden": numbers(4), "seen": []}
+            for block in model:
+                state = block(state)
+            (state["hidden"].square().mean() + sum(state["seen"])).backward()
+            assert len(state["seen"]) == 3
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_by_rows_within_packing_are_the_packed_rows() -> None:
+    model = find("lora")(rank=2).prepare(llama(layers=2))
+    inputs = texts(6, 12)
+    lengths = torch.tensor([12, 7, 5, 6, 4, 11])
+    mask = (torch.arange(12) < lengths.unsqueeze(1)).long()
+    batch = Batch.of({"input_ids": inputs, "attention_mask": mask})
+    found = []
+    for technique in (None, Recompute(rows=2)):
+        model.zero_grad()
+        packing = find("packing")().seams(context(model)).modules
+        by_rows = None if technique is None else technique.seams(context(model)).modules
+        with packing(batch), nullcontext() if by_rows is None else by_rows(batch):
+            outputs = model(**batch.data).logits * mask.unsqueeze(2)
+            outputs.square().sum().backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert error(*found) < ROUNDING
 
 
 class Counting(nn.Module):
@@ -551,6 +700,9 @@ def test_impossible_settings_are_refused() -> None:
     refuses(Recompute, rows=0)
     with pytest.raises(SettingError, match=r"recompute.rows: cannot be given beside budget"):
         Recompute(budget="1GiB", rows=2)
+    assert Recompute(budget=2**30).budget == 2**30
+    with pytest.raises(SettingError, match=r"recompute.budget: '0' .* positive number, alone or with a unit"):
+        Recompute(budget=0)
     with pytest.raises(SettingError, match=r"recompute.budget: 'much' cannot be read"):
         Recompute(budget="much")
     with pytest.raises(SettingError, match=r"recompute.keep: there is no 'matmull'. Did you mean 'matmul'"):

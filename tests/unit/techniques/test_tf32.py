@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.technique import Context
-from snugfit.errors import PlanConflict, SettingError
+from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
 from snugfit.techniques import find
 from snugfit.techniques.numerics.tf32 import TF32, in_tf32
 from snugfit.training.step import Step
@@ -68,6 +68,8 @@ def test_a_device_without_it_is_refused_unless_it_is_not_required(monkeypatch: p
         SettingError, match=r"^plan\.numerics: tf32 .* cpu is no CUDA device\. .*required: false"
     ):
         TF32().seams(context())
+    with pytest.warns(SnugfitWarning, match="^tf32: does nothing, as cpu is no CUDA device: .* in fp32"):
+        TF32(required=False).seams(context())
     for capability, has in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
         if has:

@@ -288,7 +288,8 @@ def test_recompute_and_backward_share_one_copy(again: bool) -> None:
 
 def test_a_block_that_computes_some_rows_at_a_time_takes_no_further_copies() -> None:
     """The trap: the second part of a block looks like a backward, and what it would fetch throws out the next block."""
-    model = own()
+    frozen = [nn.Linear(WIDTH, WIDTH).requires_grad_(False) for _ in range(LAYERS)]
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *frozen)
     given = stream_weights(model, "cpu")
     by_rows = find("recompute")(rows=1).seams(context(model)).modules
     assert by_rows is not None
@@ -344,7 +345,7 @@ def test_on_the_device_are_never_more_than_two_blocks() -> None:
         most = max(most, sum(inside))
 
     for block in model.blocks:
-        block.register_forward_hook(count)
+        block.up.register_forward_hook(lambda *_, block=block: count(block))
         block.gate.register_hook(lambda gradient, block=block: count(block))
     for _ in range(2):
         one_pass(model, given)
@@ -432,6 +433,69 @@ def test_backward_outside_of_the_context_is_refused() -> None:
         SettingError, match="backward came after the context of its forward.* Call backward within"
     ):
         loss.backward()
+
+
+class Wrapped:
+    """An object whose tensor nobody sees."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.hidden = hidden
+
+
+class Hiding(Own):
+    def forward(self, inputs: Tensor) -> Tensor:
+        wrapped = Wrapped(self.stem(inputs))
+        for block in self.blocks:
+            wrapped = block(wrapped)
+        logits: Tensor = self.head(wrapped.hidden)
+        return logits
+
+
+class HidingBlock(Block):
+    def forward(self, wrapped: Any) -> Any:
+        return Wrapped(super().forward(wrapped.hidden)[0])
+
+
+class AsideBlock(Block):
+    def forward(self, hidden: Tensor) -> Any:
+        self.aside, _ = super().forward(hidden)
+        return hidden.detach()
+
+
+@pytest.mark.parametrize(("kind", "train"), [(HidingBlock, True), (HidingBlock, False), (AsideBlock, False)])
+def test_a_block_that_a_gradient_would_enter_unseen_is_refused_by_name(kind: Any, train: bool) -> None:
+    model = (Hiding if kind is HidingBlock else Own)()
+    model.blocks = nn.ModuleList([kind(train) for _ in range(LAYERS)])
+    given = stream_weights(model, "cpu")
+    with (
+        pytest.raises(
+            SettingError, match=r"weight_streaming\.blocks: 'blocks\.0' returns a (Wrapped|Tensor)"
+        ),
+        given.running(),
+    ):
+        model(numbers()[0]) if kind is HidingBlock else model.blocks[0](numbers()[0].requires_grad_())
+    if kind is HidingBlock:
+        with torch.no_grad(), given.running():
+            assert model(numbers()[0]).shape == (ROWS, 3)
+
+
+def test_part_of_a_block_that_is_called_by_itself_has_its_own_weights() -> None:
+    class Borrowing(Own):
+        def forward(self, inputs: Tensor) -> Tensor:
+            hidden = self.stem(inputs)
+            for block in self.blocks:
+                hidden, _ = block(hidden)
+            hidden = hidden + self.blocks[-1].up(hidden)[:, :WIDTH]  # lies in a slot until here
+            for block in self.blocks[:3]:
+                hidden, _ = block(hidden)
+            logits: Tensor = self.head(hidden)
+            return logits
+
+    def make() -> nn.Module:
+        torch.manual_seed(3)
+        return Borrowing()
+
+    same(make)
 
 
 def test_an_error_in_the_model_leaves_its_weights_in_place() -> None:

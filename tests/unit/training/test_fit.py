@@ -21,7 +21,7 @@ from snugfit.errors import OutOfMemory, SettingError
 from snugfit.report.story import read_story
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.fit import cut, sizes
+from snugfit.training.fit import advice, cut, sizes
 from snugfit.training.loop import Training
 from snugfit.training.probe import Fit, find_micro_batch
 from tests.laws import problems
@@ -423,5 +423,20 @@ def test_auto_through_sf_train(tmp_path: Path) -> None:
 def test_a_micro_batch_that_is_none_is_refused(tmp_path: Path, micro_batch: Any) -> None:
     with pytest.raises(SettingError, match=r"plan.micro_batch: must be at least 1 and whole, auto, or null"):
         sf.train(Capped(9), texts(8), collate=padded, micro_batch=micro_batch, output=tmp_path)
-    with pytest.raises(SettingError, match="micro_batch: must be at least 1"):
+    with pytest.raises(SettingError, match=r"micro_batch: must be at least 1 .*\.$") as refused:
         sf.Step(Capped(9), SGD(), micro_batch=micro_batch)
+    assert "find_micro_batch" not in str(refused.value)
+
+
+def test_a_step_cannot_find_its_micro_batch_and_says_what_can() -> None:
+    with pytest.raises(
+        SettingError, match=r"found 'auto'\. .*train\(…, micro_batch='auto'\); .*find_micro_batch"
+    ):
+        sf.Step(Capped(9), SGD(), micro_batch="auto")  # type: ignore[arg-type]
+
+
+def test_advice_names_what_saves_memory_and_first_what_leaves_the_result_as_it_is() -> None:
+    said = advice(["adamw", "recompute"])
+    assert said.index("'weight_streaming'") < said.index("(the result stays)") < said.index("'lora'")
+    for absent in ("cudnn_benchmark", "channels_last", "compile", "recompute", "adamw_8bit"):
+        assert f"'{absent}'" not in said

@@ -87,7 +87,7 @@ class WeightStream:
         with ExitStack() as stack:
             for place, name in enumerate(self._packed):
                 block = self._blocks[name]
-                stack.enter_context(replaced_forward(block, self._wrapped(block.forward, place)))
+                stack.enter_context(replaced_forward(block, self._wrapped(name, block.forward, place)))
             self._running = True
             try:
                 yield
@@ -114,16 +114,34 @@ class WeightStream:
         """Seconds that all copies took so far, if they are timed."""
         return self._seconds + sum(slot.seconds() for slot in self._slots)
 
-    def _wrapped(self, forward: Callable[..., Any], place: int) -> Callable[..., Any]:
+    def _wrapped(self, name: str, forward: Callable[..., Any], place: int) -> Callable[..., Any]:
         def streamed(*args: Any, **kwargs: Any) -> Any:
-            self._use(place, backward=False)
-            outputs = forward(*args, **kwargs)
-            for tensor in leaves(outputs):
-                if tensor.grad_fn is not None:  # backward goes into the block through what it returned
-                    tensor.register_hook(lambda gradient: self._use(place, backward=True))  # type: ignore[no-untyped-call]
+            borrowed = place not in self._attached
+            try:
+                self._use(place, backward=False)
+                outputs = forward(*args, **kwargs)
+            finally:
+                # a part that is called by itself later finds its own weights, not what is in the slot by then
+                if borrowed:
+                    self._detach(place)
+            entered = [tensor for tensor in leaves(outputs) if tensor.grad_fn is not None]
+            for tensor in entered:  # backward goes into the block through what it returned
+                tensor.register_hook(lambda gradient: self._use(place, backward=True))  # type: ignore[no-untyped-call]
+            if torch.is_grad_enabled() and not entered:
+                self._check_unlearned(name, (args, kwargs), outputs)
             return outputs
 
         return streamed
+
+    def _check_unlearned(self, name: str, inputs: Any, outputs: Any) -> None:
+        """Refuse a block that no gradient is seen to enter, unless it plainly needs none."""
+        learning = [*leaves(inputs), *self._blocks[name].parameters()]
+        if next(leaves(outputs), None) is None or any(tensor.requires_grad for tensor in learning):
+            raise SettingError(
+                f"weight_streaming.blocks: '{name}' returns a {type(outputs).__name__} in which no tensor is seen that a gradient "
+                "comes back by, so its weights would not be there in backward. Let it return tensors, or tuples, dicts or "
+                "dataclasses of them, or leave the block out."
+            )
 
     def _use(self, place: int, backward: bool) -> None:
         if not self._running:
@@ -131,11 +149,13 @@ class WeightStream:
                 "weight_streaming: backward came after the context of its forward, where the weights are not on the device. "
                 "Call backward within it."
             )
-        if place == self._last and place in self._attached and not backward:
-            return  # some more rows of the same block: they say nothing about which one comes next
+        slot = self._slots[place % 2]
+        more = place == self._last and slot.holds == place and not backward
         self._fetch(place)
-        self._slots[place % 2].wait()
+        slot.wait()
         self._attach(place)
+        if more:
+            return  # some more rows of the same block: they say nothing about which one comes next
         # a block that computes again in backward comes after one behind it
         down = backward or 0 < place < self._last
         self._last = place

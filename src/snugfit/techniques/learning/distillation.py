@@ -129,6 +129,7 @@ class Distillation(Technique):
                 values = (1 - self.share) * terms.values + self.share * added
                 for name, feature in features.items():
                     own = outputs_of[name]
+                    _require_rows(name, own, feature)
                     _require_shape(f"features of '{name}'", own, feature)
                     distance = feature_distance(own, feature, terms.values.shape)
                     if terms.weights is not None:
@@ -281,6 +282,15 @@ def _caught(module: nn.Module, into: dict[str, Tensor], name: str) -> Iterator[N
         yield
     finally:
         handle.remove()
+
+
+def _require_rows(name: str, student: Tensor, teacher: Tensor) -> None:
+    if student.shape[0] != teacher.shape[0]:
+        raise SettingError(
+            f"distillation.features: '{name}' gives {student.shape[0]} rows in the student and {teacher.shape[0]} in the teacher: it "
+            "computes other rows than those of the batch, as modules do inside of what packing packs. Remove packing, or name modules "
+            "outside of the model's body."
+        )
 
 
 def _require_shape(what: str, student: Tensor, teacher: Tensor) -> None:

@@ -28,6 +28,7 @@ class AdamW4bit(Technique):
         family=Family.NUMERICS,
         source="Li, Chen & Zhu 2023, arXiv:2309.01507; torchao.optim",
         seams=("optimizer",),
+        saves_memory=True,
         cost="two states of half a byte a parameter instead of 8 bytes, and 8 bytes a block of 128; small weights keep 8 bytes",
         use_when="8-bit states still do not fit; to fine-tune rather than from scratch",
     )

@@ -34,6 +34,7 @@ class AdamW8bit(Technique):
         family=Family.NUMERICS,
         source="Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes; torchao.optim",
         seams=("optimizer",),
+        saves_memory=True,
         cost="two states of 1 byte a parameter instead of 8 bytes, and 8 bytes a block of 256; small weights keep 8 bytes",
         use_when="full training or large adapters, where the states are what does not fit",
     )

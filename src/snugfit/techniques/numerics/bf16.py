@@ -26,6 +26,7 @@ class BF16(Technique):
         source="Kalamkar et al. 2019, arXiv:1905.12322; torch.autocast",
         seams=("forward",),
         precision=True,
+        saves_memory=True,
         cost="about half of the activations; a 16-bit copy of the weights in use",
         use_when="Ampere or newer, or a CPU with AMX or AVX-512 bf16",
     )

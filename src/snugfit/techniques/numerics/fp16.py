@@ -47,6 +47,7 @@ class FP16(Technique):
         source="Micikevicius et al. 2018, arXiv:1710.03740; torch.autocast; torch.amp.GradScaler",
         seams=("scale", "forward"),
         precision=True,
+        saves_memory=True,
         cost="about half of the activations; a 16-bit copy of the weights in use; a few windows without an update",
         use_when="a GPU older than Ampere; where bf16 is to be had, take that",
     )

@@ -218,16 +218,6 @@ class FP8(Technique):
     def example(cls) -> Self:
         return cls(smallest=2, emulate=True)
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        chosen = self._choose(model)
-        if not chosen.fp8:
-            reasons = "; ".join(f"'{name}' {why}" for name, why in list(chosen.left.items())[:3])
-            raise SettingError(
-                f"plan.numerics: fp8 finds no linear layer with {self.smallest} inputs and outputs or more ({reasons or 'there is none'}"
-                "). Use plan.numerics: bf16, or lower fp8.smallest."
-            )
-        return model
-
     def seams(self, context: Context) -> Seams:
         device = context.device
         best = "bf16" if has_bf16(device) else alternative(device)
@@ -241,9 +231,15 @@ class FP8(Technique):
             raise SettingError(
                 f"plan.numerics: fp8 computes the rest in bf16, which {device} has not. Use plan.numerics: {best}."
             )
-        chosen = self._choose(context.model)
+        chosen = choose_layers(context.model, self.smallest, self.skip, 1 if self.emulate else MULTIPLE)
+        if not chosen.fp8:
+            reasons = "; ".join(f"'{name}' {why}" for name, why in list(chosen.left.items())[:3])
+            raise SettingError(
+                f"plan.numerics: fp8 finds no linear layer with {self.smallest} inputs and outputs or more ({reasons or 'there is none'}"
+                "). Use plan.numerics: bf16, or lower fp8.smallest."
+            )
         small = {name: why for name, why in chosen.left.items() if why not in _INTENDED}
-        if chosen.fp8 and small:
+        if small:
             name, why = next(iter(small.items()))
             warnings.warn(
                 f"fp8: {len(small)} of {len(small) + len(chosen.fp8)} linear layers stay in bf16, such as '{name}', which {why}.",
@@ -263,9 +259,6 @@ class FP8(Technique):
                 yield
 
         return Seams(forward=forward, modules=modules)
-
-    def _choose(self, model: nn.Module) -> Chosen:
-        return choose_layers(model, self.smallest, self.skip, 1 if self.emulate else MULTIPLE)
 
 
 _INTENDED = ("makes the logits", "is named by fp8.skip")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.adapters import warn_without_adapters
 from snugfit.core.quantised import bitsandbytes_ops, dequantised, loading, quantise_
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 
@@ -72,6 +73,7 @@ class Int8(Technique):
         source="Dettmers et al. 2022 (LLM.int8), arXiv:2208.07339; bitsandbytes",
         seams=("export",),
         stages=(Stage.QUANTISE,),
+        saves_memory=True,
         cost="weights are rounded to 255 levels a row; each is made whole once in forward and once in backward",
         use_when="adapters (lora) are trained on a base that fits in 8 bits: eight times as near to it as nf4",
     )
@@ -83,4 +85,5 @@ class Int8(Technique):
         return loading(model, self.skip, self.card.name, load_in_8bit=True)
 
     def seams(self, context: Context) -> Seams:
+        warn_without_adapters(context.model, self.card.name)
         return Seams(export=dequantised)

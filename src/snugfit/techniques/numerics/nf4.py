@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.adapters import warn_without_adapters
 from snugfit.core.quantised import bitsandbytes_ops, dequantised, loading, quantise_
 from snugfit.core.read import is_fake
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
@@ -122,6 +123,7 @@ class NF4(Technique):
         source="Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; bitsandbytes",
         seams=("export",),
         stages=(Stage.QUANTISE,),
+        saves_memory=True,
         cost="weights are rounded to 16 levels a block; each is made whole once in forward and once in backward",
         use_when="the base alone fills the device, and adapters (lora) are trained on it",
     )
@@ -138,4 +140,5 @@ class NF4(Technique):
         return loading(model, self.skip, self.card.name, **config)
 
     def seams(self, context: Context) -> Seams:
+        warn_without_adapters(context.model, self.card.name)
         return Seams(export=dequantised)

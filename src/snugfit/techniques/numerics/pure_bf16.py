@@ -173,6 +173,7 @@ class PureBF16(Technique):
             "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are in "
             "fp32 for the step alone. Remove one, or use adamw.",
         },
+        saves_memory=True,
         cost="8 bytes a parameter with AdamW instead of 16, 10 with kahan; half of the activations; a slower step",
         use_when="full training of a large model where fp32 weights do not fit; stochastic, or kahan for small windows",
     )

@@ -199,6 +199,7 @@ class QAT(Technique):
                 f"qat.group_size: {self.group_size} divides the inputs of no linear layer; they have {inputs}. Lower it, or write "
                 "null for one group a row."
                 if linear
-                else "qat: the model has no linear layer of its own to round. Remove qat."
+                else f"qat: {type(model).__name__} has no linear layer of its own to round: GPT-2's Conv1D, which nf4 and int8 take, is none "
+                "of torch's and stays as it is. Remove qat, or quantise by nf4 or int8 with adapters beside."
             )
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
-from snugfit.errors import SettingError
+from snugfit.errors import SettingError, SnugfitWarning
 
 CAPABILITY = (8, 0)
 """Of the first GPUs with tf32: Ampere."""
@@ -82,6 +83,10 @@ class TF32(Technique):
             raise SettingError(
                 f"plan.numerics: tf32 is not to be had, as {reason}. Use plan.numerics: fp32, or where either will do: numerics: "
                 "{tf32: {required: false}}."
+            )
+        if reason is not None:
+            warnings.warn(
+                f"tf32: does nothing, as {reason}: the run computes in fp32.", SnugfitWarning, stacklevel=2
             )
 
         def modules(batch: Batch) -> AbstractContextManager[None]:

@@ -29,7 +29,7 @@ ASYNCHRONOUS = ("cuda", "xpu")
 
 
 class _Copy:
-    """One storage in host memory, and on the device while it is on its way or in use."""
+    """One storage, or a stretch of one, in host memory, and on the device while it is on its way or in use."""
 
     __slots__ = ("__weakref__", "flat", "host", "place", "ready", "views")
 
@@ -41,7 +41,7 @@ class _Copy:
 
 
 class _View(NamedTuple):
-    """How a saved tensor lies in its storage."""
+    """How a saved tensor lies in what was copied."""
 
     copy: _Copy
     dtype: torch.dtype
@@ -66,7 +66,7 @@ class Offload:
         self.bytes = 0  # that have gone to the host
         self._device, self._min_bytes = device, min_bytes
         self._staying = set(storages_of(stay))
-        self._known: dict[tuple[StorageWeakRef, int], _Copy] = {}
+        self._known: dict[tuple[StorageWeakRef, int, int, int], _Copy] = {}
         self._order: list[weakref.ref[_Copy]] = []
         self._leaving: deque[tuple[Tensor, Any]] = deque()
         self._stream: Any = None
@@ -84,12 +84,14 @@ class Offload:
         """What is kept instead of a saved tensor."""
         if not self._moves(tensor):
             return tensor
-        key = (storage_of(tensor), tensor._version)  # changed in place, it is another
+        start, stop = _stretch(tensor)
+        key = (storage_of(tensor), tensor._version, start, stop)  # changed in place, it is another
         if key not in self._known:
-            self._known[key] = self._to_host(tensor)
+            self._known[key] = self._to_host(tensor, start, stop)
         copy = self._known[key]
         copy.views += 1
-        return _View(copy, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
+        offset = tensor.storage_offset() - start // tensor.element_size()
+        return _View(copy, tensor.dtype, tensor.size(), tensor.stride(), offset)
 
     def unpack(self, kept: Tensor | _View) -> Tensor:
         """The saved tensor, of the same numbers, sizes and strides."""
@@ -120,9 +122,9 @@ class Offload:
         whole = size % tensor.element_size() == 0
         return whole and size >= max(self._min_bytes, 1) and storage_of(tensor) not in self._staying
 
-    def _to_host(self, tensor: Tensor) -> _Copy:
-        size = tensor.untyped_storage().nbytes()
-        flat = tensor.as_strided((size // tensor.element_size(),), (1,), 0).view(torch.uint8)
+    def _to_host(self, tensor: Tensor, start: int, stop: int) -> _Copy:
+        size, each = stop - start, tensor.element_size()
+        flat = tensor.as_strided((size // each,), (1,), start // each).view(torch.uint8)
         pin = self._device.type in ASYNCHRONOUS and not is_fake(tensor)
         if pin and self._stream is None:
             self._stream = torch.Stream(self._device)
@@ -167,6 +169,24 @@ class Offload:
         return torch.accelerator.current_stream(self._device)
 
 
+def _stretch(tensor: Tensor) -> tuple[int, int]:
+    """The bytes of its storage that are copied for a tensor: all, where all that lies there counts its changes together.
+
+    That is so for views of one tensor; parts that `unsafe_chunk` made, as recurrent cells do, each count their own.
+    """
+    base = tensor if tensor._base is None else tensor._base
+    whole = (0, tensor.untyped_storage().nbytes())
+    return whole if _extent(base) == whole else _extent(tensor)
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """First byte of a storage that a tensor has, and the one behind its last."""
+    steps = ((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    entries = 1 + sum(steps) if tensor.numel() else 0
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + entries * tensor.element_size()
+
+
 def offloaded(
     device: torch.device | str, stay: Iterable[Tensor] = (), min_bytes: int = 2**20
 ) -> AbstractContextManager[Offload]:
@@ -194,6 +214,7 @@ class ActivationOffload(Technique):
         family=Family.PLACEMENT,
         source="torch.autograd.graph.saved_tensors_hooks; Rhu et al. 2016, arXiv:1602.08124; as torchtune's OffloadActivations",
         seams=("forward",),
+        saves_memory=True,
         cost="two copies over the bus; hidden where computing a block takes longer than copying what it keeps",
         use_when="beside recompute, for long texts: then only the inputs of the blocks travel",
     )

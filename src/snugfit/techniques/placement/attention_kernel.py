@@ -97,6 +97,7 @@ class AttentionKernel(Technique):
         source="torch.nn.attention.sdpa_kernel; transformers' attention interface; Dao et al. 2022, arXiv:2205.14135",
         seams=("modules",),
         stages=(Stage.COMPUTE,),
+        saves_memory=True,
         cost="none; a fused kernel never holds the scores, and draws other dropout on them than eager does",
         use_when="a model loads with eager attention, or one kernel is wanted for sure",
     )

@@ -167,7 +167,9 @@ class _InChunks(torch.autograd.Function):
             set_random_state(hidden.device, ctx.state)
             for chunk in work.chunks:
                 part, logits = head.logits(chunk.seen(hidden).detach(), d_hidden is not None)
-                d_logits = _by_logits(work, logits.detach(), chunk, d_values)
+                d_logits = _by_logits(
+                    work, logits.detach(), chunk, d_values, alone=chunk is not work.chunks[0]
+                )
                 del logits
                 d_part = head.backward(part, d_logits)
                 if d_hidden is not None:
@@ -176,12 +178,38 @@ class _InChunks(torch.autograd.Function):
         return None, d_hidden, *(total.to(each.dtype) for each, total in sums.items())
 
 
-def _by_logits(work: _Work, logits: Tensor, chunk: Chunk, d_values: Tensor) -> Tensor:
-    """Gradient of the values of a chunk by its logits."""
+def _by_logits(work: _Work, logits: Tensor, chunk: Chunk, d_values: Tensor, alone: bool) -> Tensor:
+    """Gradient of the values of a chunk by its logits.
+
+    Args:
+        alone: it is known that values depend on nothing else that learns.
+    """
     logits.requires_grad_()
     with torch.enable_grad():
         values = chunk.kept(work.terms_of(logits, chunk).values)
+    if not alone:
+        _require_alone(values, logits)
     return torch.autograd.grad(values, logits, chunk.of(d_values))[0]
+
+
+def _require_alone(values: Tensor, logits: Tensor) -> None:
+    """Raises:
+    SettingError: the values depend on something beside the logits, whose gradient would be lost.
+    """
+    seen, left = set(), [values.grad_fn]
+    while left:
+        node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        reached = getattr(node, "variable", None)  # where a gradient ends
+        if reached is not None and reached is not logits:
+            raise SettingError(
+                "chunked_loss: the loss depends on something that learns beside the logits, such as another output of the model or a "
+                f"weight of shape {tuple(reached.shape)} of its own, whose gradient would be lost in chunks. Leave it out of the loss, or "
+                "remove chunked_loss."
+            )
+        left.extend(next for next, _ in node.next_functions)
 
 
 class _AnyHead:
@@ -270,6 +298,7 @@ class ChunkedLoss(Technique):
             Stage.COUPLING: "a loss that compares rows needs the outputs of all of them, and chunks see some tokens. Remove one.",
             Stage.TEACH: "a teacher reads whole rows, and its scores of all tokens would stand in memory. Remove one.",
         },
+        saves_memory=True,
         cost="the head is computed once more in backward: 1.2 times its time",
         use_when="language models: the logits, their softmax and their gradient are often the largest tensors",
     )

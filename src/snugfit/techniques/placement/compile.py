@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableSet
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
@@ -26,7 +26,26 @@ from snugfit.errors import SettingError, nearest
 INDUCTOR = "inductor"
 MODES = ("default", "reduce-overhead", "max-autotune")
 
-Checked = MutableSet[tuple[nn.Module, bool]]
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What need not be done again: modules that were checked, with whether gradients were on, and what was compiled of each.
+
+    Torch keeps something of each call of torch.compile until the process ends.
+    """
+
+    checked: set[tuple[nn.Module, bool]] = field(default_factory=set)
+    runs: dict[nn.Module, tuple[Callable[..., Any], Callable[..., Any]]] = field(default_factory=dict)
+
+    def run(
+        self, module: nn.Module, compile: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> Callable[..., Any]:
+        """The forward of the module compiled: as before, where it has the same one."""
+        before, run = self.runs.get(module, (None, None))
+        if run is None or before != module.forward:
+            run = compile(module.forward)
+            self.runs[module] = (module.forward, run)
+        return run
 
 
 @contextmanager
@@ -35,7 +54,7 @@ def compiled(
     mode: str = "default",
     dynamic: bool | None = None,
     backend: str = INDUCTOR,
-    checked: Checked | None = None,
+    known: Known | None = None,
 ) -> Iterator[None]:
     """Within, `module` computes its forward compiled; hooks on it run as before, and nothing of it stays in the module.
 
@@ -44,7 +63,7 @@ def compiled(
     otherwise.
 
     Args:
-        checked: modules that need no check, with whether gradients were on; others are checked at their first call.
+        known: of an earlier time, where this is entered again, as in a loop; all else is compiled, and checked at its first call.
     Raises:
         SettingError: compiled and uncompiled outputs or gradients are further apart than rounding accounts for.
 
@@ -54,21 +73,21 @@ def compiled(
     >>> torch.equal(outputs, layer(inputs))
     True
     """
-    known: Checked = set() if checked is None else checked
+    known = Known() if known is None else known
     forward = module.forward
     options: dict[str, Any] = {}
     if backend == INDUCTOR:
         # dropout in fused kernels would draw other numbers, and there would be nothing to compare
         options["options"] = {**_mode_options(mode), "fallback_random": True}
-    run: Callable[..., Any] = torch.compile(forward, backend=backend, dynamic=dynamic, **options)
+    run = known.run(module, torch.compile(backend=backend, dynamic=dynamic, **options))
 
     def checking(*args: Any, **kwargs: Any) -> Any:
         state = (module, torch.is_grad_enabled())
         if any(is_fake(tensor) for tensor in (*leaves(args), *leaves(kwargs), *module.parameters())):
             return forward(*args, **kwargs)
         with _guarding_hooks(), _disable_current_modes():  # one that watches would end compilation for good
-            if state not in known and _checked(module, forward, run, args, kwargs):
-                known.add(state)
+            if state not in known.checked and _checked(module, forward, run, args, kwargs):
+                known.checked.add(state)
             return run(*args, **kwargs)
 
     with replaced_forward(module, checking):
@@ -119,7 +138,7 @@ class Compile(Technique):
         model = context.model
         modules = list(repeated_blocks(model).values()) if self.per_block else [model]
         caching = caching_configs(model)
-        checked: set[tuple[nn.Module, bool]] = set()
+        known = Known()
 
         @contextmanager
         def compiling(batch: Batch) -> Iterator[None]:
@@ -127,7 +146,7 @@ class Compile(Technique):
                 torch.compiler.cudagraph_mark_step_begin()
             with without_caches(caching), ExitStack() as stack:
                 for module in modules:
-                    stack.enter_context(compiled(module, self.mode, self.dynamic, self.backend, checked))
+                    stack.enter_context(compiled(module, self.mode, self.dynamic, self.backend, known))
                 yield
 
         return Seams(modules=compiling)
@@ -156,7 +175,7 @@ def _checked(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> bool:
-    """Compare outputs, and gradients where they are on, under the same random state; buffers stay as they are.
+    """Compare outputs, and gradients where they are on, under the same random state; buffers and arguments stay as they are.
 
     Returns:
         Whether it could be seen: not where the uncompiled numbers are not finite.
@@ -211,16 +230,17 @@ def _numbers(
     inputs: list[Tensor] = []
 
     def apart(tensor: Tensor) -> Tensor:
-        copy = tensor.detach()
-        if tensor.requires_grad:
-            inputs.append(copy.requires_grad_())
-        return copy
+        copy = tensor.detach().clone()
+        if not tensor.requires_grad:
+            return copy
+        inputs.append(copy.requires_grad_())
+        return copy.clone()  # which may be changed in place, as a leaf may not
 
-    args, kwargs = map_tree(apart, args), map_tree(apart, kwargs)
+    args, kwargs = (map_tree(apart, given, _copied) for given in (args, kwargs))
     # hooks of a surrounding recomputation would count what is kept here as theirs
     plain = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     kept = nullcontext() if next(module.buffers(), None) is None else Buffers(module).kept()
-    with preserved_randomness(device), kept, plain:
+    with preserved_randomness(device), kept, plain, _without_hooks(module):
         outputs = [tensor for tensor in leaves(forward(*args, **kwargs)) if tensor.is_floating_point()]
         trained = [tensor for tensor in outputs if tensor.requires_grad]
         gradients: tuple[Tensor | None, ...] = ()
@@ -229,3 +249,41 @@ def _numbers(
                 trained, [*parameters, *inputs], [tensor.detach() for tensor in trained], allow_unused=True
             )
     return [tensor.detach().double() for tensor in (*outputs, *gradients) if tensor is not None]
+
+
+def _copied(value: Any) -> Any:
+    """Lists and dicts without tensors anew, all the way down: a block may put something in."""
+    if type(value) in (list, tuple):
+        return type(value)(_copied(each) for each in value)
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    return value
+
+
+@contextmanager
+def _without_hooks(module: nn.Module) -> Iterator[None]:
+    """Within, forward hooks inside of `module` do nothing: what they catch of a call they are to catch once.
+
+    Those by which a whole model of transformers collects its own outputs stay, as its forward is nothing without them. The dicts
+    are emptied, not replaced: handles that remove a hook hold them.
+    """
+    collects = any(hasattr(each, "_can_record_outputs") for each in module.modules())
+    aside = [(each._forward_hooks, dict(each._forward_hooks)) for each in module.modules()]
+    for hooks, before in aside:
+        hooks.clear()
+        if collects:
+            hooks.update(
+                (key, hook)
+                for key, hook in before.items()
+                if getattr(hook, "__module__", "").startswith(_COLLECTS)
+            )
+    try:
+        yield
+    finally:
+        for hooks, before in aside:
+            since = dict(hooks)  # transformers puts its own in at a model's first call
+            hooks.clear()
+            hooks.update({**before, **since})
+
+
+_COLLECTS = "transformers.utils"

@@ -80,6 +80,7 @@ class OptimizerInBackward(Technique):
             ),
             Stage.PERTURB: _WHOLE.format("this computes the gradient twice for one update"),
         },
+        saves_memory=True,
         cost="saves the gradients: 4 bytes a parameter in float32, with one micro-batch; one more wait for the device a window",
         use_when="full training in one micro-batch, where gradients and states together do not fit",
     )

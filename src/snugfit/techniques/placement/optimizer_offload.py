@@ -99,6 +99,7 @@ class OptimizerOffload(Technique):
             "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are on "
             "the host for the step alone. Remove one, or use adamw.",
         },
+        saves_memory=True,
         cost="saves the states: 8 bytes a parameter with AdamW; 12 bytes a parameter over the bus an update, and a step on the host",
         use_when="states do not fit the device and windows are large, so that an update is long anyway",
     )

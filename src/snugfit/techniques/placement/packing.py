@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, MutableSet
+from collections.abc import Iterator, Mapping, MutableSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.autocast import casting_anew
-from snugfit.core.batch import Batch
+from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch
 from snugfit.core.forwards import replaced_forward
-from snugfit.core.packed import Packed
+from snugfit.core.imports import describe
+from snugfit.core.packed import Packed, computing_rows
 from snugfit.core.packed_bodies import BodyCall, bodies, call_of
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import is_fake, read
@@ -53,7 +55,8 @@ def packed(
             return forward(*args, **kwargs)
         if body not in known and not is_fake(layout.positions) and _checked(given, layout):
             known.add(body)
-        return given.run(layout, given.inputs(layout.examples, layout.tokens))
+        with computing_rows(len(layout.rows)):
+            return given.run(layout, given.inputs(layout.examples, layout.tokens))
 
     with replaced_forward(body, run):
         yield
@@ -97,12 +100,32 @@ class Packing(Technique):
 
         @contextmanager
         def packing(batch: Batch) -> Iterator[None]:
+            _refuse_scored_padding(batch)
             with ExitStack() as stack:
                 for body in found:
                     stack.enter_context(packed(body, batch.lengths, checked))
                 yield
 
         return Seams(modules=packing)
+
+
+def _refuse_scored_padding(batch: Batch) -> None:
+    """Raises:
+    SettingError: labels at padding count. Waits for the device where the batch does not know that none does.
+    """
+    data = batch.data
+    if batch.padded or not isinstance(data, Mapping):
+        return
+    labels, mask = data.get(LABELS), data.get("attention_mask")
+    if not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or labels.is_floating_point():
+        return
+    if labels.ndim == 2 and labels.shape == mask.shape:
+        counted = read(((labels != IGNORE_INDEX) & (mask == 0)).sum(), assume=0)
+        if counted:
+            raise SettingError(
+                f"packing: {int(counted)} labels at padding count, and packed outputs are zeros there. Set labels to {IGNORE_INDEX} "
+                "where attention_mask is 0, as labels.masked_fill(attention_mask == 0, -100) does, or remove packing."
+            )
 
 
 @torch.no_grad()
@@ -123,16 +146,15 @@ def _checked(call: BodyCall, layout: Packed) -> bool:
     try:
         body.eval()
         with preserved_randomness(layout.positions.device), casting_anew():
-            padded, packed, beside = (
-                call.forward(**call.given),
-                call.run(layout, given),
-                call.run(layout, turned),
-            )
+            padded = call.forward(**call.given)
+            with _naming_packing(body):
+                packed, beside = call.run(layout, given), call.run(layout, turned)
     finally:
         for module, training in modes:
             module.training = training
     real = layout.unpack(torch.ones_like(layout.segments)).bool()
     padded, packed, beside = map(call.examples_first, (padded, packed, beside))
+    _require_unpacked(body, padded, packed)
     agrees = allowed_rounding(body, layout.positions.device)
     if not math.isfinite(_apart(padded, padded, real, range(layout.examples))):
         return False
@@ -149,6 +171,35 @@ def _checked(call: BodyCall, layout: Packed) -> bool:
             f"token's, and rounding accounts for {agrees * LEAKS:.2g}. Something in it looks across examples. Use length_grouping."
         )
     return True
+
+
+@contextmanager
+def _naming_packing(body: nn.Module) -> Iterator[None]:
+    """Within, what fails on packed rows, where padded ones were computed, is said to be due to packing."""
+    try:
+        yield
+    except (SettingError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise SettingError(
+            f"packing: {type(body).__name__} computes padded rows and fails on packed ones: {describe(error)}. Something in it takes "
+            "another mask or other positions than packed rows need. Use length_grouping."
+        ) from error
+
+
+def _require_unpacked(body: nn.Module, padded: Any, packed: Any) -> None:
+    """Raises:
+    SettingError: an output has not the shape that it has of padded rows.
+    """
+    shapes = [[tuple(tensor.shape) for tensor in leaves(outputs)] for outputs in (padded, packed)]
+    if shapes[0] != shapes[1]:
+        one, other = next(
+            pair for pair in itertools.zip_longest(*shapes, fillvalue="none") if pair[0] != pair[1]
+        )
+        raise SettingError(
+            f"packing: {type(body).__name__} gives an output of shape {one} for padded rows and {other} for packed ones, which cannot be "
+            "told apart by example. Turn that output off, as by output_router_logits=False, or use length_grouping."
+        )
 
 
 def _turned(values: Tensor, examples: list[int]) -> Tensor:

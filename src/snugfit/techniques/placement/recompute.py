@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from snugfit.core.arguments import taken_apart
+from snugfit.core.arguments import apart, taken_apart
+from snugfit.core.autocast import casting_anew
 from snugfit.core.batch import Batch
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.block_budget import Budget, shape_of
@@ -21,6 +22,7 @@ from snugfit.core.buffers import MovedBuffers
 from snugfit.core.caches import caches_among, caching_configs, without_caches
 from snugfit.core.forwards import replaced_forward
 from snugfit.core.names import find_modules, require_list
+from snugfit.core.packed import rows_of
 from snugfit.core.row_wise import RowWise
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, nearest
@@ -65,8 +67,14 @@ def recomputing(blocks: Iterable[nn.Module], keep: Collection[str] = ()) -> Iter
         yield
 
 
-def recomputed(block: nn.Module, forward: Forward, keep: Collection[str] = ()) -> Forward:
-    """`forward` of `block`, computed again in backward, from the same random numbers and buffers."""
+def recomputed(
+    block: nn.Module, forward: Forward, keep: Collection[str] = (), name: str | None = None
+) -> Forward:
+    """`forward` of `block`, computed again in backward, from the same random numbers, buffers, dicts and lists.
+
+    Raises:
+        SettingError: when it is called, and changes a tensor that it is given in place.
+    """
     contexts: dict[str, Any] = (
         {"context_fn": partial(create_selective_checkpoint_contexts, policy(keep))} if keep else {}
     )
@@ -75,7 +83,9 @@ def recomputed(block: nn.Module, forward: Forward, keep: Collection[str] = ()) -
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         # torch keeps as saved tensors, which others may put elsewhere, only those that stand among the arguments themselves
-        tensors, rebuild = taken_apart((args, tuple(kwargs.values())))
+        call = (args, tuple(kwargs.values()))
+        tensors, rebuild = taken_apart(call)
+        _, rebuild_again = taken_apart(apart(call))  # as it is before the block changes it
         names = tuple(kwargs)
         moved = MovedBuffers(block)
         passed = False
@@ -83,25 +93,22 @@ def recomputed(block: nn.Module, forward: Forward, keep: Collection[str] = ()) -
         def once(*given: Tensor) -> Any:
             nonlocal passed
             first, passed = not passed, True
-            positional, named = rebuild(given)
+            positional, named = rebuild(given) if first else apart(rebuild_again(given))
+            versions = [tensor._version for tensor in given]
             with moved.noted() if first else moved.rewound():
-                return forward(*positional, **dict(zip(names, named, strict=True)))
+                outputs = forward(*positional, **dict(zip(names, named, strict=True)))
+            if first and versions != [tensor._version for tensor in given]:
+                raise SettingError(
+                    f"recompute.blocks: '{name or type(block).__name__}' changes what it is given in place, so it cannot be computed again "
+                    "from it. Make its first operation not in place, or leave the block out."
+                )
+            return outputs
 
-        with _casting_each_time() if keep else nullcontext():
+        # a block met again would do without the casts that autocast keeps, and then compute other operations in backward
+        with casting_anew() if keep else nullcontext():
             return checkpoint(once, *tensors, use_reentrant=False, **contexts)
 
     return run
-
-
-@contextmanager
-def _casting_each_time() -> Iterator[None]:
-    """Autocast keeps casts of weights: a block met again would do without, and then compute other operations in backward."""
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
 
 
 def policy(keep: Collection[str]) -> Callable[..., CheckpointPolicy]:
@@ -143,6 +150,7 @@ class Recompute(Technique):
         source="Chen et al. 2016, arXiv:1604.06174; torch.utils.checkpoint, non-reentrant and selective",
         seams=("modules",),
         stages=(Stage.RECOMPUTE,),
+        saves_memory=True,
         cost="a second forward of the blocks: about a third more time; less with keep or budget",
         use_when="activations are what does not fit: long texts, large micro-batches, deep models",
     )
@@ -182,9 +190,9 @@ class Recompute(Technique):
         caching = caching_configs(model)
 
         def replacement(name: str, forward: Forward, batch: Batch, kept: frozenset[str] | None) -> Forward:
-            again = recomputed(blocks[name], forward, self.keep)
-            if by_rows and batch.rows > by_rows[name].rows:
-                again = partial(_by_rows, by_rows[name], forward, batch.rows)
+            again = recomputed(blocks[name], forward, self.keep, name)
+            if by_rows:
+                again = partial(_by_rows, by_rows[name], forward, again, batch.rows)
             if budget is not None and kept is None:
                 again = budget.measured(name, blocks[name], forward, again)
             return partial(_uncached, name, again)
@@ -244,9 +252,12 @@ def outermost(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Modul
     return found
 
 
-def _by_rows(rows: RowWise, forward: Forward, total: int, *args: Any, **kwargs: Any) -> Any:
-    if not torch.is_grad_enabled():
-        return forward(*args, **kwargs)
+def _by_rows(
+    rows: RowWise, forward: Forward, whole: Forward, batch_rows: int, *args: Any, **kwargs: Any
+) -> Any:
+    total = rows_of(batch_rows)
+    if total <= rows.rows or not torch.is_grad_enabled():
+        return whole(*args, **kwargs)
     return rows(forward, total, args, kwargs)
 
 

@@ -167,6 +167,7 @@ class TiledLinears(Technique):
         source="Rajbhandari et al. 2021 (ZeRO-Infinity), arXiv:2104.07857, section 5.1.3; DeepSpeed's TiledLinear",
         seams=("modules",),
         stages=(Stage.TILE,),
+        saves_memory=True,
         cost="smaller products; under autocast, weights are cast in backward again",
         use_when="16-bit autocast on layers of 100 MB or more, such as a large vocabulary's head",
     )
