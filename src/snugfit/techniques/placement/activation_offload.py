@@ -183,7 +183,8 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     """First byte of a storage that a tensor has, and the one behind its last."""
     steps = ((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride(), strict=True))
     entries = 1 + sum(steps) if tensor.numel() else 0
-    start = int(tensor.storage_offset()) * tensor.element_size()
+    offset: Any = tensor.storage_offset()
+    start: int = offset * tensor.element_size()
     return start, start + entries * tensor.element_size()
 
 

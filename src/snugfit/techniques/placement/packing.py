@@ -123,7 +123,7 @@ def _refuse_scored_padding(batch: Batch) -> None:
         counted = read(((labels != IGNORE_INDEX) & (mask == 0)).sum(), assume=0)
         if counted:
             raise SettingError(
-                f"packing: {int(counted)} labels at padding count, and packed outputs are zeros there. Set labels to {IGNORE_INDEX} "
+                f"packing: {counted} labels at padding count, and packed outputs are zeros there. Set labels to {IGNORE_INDEX} "
                 "where attention_mask is 0, as labels.masked_fill(attention_mask == 0, -100) does, or remove packing."
             )
 
@@ -219,4 +219,5 @@ def _apart(one: Any, other: Any, real: Tensor, examples: list[int] | range) -> f
             wanted = a[chosen][counts].flatten(1).double()
             apart = (wanted - b[chosen][counts].flatten(1).double()).norm(dim=1).amax()
             found.append(apart / wanted.norm(dim=1).mean())
-    return float(read(torch.stack(found).amax(), assume=0.0))
+    distance: float = read(torch.stack(found).amax(), assume=0.0)
+    return distance
