@@ -158,7 +158,7 @@ the raw figures are in `results/`.
 {table(result)}
 
 Peaks are of torch's allocation events over two updates; weights, gradients and optimizer states are those alive at the
-peak, the rest are activations, temporaries and the batch. Times are medians of ratios within {len(next(iter(result["seconds"].values()), []))} turns; an update of
+peak, the rest are activations, temporaries and the batch. Times are medians of ratios within the turns (as many as the JSON has); an update of
 HF's default took {seconds.get("hf", float("nan")):.0f} s here. All full fine-tunings have fp32 weights and states but for the rung of 8-bit
 states, and the same losses: {", ".join(f"{loss:.4f}" for loss in result["memory"].get("plain", {}).get("losses", []))} in the two updates. HF's default clips
 (its memory is the same without), the rungs do not but for the one that says so.
