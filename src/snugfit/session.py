@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from snugfit.core.job import Plan
+from snugfit.core.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError, UserError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
@@ -118,6 +119,8 @@ def run_session(
         TrainingFailed: the run failed on its own account; the events say so too.
     """
     folder = training.folder
+    if training.step.device.type == "cpu" and tune_malloc():
+        header = {**header, "machine": {**header["machine"], "mmap_threshold_bytes": MMAP_THRESHOLD}}
     if resume:
         training.restore()
     with warnings_told(events):

@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
 from snugfit.core.names import find_modules, matches
 from snugfit.core.placing import in_one_place_
-from snugfit.core.quantised import QuantisedLinear, dequantise_, in_stock_form
+from snugfit.core.quantised import QuantisedLinear, dequantise_, in_stock_form, weights_unread
 from snugfit.core.read import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 
@@ -218,7 +218,9 @@ def put_in(model: nn.Module, config: Any) -> None:
     from peft import inject_adapter_in_model
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
-    with warnings.catch_warnings(), _standing_still(model):
+    # DoRA begins with the norms of the weights; all else needs their shapes
+    reading = nullcontext() if getattr(config, "use_dora", False) else weights_unread()
+    with warnings.catch_warnings(), _standing_still(model), reading:
         # it warns of ties, which are refused before, and of Conv1D, whose layout it finds
         warnings.simplefilter("ignore")
         try:

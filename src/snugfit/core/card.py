@@ -73,6 +73,21 @@ class Family(enum.StrEnum):
     NUMERICS = "numerics"
 
 
+class Fidelity(enum.IntEnum):
+    """How much precision a run gives up, from nothing; the planner goes as far as the recipe allows."""
+
+    FULL = 0  # float32
+    MIXED = 1  # matrix products in tf32 or 16 bit
+    COMPACT = 2  # states of few bits, weights of 16
+    ADAPTERS = 3  # beside weights that are frozen
+    QUANTIZED = 4  # beside weights that are frozen in few bits
+
+    @property
+    def label(self) -> str:
+        """As it is written in recipes."""
+        return self.name.lower()
+
+
 class Kind(enum.StrEnum):
     """What a technique needs the examples to be."""
 
@@ -91,7 +106,9 @@ class Card:
     of which a run has one, named by `plan.numerics`. `irrevocable`: weights change before the whole gradient is known, so
     that a window which turns out not to be finite sends the run back to its newest checkpoint. `conflicts` maps other
     techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage.
-    `saves_memory`: an update needs less at its peak, so that it is named where nothing fits.
+    `saves_memory`: an update needs less at its peak, so that it is named where nothing fits. `fidelity`: how much precision a run
+    with it has given up. `needs`: the type of number, as torch names it, or "tf32", that a device has to compute in of itself. `replaces`: techniques in
+    whose place it may stand, with their settings, to save memory.
     """
 
     name: str
@@ -107,6 +124,9 @@ class Card:
     refuses: Mapping[str | Stage, str] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     saves_memory: bool = False
+    fidelity: Fidelity = Fidelity.FULL
+    needs: str = ""
+    replaces: tuple[str, ...] = ()
     cost: str = ""
     use_when: str = ""
 

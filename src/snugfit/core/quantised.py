@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -129,6 +130,23 @@ class _Product(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: a block that is computed again for it gives it once
         weight = ctx.unpacked(saved, gradient.dtype)
         return gradient @ weight, None, *(None for _ in saved)
+
+
+@contextmanager
+def weights_unread() -> Iterator[None]:
+    """Within, `weight` of quantised layers has its shape, type and device, and no numbers: for a library that asks for nothing else,
+    many times, and would have it made whole each time."""
+
+    def shape_alone(layer: QuantisedLinear) -> Tensor:
+        one = torch.empty((), dtype=layer.dtype, device=next(layer.parameters()).device)
+        return one.expand(layer.out_features, layer.in_features)
+
+    whole = QuantisedLinear.weight
+    QuantisedLinear.weight = property(shape_alone)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        QuantisedLinear.weight = whole  # type: ignore[method-assign]
 
 
 class _WasConv1D(nn.Linear):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def read(tensor: Tensor, assume: Any) -> Any:
@@ -31,9 +32,12 @@ def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether `tensor` has a shape and no numbers."""
+    """Whether `tensor`, or what it wraps, such as a shard, has a shape and no numbers."""
     if type(tensor) is Tensor or type(tensor) is torch.nn.Parameter:
         return False
     from torch._subclasses.fake_tensor import FakeTensor
 
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return any(is_fake(getattr(tensor, name)) for name in names)
     return isinstance(tensor, FakeTensor)

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
@@ -21,6 +21,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.card import STAGED_SEAMS as STAGED_SEAMS
 from snugfit.core.card import Card as Card
 from snugfit.core.card import Family as Family
+from snugfit.core.card import Fidelity as Fidelity
 from snugfit.core.card import Kind as Kind
 from snugfit.core.card import Stage as Stage
 from snugfit.core.gradients import Gradients
@@ -233,6 +234,21 @@ class Technique:
     def example(cls) -> Self:
         """Settings under which the laws are tested: strong enough to matter on a tiny model."""
         return cls()
+
+    @classmethod
+    def rungs(cls) -> tuple[Self, ...]:
+        """The settings that the planner tries where a run does not fit, the fastest first."""
+        saves = cls.card.family is not Family.LEARNING or cls.card.fidelity is Fidelity.ADAPTERS
+        return (cls(),) if cls.card.saves_memory and saves else ()
+
+    def in_place_of(self, other: Technique) -> Self | None:
+        """Itself with the settings of another technique that it may take the place of; None where it may not."""
+        if other.card.name not in self.card.replaces:
+            return None
+        own = {each.name for each in fields(self)}  # type: ignore[arg-type]
+        return replace(
+            self, **{each.name: getattr(other, each.name) for each in fields(other) if each.name in own}
+        )  # type: ignore[arg-type,type-var]
 
     def warn_beyond(self, setting: str, updates: float, total_updates: int | None, so: str) -> None:
         """Warn of what lies behind the end of the run; no error, since a run may be cut short to try it out."""

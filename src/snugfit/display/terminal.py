@@ -21,11 +21,12 @@ from snugfit.display.words import (
     next_lines,
     table_row,
 )
+from snugfit.planner.words import compare_line
 
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
 _SHOWN_SKIPS = 5
-_BEFORE_HEADER = ("warning", "resume", "fit")
+_BEFORE_HEADER = ("warning", "resume", "fit", "plan")
 _STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
 Event = Mapping[str, Any]
@@ -47,6 +48,7 @@ class TerminalDisplay:
         self._early: list[Event] = []
         self._columns: list[str] = []
         self._skipped = 0
+        self._predicted: Mapping[str, Any] = {}
         self._end: Event | None = None
         self._registered = ""
 
@@ -136,6 +138,13 @@ class TerminalDisplay:
     def _fit(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'fit':<10}{event['message']}")
 
+    def _plan(self, screen: Screen, event: Event) -> None:
+        self._predicted = event["predicted"]
+        screen.say(f"{'plan':<10}{compare_line(self._predicted, {})}")
+
+    def _measured(self, screen: Screen, event: Event) -> None:
+        screen.say(f"{'plan':<10}{compare_line(self._predicted, event)}")
+
     def _attention(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'attention':<10}{', '.join(event['kernels'])}")
 
@@ -166,6 +175,8 @@ _SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
     "warning": TerminalDisplay._warning,
     "replan": TerminalDisplay._replan,
     "fit": TerminalDisplay._fit,
+    "plan": TerminalDisplay._plan,
+    "measured": TerminalDisplay._measured,
     "attention": TerminalDisplay._attention,
     "skipped": TerminalDisplay._skip,
     "end": TerminalDisplay._ended,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,22 @@ def write_report(run_dir: Path) -> Path:
     """
     run_dir = Path(run_dir)
     text = render(read_story(run_dir), run_dir)
-    path = run_dir / REPORT_NAME
-    draft = path.with_name(f"{REPORT_NAME}.{os.getpid()}.partial")
+    return replace_page(run_dir / REPORT_NAME, text)
+
+
+def replace_page(path: Path, text: str) -> Path:
+    """Write a page, replacing an older one at once, and return its path.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    draft = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         draft.write_text(text, encoding="utf-8")
         os.replace(draft, path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise RunFolderError(f"{path}: the report cannot be written: {error.strerror}.") from error
+        raise RunFolderError(f"{path}: the page cannot be written: {error.strerror}.") from error
     return path
 
 
@@ -47,6 +56,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.evaluations(story),
         sections.incidents(story),
         sections.data(story),
+        sections.planned(story),
         sections.setup(story, _plan(story, run_dir)),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),
@@ -54,12 +64,17 @@ def render(story: Story, run_dir: Path) -> str:
         sections.next_time(story),
         sections.footer(story),
     ]
+    return document(f"{story.name} · {story.status} · Snugfit", body)
+
+
+def document(title: str, body: Iterable[str], style: str = "") -> str:
+    """A whole page from its sections, of which empty ones are left out; `style` adds to the style sheet."""
     content = "\n".join(part for part in body if part)
     return (
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<title>{escape(story.name)} · {escape(story.status)} · Snugfit</title>\n"
-        f"<style>{STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title>\n"
+        f"<style>{STYLE}{style}</style></head>\n"
         f"<body><main>{content}</main></body></html>\n"
     )
 

@@ -23,6 +23,15 @@ def facts(rows: Iterable[tuple[str, Any]]) -> str:
     return f"<dl class=facts>{body}</dl>" if body else ""
 
 
+def figures(rows: Iterable[tuple[str, str, str]]) -> str:
+    """The figures that are looked at first: each a name, a value, and what goes with it."""
+    body = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+        for name, value, more in rows
+    )
+    return f"<dl class=figures>{body}</dl>"
+
+
 def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Nested settings as dotted names.
 

@@ -8,8 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from snugfit.planner.words import compare_line
 from snugfit.report.advice import advise
-from snugfit.report.parts import aligned, clock, counted, details, facts, flat, shortened, table, written
+from snugfit.report.parts import (
+    aligned,
+    clock,
+    counted,
+    details,
+    facts,
+    figures,
+    flat,
+    shortened,
+    table,
+    written,
+)
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
 from snugfit.report.svg import Chart, Frame, escape, figure
@@ -59,7 +71,7 @@ def _outcome(story: Story, run_dir: Path) -> str:
 def _key_figures(story: Story) -> str:
     end = story.end or {}
     total = as_number(story.run.get("total_updates"))
-    figures = [
+    rows = [
         _best_figure(story),
         ("Updates", f"{story.last_update:,}", f"of {total:,.0f} planned" if total else ""),
     ]
@@ -67,15 +79,15 @@ def _key_figures(story: Story) -> str:
     if epochs is None and story.updates:
         epochs = as_number(story.updates[-1].get("epoch"))
     if epochs is not None:
-        figures.append(("Epochs", format_number(round(epochs, 2)), ""))
-    figures.append(("Duration", format_seconds(as_number(end.get("seconds")) or story.seconds), ""))
+        rows.append(("Epochs", format_number(round(epochs, 2)), ""))
+    rows.append(("Duration", format_seconds(as_number(end.get("seconds")) or story.seconds), ""))
     speeds = sorted(story.measured("examples_per_second"))
     speed = as_number(end.get("examples_per_second")) or (speeds[len(speeds) // 2] if speeds else None)
     if speed is not None:
-        figures.append(("Throughput", format_number(speed), "examples/s"))
+        rows.append(("Throughput", format_number(speed), "examples/s"))
     memory = as_number(end.get("peak_memory_bytes")) or max(story.measured("memory_bytes"), default=None)
     if memory is not None:
-        figures.append(("Peak memory", format_bytes(memory), ""))
+        rows.append(("Peak memory", format_bytes(memory), ""))
     parameters = mapping(story.run.get("parameters"))
     size, trainable = as_number(parameters.get("total")), as_number(parameters.get("trainable"))
     if size is not None:
@@ -86,12 +98,8 @@ def _key_figures(story: Story) -> str:
             if trainable == size
             else f"{trainable:,.0f} trainable"
         )
-        figures.append(("Parameters", shortened(size), told))
-    body = "".join(
-        f"<div><dt>{escape(term)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
-        for term, value, more in figures
-    )
-    return f"<dl class=figures>{body}</dl>"
+        rows.append(("Parameters", shortened(size), told))
+    return figures(rows)
 
 
 def _best_figure(story: Story) -> tuple[str, str, str]:
@@ -221,6 +229,18 @@ def setup(story: Story, plan: dict[str, Any]) -> str:
         if values
     )
     return f"<section><h2>How it was run</h2><div class=columns>{body}</div></section>" if body else ""
+
+
+def planned(story: Story) -> str:
+    """What had been predicted beside what was measured, for a run that was planned and has measured it."""
+    line = compare_line(story.predicted, story.compared) if story.predicted and story.compared else ""
+    if not line:
+        return ""
+    note = "In brackets: by how much of the measured value the prediction lay above it."
+    return (
+        f"<section><h2>Predicted and measured</h2><p>{escape(line[:1].upper() + line[1:])}.</p>"
+        f"<p class=note>{note}</p></section>"
+    )
 
 
 def recipe(text: str) -> str:

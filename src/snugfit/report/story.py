@@ -31,7 +31,8 @@ class Incident:
 class Story:
     """A run as its events tell it.
 
-    `end` is None as long as no end has been written, so also when the process was killed.
+    `end` is None as long as no end has been written, so also when the process was killed. `predicted` and `compared` are the planner's
+    figures and the measured ones to compare them with, by the same names; empty where the run has not told them.
     """
 
     name: str
@@ -48,6 +49,8 @@ class Story:
     seconds: float
     ignored: int = 0
     recipe: dict[str, Any] = field(default_factory=dict)
+    predicted: dict[str, Any] = field(default_factory=dict)
+    compared: dict[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -120,6 +123,8 @@ def read_story(run_dir: Path) -> Story:
         seconds=_worked_seconds(events),
         ignored=events.ignored,
         recipe=mapping(run.get("recipe")),
+        predicted=mapping(kinds.get("plan", [{}])[-1].get("predicted")),
+        compared=kinds.get("measured", [{}])[-1],
     )
 
 

@@ -114,7 +114,7 @@ def figure(chart: Chart, frame: Frame, *, first: bool = True) -> str:
     return (
         f"<figure{' class=wide' if chart.wide else ''}><figcaption><h3>{escape(chart.title)}</h3>"
         f"<span class=unit>{escape(chart.unit)}</span>{_legend(chart)}</figcaption>"
-        f"<svg class=plot role=img {title}{_horizontal(axis, 5 if chart.wide else 4)}{_vertical(frame)}"
+        f"<svg class=plot role=img {title}{horizontal(axis, 5 if chart.wide else 4)}{_vertical(frame)}"
         f"{marks}{body}</svg><div class=note>{notes}</div></figure>"
     )
 
@@ -129,11 +129,12 @@ def _axis(chart: Chart) -> Axis:
     return Axis(*padded(low, high, from_zero=chart.from_zero))
 
 
-def _horizontal(axis: Axis, count: int) -> str:
+def horizontal(axis: Axis, count: int) -> str:
+    """About `count` lines across the plot with their values."""
     ticks = nice_ticks(axis.low, axis.high, count)
     return "".join(
-        f'<line class=rule x1="0" x2="100%" y1="{axis.height(tick):.2%}" y2="{axis.height(tick):.2%}"/>'
-        f'<text class=y x="-8" y="{axis.height(tick):.2%}" dy="4">{label}</text>'
+        f'<line class="rule" x1="0" x2="100%" y1="{axis.height(tick):.2%}" y2="{axis.height(tick):.2%}"/>'
+        f'<text class="y" x="-8" y="{axis.height(tick):.2%}" dy="4">{label}</text>'
         for tick, label in zip(ticks, tick_labels(ticks), strict=True)
     )
 

@@ -17,6 +17,7 @@ from snugfit.core.kernels import kernels_behind
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import LossTerms
 from snugfit.core.memory import is_out_of_memory
+from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import joined
@@ -60,7 +61,7 @@ class WindowCompute:
             for number, part in self._micro_batches(parts):
                 last = number == len(parts) - 1
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
-                    with step.seams.within(part):
+                    with step.seams.within(part), phase("loss"):
                         terms = self.loss(step.forward(part), part)
                     if step.kernels is None:
                         step.kernels = kernels_behind(terms.values)
@@ -73,7 +74,8 @@ class WindowCompute:
                             self.take, terms, divisor, alone, self._totals(sums, weights), factor
                         )
                         break
-                    terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+                    with phase("backward"):
+                        terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
         loss_sum, weight = self._totals(sums, weights)
         gradients = gradients_of(step.parameters)
         if self.take is None:  # else each was divided as it came
@@ -199,7 +201,8 @@ class WindowCompute:
             return []
         hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in left]  # type: ignore[no-untyped-call]
         try:
-            terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+            with phase("backward"):
+                terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
         finally:
             for hook in hooks:
                 hook.remove()
@@ -232,7 +235,8 @@ _PARTIAL = (
 
 def _divide(gradients: list[Tensor], share: Tensor | float) -> None:
     if isinstance(share, Tensor) or share != 1.0:
-        scale_(gradients, share)
+        with phase("unscale"):
+            scale_(gradients, share)
 
 
 def _factor(scale: LossScale | None) -> float:

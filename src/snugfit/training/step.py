@@ -17,6 +17,7 @@ from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
+from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, listed, prepare
@@ -156,10 +157,13 @@ class Step:
         applied = finite and weight > 0 and refused is None
         if applied:
             with in_memory(self):
-                metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
-                self.optimizer.step()
+                with phase("adjust"):
+                    metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
+                with phase("optimizer"):
+                    self.optimizer.step()
                 self.progress.updates += 1
-                self.seams.updated(self.model, self.progress)
+                with phase("techniques"):
+                    self.seams.updated(self.model, self.progress)
         else:  # non-finite, empty or refused: changes nothing
             self._undo(buffers)
         scale = None if self.seams.scale is None else self.seams.scale.factor
@@ -181,10 +185,11 @@ class Step:
 
     def forward(self, batch: Batch) -> Any:
         """The model's outputs of a batch."""
-        if self._forward is not None:
-            return self._forward(self.model, batch.data)
-        args, kwargs = inputs_of(batch.data)
-        return self.model(*args, **kwargs)
+        with phase("forward"):
+            if self._forward is not None:
+                return self._forward(self.model, batch.data)
+            args, kwargs = inputs_of(batch.data)
+            return self.model(*args, **kwargs)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Within, the model has the weights that techniques keep for evaluation, such as an average; else its own."""
@@ -234,12 +239,13 @@ class Step:
         """The next pass is a first one: over a window, or over rows of it that none has been over."""
         self._passes = 0
 
-    def one_pass(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
         """Around each pass over the rows: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
-        if self._buffers is None or self._passes == 1:
-            return nullcontext()
-        return self._buffers.kept()
+        kept = nullcontext() if self._buffers is None or self._passes == 1 else self._buffers.kept()
+        with phase("pass"), kept:
+            yield
 
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
@@ -285,7 +291,8 @@ class Step:
         self.begin_passes()
         self.largest, self.handed = 0, False
         try:
-            transformed = self.seams.batch(window, self.progress, self.seed)
+            with phase("techniques"):
+                transformed = self.seams.batch(window, self.progress, self.seed)
             return self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
         except BaseException:
             self._undo(buffers)

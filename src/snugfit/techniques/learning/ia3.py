@@ -10,7 +10,7 @@ from torch import nn
 
 from snugfit.core.adapters import head_of, inject, merged, regex_of, require_peft, targets_of
 from snugfit.core.names import find_modules
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 
@@ -80,6 +80,7 @@ class IA3(Technique):
         source="Liu et al. 2022, arXiv:2205.05638; peft",
         seams=("export",),
         stages=(Stage.ADAPT,),
+        fidelity=Fidelity.ADAPTERS,
         saves_memory=True,
         cost="one parameter for each output of a layer; no gradients or moments of the rest",
         use_when="there are few examples and lora has too many parameters; learning rates of 1e-3 to 1e-2",

@@ -10,7 +10,7 @@ from torch import nn
 
 from snugfit.core.adapters import head_of, inject, merged, require_peft, targets_of
 from snugfit.core.parameters import ParameterGroup, divided
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 
 
 def lora_(
@@ -84,6 +84,7 @@ class LoRA(Technique):
         source="Hu et al. 2021, arXiv:2106.09685; DoRA 2402.09353; rsLoRA 2312.03732; LoRA+ 2402.12354; peft",
         seams=("groups", "export"),
         stages=(Stage.ADAPT,),
+        fidelity=Fidelity.ADAPTERS,
         saves_memory=True,
         cost="rank * (inputs + outputs) parameters a layer; no gradients or moments of the rest; DoRA: a norm a forward",
         use_when="a large pretrained model is tuned in little memory; ten times the learning rate of full tuning",

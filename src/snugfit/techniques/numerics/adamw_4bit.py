@@ -9,7 +9,7 @@ import torch
 
 from snugfit.core.low_bit import torchao_adamw
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class AdamW4bit(Technique):
         family=Family.NUMERICS,
         source="Li, Chen & Zhu 2023, arXiv:2309.01507; torchao.optim",
         seams=("optimizer",),
+        fidelity=Fidelity.COMPACT,
+        replaces=("adamw",),
         saves_memory=True,
         cost="two states of half a byte a parameter instead of 8 bytes, and 8 bytes a block of 128; small weights keep 8 bytes",
         use_when="8-bit states still do not fit; to fine-tune rather than from scratch",

@@ -9,7 +9,7 @@ import torch
 
 from snugfit.core.low_bit import bitsandbytes_adamw, torchao_adamw
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 from snugfit.errors import SettingError
 
 DEVICES = ("cpu", "cuda", "xpu")
@@ -34,6 +34,8 @@ class AdamW8bit(Technique):
         family=Family.NUMERICS,
         source="Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes; torchao.optim",
         seams=("optimizer",),
+        fidelity=Fidelity.COMPACT,
+        replaces=("adamw",),
         saves_memory=True,
         cost="two states of 1 byte a parameter instead of 8 bytes, and 8 bytes a block of 256; small weights keep 8 bytes",
         use_when="full training or large adapters, where the states are what does not fit",

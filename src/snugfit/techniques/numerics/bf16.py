@@ -11,7 +11,7 @@ import torch
 from snugfit.core.batch import Batch
 from snugfit.core.bf16 import alternative
 from snugfit.core.bf16 import has_bf16 as has_bf16
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 from snugfit.errors import SettingError
 
 
@@ -25,6 +25,8 @@ class BF16(Technique):
         family=Family.NUMERICS,
         source="Kalamkar et al. 2019, arXiv:1905.12322; torch.autocast",
         seams=("forward",),
+        fidelity=Fidelity.MIXED,
+        needs="bfloat16",
         precision=True,
         saves_memory=True,
         cost="about half of the activations; a 16-bit copy of the weights in use",

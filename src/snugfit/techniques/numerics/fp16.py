@@ -12,7 +12,7 @@ import torch
 from snugfit.core.batch import Batch
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.origin import made_in_bf16
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 from snugfit.errors import SettingError
 
 
@@ -46,6 +46,8 @@ class FP16(Technique):
         family=Family.NUMERICS,
         source="Micikevicius et al. 2018, arXiv:1710.03740; torch.autocast; torch.amp.GradScaler",
         seams=("scale", "forward"),
+        fidelity=Fidelity.MIXED,
+        needs="float16",
         precision=True,
         saves_memory=True,
         cost="about half of the activations; a 16-bit copy of the weights in use; a few windows without an update",

@@ -20,7 +20,7 @@ from snugfit.core.forwards import replaced_forward, without_fast_path
 from snugfit.core.layers import base_of, is_conv1d, last_linear, layers, output_layer, stock_heads
 from snugfit.core.names import find_modules
 from snugfit.core.quiet import importing_torchao
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 
 CAPABILITY = (8, 9)
@@ -198,6 +198,8 @@ class FP8(Technique):
         source="Micikevicius et al. 2022, arXiv:2209.05433; torchao.float8, recipe rowwise_with_gw_hp",
         seams=("forward", "modules"),
         stages=(Stage.COMPUTE,),
+        fidelity=Fidelity.COMPACT,
+        needs="float8",
         precision=True,
         refuses={
             Stage.QUANTISE: "fp8 multiplies by weights that are whole, and those that are quantised are made whole in bf16 for their "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.adapters import warn_without_adapters
 from snugfit.core.quantised import bitsandbytes_ops, dequantised, loading, quantise_
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 
 LARGEST = 127
 
@@ -73,6 +73,7 @@ class Int8(Technique):
         source="Dettmers et al. 2022 (LLM.int8), arXiv:2208.07339; bitsandbytes",
         seams=("export",),
         stages=(Stage.QUANTISE,),
+        fidelity=Fidelity.QUANTIZED,
         saves_memory=True,
         cost="weights are rounded to 255 levels a row; each is made whole once in forward and once in backward",
         use_when="adapters (lora) are trained on a base that fits in 8 bits: eight times as near to it as nf4",

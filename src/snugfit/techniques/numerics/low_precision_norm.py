@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from snugfit.core.autocast import expected_autocast
 from snugfit.core.batch import Batch
 from snugfit.core.forwards import replaced_forward
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SnugfitWarning
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
@@ -68,6 +68,7 @@ class LowPrecisionNorm(Technique):
         source="composer's Low Precision LayerNorm (MosaicML); torch.autocast keeps them in fp32",
         seams=("modules",),
         stages=(Stage.COMPUTE,),
+        fidelity=Fidelity.MIXED,
         cost="a rounding to 16 bit at each norm; saves half of the norms' traffic and memory",
         use_when="bf16 on a GPU, on models with torch's own norm layers",
     )

@@ -18,7 +18,7 @@ from snugfit.core.layout import laid_out_like
 from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.random import derive_seed
-from snugfit.core.technique import Card, Context, Family, MakeOptimizer, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 Rounding = Literal["stochastic", "kahan"]
@@ -167,6 +167,8 @@ class PureBF16(Technique):
         source="Zamirai et al. 2020, arXiv:2010.06192; stochastic rounding: Gupta et al. 2015, arXiv:1502.02551",
         seams=("stepping", "modules"),
         stages=(Stage.QUANTISE, Stage.COMPUTE),
+        fidelity=Fidelity.COMPACT,
+        needs="bfloat16",
         precision=True,
         conflicts={
             "fp32_logits": "it computes the head in fp32 from weights in fp32, and here they are in bf16. Remove one.",

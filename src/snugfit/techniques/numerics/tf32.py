@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from snugfit.core.batch import Batch
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
 
 CAPABILITY = (8, 0)
@@ -68,6 +68,8 @@ class TF32(Technique):
         source="NVIDIA A100 white paper 2020; torch.backends.cuda.matmul.fp32_precision",
         seams=("modules",),
         stages=(Stage.COMPUTE,),
+        fidelity=Fidelity.MIXED,
+        needs="tf32",
         precision=True,
         cost="nothing; 10 bits of precision where float32 has 23",
         use_when="a GPU from Ampere on, where bf16 is too coarse",

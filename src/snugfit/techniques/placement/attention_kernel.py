@@ -120,6 +120,10 @@ class AttentionKernel(Technique):
             set_attention_(model, "sdpa")
         return model
 
+    @classmethod
+    def rungs(cls) -> tuple[Self, ...]:
+        return ()  # models choose the fused kernel by themselves
+
     def seams(self, context: Context) -> Seams:
         @contextmanager
         def forward(batch: Batch) -> Iterator[None]:

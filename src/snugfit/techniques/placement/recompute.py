@@ -166,6 +166,10 @@ class Recompute(Technique):
         if self.budget is not None:
             parse_bytes(self.budget, "recompute.budget")
 
+    @classmethod
+    def rungs(cls) -> tuple[Self, ...]:
+        return cls(keep=("attention", "matmul")), cls()
+
     def prepare(self, model: nn.Module) -> nn.Module:
         if not self._blocks(model):
             raise SettingError(

@@ -1,0 +1,104 @@
+"""What the planner says: the number before the run, the choice, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one plan needs: memory in bytes at its peak, time in seconds, on one device.
+
+    `peak_by_kind` adds up to `peak_bytes`, which is what the step asks the allocator for; `reserved_bytes` is what the device has to
+    have for that, with the allocator's rounding and the context; `host_peak_bytes` is what the process takes of the host. `confidence`
+    says for memory and time how each was found: exact operators, hidden workspace, an upper bound, uncalibrated.
+    """
+
+    peak_bytes: int
+    peak_by_kind: Mapping[str, int]
+    peak_at: Mapping[str, str]  # segment, module, operator
+    reserved_bytes: int
+    host_peak_bytes: int
+    seconds_per_update: float
+    seconds_total: float | None
+    tokens_per_second: float | None
+    examples_per_second: float
+    flops_per_update: int
+    share_of_peak: float  # of what the device could compute in the time
+    confidence: Mapping[str, str]
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The memory over one update: `bytes_by_kind[kind][n]` at point n, which lies in `segments[n]`; `seconds[n]` since its beginning."""
+
+    segments: tuple[str, ...]
+    seconds: tuple[float, ...]
+    bytes_by_kind: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One plan: the micro-batch, the precision, and the techniques beyond the recipe's, as entries of a recipe."""
+
+    micro_batch: int
+    numerics: str
+    techniques: tuple[Any, ...]  # entries, such as {"recompute": {}}
+    added: tuple[str, ...] = ()  # names of those that the recipe does not ask for
+    strategy: str = "single"
+    devices: int = 1
+    fidelity: str = "full"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A rung that was tried and is not the choice: the reason, and the number of bytes that it came to."""
+
+    rung: str
+    reason: str
+    bytes: int | None
+    seconds_per_update: float | None = None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A runner-up."""
+
+    rung: str
+    choice: Choice
+    peak_bytes: int
+    reserved_bytes: int
+    seconds_per_update: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The plan of a run for a device and a budget.
+
+    `why` says in sentences how the choice came about; `would_fit` maps each level of fidelity to the smallest budget in bytes at which
+    something fits, where nothing does; `command` runs the choice.
+    """
+
+    fits: bool
+    device: Mapping[str, Any]  # name, memory_bytes, calibrated, …
+    budget_bytes: int
+    prediction: Prediction
+    choice: Choice
+    alternatives: tuple[Alternative, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    why: tuple[str, ...] = ()
+    would_fit: Mapping[str, int] = field(default_factory=dict)
+    command: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)  # recipe, model, parameters, data, sizes
+    rules: tuple[
+        str, ...
+    ] = ()  # the decision on how many devices and how they share the work, with its numbers
+    planned_seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, the prediction's beside the others."""
+        found = asdict(self)
+        return {**found.pop("prediction"), **found}

@@ -1,0 +1,124 @@
+"""The repeated blocks of a model, and the same model with fewer of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from snugfit.core.blocks import repeated_blocks
+
+_LONGEST_PERIOD = 8
+_FEWEST = 4
+"""Periods of the shortest model that tells how a deeper one grows: two at its beginning, two at its end."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A list of blocks in a model: its name, how many it has, and after how many the same kind of block comes again.
+
+    `start` is the number of the first among all blocks of the model; the first `irregular` ones are of other kinds.
+    """
+
+    name: str
+    count: int
+    period: int
+    irregular: int
+    start: int
+
+    @property
+    def fewest(self) -> int:
+        """The length of the shortest list that tells how longer ones grow, of the same rest."""
+        least = self.irregular + _FEWEST * self.period
+        return least + (self.count - least) % self.period
+
+    @property
+    def long(self) -> bool:
+        """Whether there is anything to save."""
+        return self.count > self.fewest + self.period
+
+
+def longest_blocks(model: nn.Module) -> Blocks | None:
+    """The longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything."""
+    names = list(repeated_blocks(model))
+    lists: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        lists.setdefault(name.rpartition(".")[0], []).append(number)
+    found: list[Blocks] = []
+    for name, numbers in lists.items():
+        if len(numbers) < 2 * _FEWEST or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            continue
+        blocks = [model.get_submodule(names[number]) for number in numbers]
+        own = _numbered(blocks)
+        kinds = [_kind(block, own) for block in blocks]
+        pattern = _pattern(kinds)
+        if pattern is not None:
+            found.append(Blocks(name, len(blocks), *pattern, numbers[0]))
+    return max((each for each in found if each.long), key=lambda each: each.count, default=None)
+
+
+def shortened_(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
+    """Take blocks out of the middle of a list, whole periods of them, in place, until it has `count`.
+
+    Where the model's configuration says how many it has, that is set too.
+    """
+    held: Any = model.get_submodule(blocks.name)
+    numbered = _numbered(list(held))
+    assert isinstance(held, (nn.ModuleList, nn.Sequential)) and (blocks.count - count) % blocks.period == 0
+    first = blocks.irregular + 2 * blocks.period
+    del held[first : first + blocks.count - count]
+    for place, block in enumerate(held):
+        for name, key in numbered:
+            setattr(block.get_submodule(name), key, place)
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "num_hidden_layers", None) == blocks.count:
+            config.num_hidden_layers = count  # type: ignore[union-attr]
+    return model
+
+
+def _pattern(kinds: list[Hashable]) -> tuple[int, int] | None:
+    """The period, and how many stand before it begins; None where too little repeats."""
+    for period in range(1, _LONGEST_PERIOD + 1):
+        irregular = next(
+            (
+                place + 1
+                for place in reversed(range(len(kinds) - period))
+                if kinds[place] != kinds[place + period]
+            ),
+            0,
+        )
+        if len(kinds) - irregular > (_FEWEST + 1) * period:
+            return period, irregular
+    return None
+
+
+def _numbered(blocks: list[nn.Module]) -> set[tuple[str, str]]:
+    """Attributes that hold a block's own number, each as the name of the module in the block, and its own."""
+    found: set[tuple[str, str]] | None = None
+    for place, block in enumerate(blocks):
+        own = {
+            (name, key)
+            for name, module in block.named_modules()
+            for key, value in vars(module).items()
+            if type(value) is int and value == place
+        }
+        found = own if found is None else found & own
+    return found or set()
+
+
+def _kind(block: nn.Module, numbered: set[tuple[str, str]]) -> Hashable:
+    """What a block is, apart from its weights and its own number."""
+    found: list[Hashable] = []
+    for name, module in block.named_modules():
+        plain = tuple(
+            (key, value)
+            for key, value in sorted(vars(module).items())
+            if isinstance(value, (int, float, str)) and (name, key) not in numbered
+        )
+        held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        tensors = tuple((key, each.shape, each.dtype, each.requires_grad) for key, each in held)
+        found.append((name, type(module), plain, tensors))
+    return tuple(found)

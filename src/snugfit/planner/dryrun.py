@@ -1,0 +1,180 @@
+"""The dry run: the real step, on tensors that have a shape and no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import AUTO, Job, Plan
+from snugfit.core.losses import Loss
+from snugfit.core.technique import Technique
+from snugfit.core.tree import leaves
+from snugfit.planner.fakes import fake_, fake_batch
+from snugfit.planner.patches import as_real
+from snugfit.planner.recorder import Recorder
+from snugfit.planner.records import Role, Trace
+from snugfit.planner.values import KnownValues
+from snugfit.training.assemble import Material, make_step
+from snugfit.training.evaluate import Scored, evaluate
+from snugfit.training.step import Forward, Step
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned: all that a run is made of, with examples of its largest windows.
+
+    Args:
+        model: gives the model anew, on the meta device.
+        window: the examples of one update, on the host; the largest there are.
+        examples: of the training data.
+        evaluation: the largest batch that is scored; None where nothing is.
+        scored: whether metrics look at the outputs, so that they are kept whole.
+        loaded_so: whether weights come in the format that techniques give them, so that `model` is never in memory whole.
+    """
+
+    model: Callable[[], nn.Module]
+    window: Batch
+    job: Job
+    examples: int
+    techniques: tuple[Technique, ...]
+    loss: str | Loss = "cross_entropy"
+    optimizer: torch.optim.Optimizer | None = None
+    forward: Forward | None = None
+    load: Callable[[str], nn.Module] | None = None
+    evaluation: Batch | None = None
+    scored: bool = False
+    loaded_so: bool = False
+
+
+def dry_run(
+    subject: Subject,
+    plan: Plan,
+    techniques: Sequence[Technique],
+    *,
+    shorten: Callable[[nn.Module], nn.Module] = lambda model: model,
+    micro_batches: int | None = None,
+) -> Trace:
+    """An update, one as it is at the end of the run where that is another, and an evaluation, recorded.
+
+    Args:
+        shorten: takes blocks out of the model, in place.
+        micro_batches: how many of them an update is to have; by default those of the window.
+    Raises:
+        UserError: the model, the techniques or the settings cannot be run.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    values = KnownValues(mode)
+    recorder = Recorder(values)
+    model = fake_(shorten(subject.model()), mode, "cpu")
+    size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
+    whole = subject.window if micro_batches is None else _of(subject.window, size * micro_batches)
+    with as_real(), mode:
+        recorder.holds(_own(model), Role.WEIGHTS)
+        with recorder, recorder.label("setup"):
+            optimizer = _optimizer(subject.optimizer, model)
+            step = make_step(subject.job, plan, _material(subject, model), optimizer, techniques)
+        recorder.knows(step.model)
+        recorder.holds(_own(step.model), Role.WEIGHTS)
+        recorder.begin()
+        for update, done in enumerate(_moments(step)):
+            with recorder, recorder.label("prime"):
+                _prime(step, done)
+            _tell(step, recorder)
+            recorder.update = update
+            batch = fake_batch(whole, mode, values)
+            recorder.holds(leaves(batch.data), Role.INPUTS)
+            with _gradients_told(step, recorder), recorder:
+                step(batch)
+            _tell(step, recorder)
+            del batch
+        if subject.evaluation is not None:
+            batch = fake_batch(_of(subject.evaluation, min(subject.evaluation.rows, size)), mode, values)
+            recorder.holds(leaves(batch.data), Role.INPUTS)
+            with recorder, recorder.label("evaluation"):
+                evaluate(Scored.of(step), [batch], {"rows": _row_metric} if subject.scored else {})
+    return recorder.finish()
+
+
+def _moments(step: Step) -> list[int]:
+    """After how many updates the run is looked at: at its beginning, and at its end where something changes on the way, such as the
+    length of texts, or which blocks are frozen."""
+    last = (step.total_updates or 0) - 1
+    return [1, last] if step.seams.changes and last > 1 else [1]
+
+
+def _prime(step: Step, done: int) -> None:
+    """An update without forward and backward, after which the optimizer and the techniques hold what they do after many."""
+    step.progress.updates = step.progress.windows = done - 1
+    step.seams.begin(step.model, step.progress, step.seed)
+    for parameter in step.parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    step.optimizer.step()
+    step.progress.updates = step.progress.windows = done
+    step.seams.updated(step.model, step.progress)
+    for parameter in step.parameters:
+        parameter.grad = None
+
+
+def _of(window: Batch, rows: int) -> Batch:
+    """A window of so many rows: the same, or its longest one as often as it takes."""
+    if rows == window.rows:
+        return window
+    lengths = window.lengths
+    with unset_fake_temporarily():
+        return window.select([0 if lengths is None else lengths.index(max(lengths))] * rows)
+
+
+def _own(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def _material(subject: Subject, model: nn.Module) -> Material:
+    data = range(subject.examples)
+    return Material(model, data, None, subject.loss, None, subject.forward, subject.load)
+
+
+def _optimizer(given: torch.optim.Optimizer | None, model: nn.Module) -> torch.optim.Optimizer | None:
+    return given
+
+
+@contextmanager
+def _gradients_told(step: Step, recorder: Recorder) -> Iterator[None]:
+    """Within, the recorder is told of each gradient as it becomes one."""
+
+    def tell(parameter: nn.Parameter) -> None:
+        if parameter.grad is not None:
+            recorder.holds([parameter.grad], Role.GRADIENTS)
+
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
+        for parameter in step.parameters
+        if parameter.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tell(step: Step, recorder: Recorder) -> None:
+    """What the storages are for that outlive an update."""
+    states = [state.state_dict() for state in step.seams.states.values()]
+    recorder.holds(leaves(states), Role.AVERAGES)
+    recorder.holds((p.grad for p in step.parameters if p.grad is not None), Role.GRADIENTS)
+    recorder.holds(leaves(step.optimizer.state_dict()["state"]), Role.OPTIMIZER)
+    recorder.holds(_own(step.model), Role.WEIGHTS)
+
+
+def _row_metric(outputs: Any, data: Mapping[str, Any]) -> Tensor:
+    """Any metric: that there is one decides whether outputs are kept whole."""
+    first = next(iter(leaves(outputs)))
+    return first.new_zeros(first.shape[0])

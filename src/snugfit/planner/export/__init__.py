@@ -1,0 +1,33 @@
+"""A plan as a file of another tool, with what that tool cannot do said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from snugfit.errors import SettingError, nearest
+from snugfit.planner.export import accelerate, deepspeed, hf, lightning, torchtitan
+from snugfit.planner.export.plan import Entry as Entry
+from snugfit.planner.export.plan import Exported as Exported
+from snugfit.planner.export.plan import ExportedPlan as ExportedPlan
+from snugfit.planner.export.rules import Tool
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool for tool in (hf.TOOL, accelerate.TOOL, lightning.TOOL, deepspeed.TOOL, torchtitan.TOOL)
+}
+"""By the name that `--export` takes."""
+
+
+def export(plan: ExportedPlan, tool: str) -> Exported:
+    """Write a plan in the words of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
+
+    Raises:
+        SettingError: an unknown tool, technique or setting; the nearest one is given.
+
+    >>> plan = ExportedPlan(micro_batch=4, global_batch=32, total_updates=100, optimizer="adamw", numerics="bf16")
+    >>> ((name, text), *_), left_out = export(plan, "lightning").files, export(plan, "lightning").left_out
+    >>> print(name, *[line for line in text.splitlines() if "precision" in line or "accumulate" in line])
+    lightning.yaml   accumulate_grad_batches: 8   precision: bf16-mixed
+    """
+    if tool not in TOOLS:
+        raise SettingError(f"--export: no tool '{tool}'. {nearest(tool, TOOLS)}")
+    return TOOLS[tool].export(plan)

@@ -1,0 +1,99 @@
+"""Accelerate: the YAML of `accelerate launch --config_file`. It starts a script of the user's, which makes all else itself.
+
+Names and meanings are those of accelerate 1.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from snugfit.planner.export.plan import ExportedPlan
+from snugfit.planner.export.rules import Rule, Table, Tool, commented, of
+
+_TABLE: Table = {
+    "fp32": Rule({"mixed_precision": "no"}),
+    "bf16": Rule({"mixed_precision": "bf16"}),
+    "fp16": Rule({"mixed_precision": "fp16"}),
+    "tf32": "set torch.backends.cuda.matmul.allow_tf32 in the script.",
+    "compile": Rule(
+        {
+            "dynamo_config.dynamo_backend": of("backend", by=str.upper),
+            "dynamo_config.dynamo_mode": of("mode"),
+            "dynamo_config.dynamo_use_dynamic": of("dynamic", by=bool),
+            "dynamo_config.dynamo_use_regional_compilation": of("per_block"),
+        },
+        differs={
+            "": "shapes are fixed there where compile.dynamic is null, and each other shape is compiled anew."
+        },
+    ),
+    "clip_norm": "call accelerator.clip_grad_norm_ where accelerator.sync_gradients is true.",
+    "clip_value": "call accelerator.clip_grad_value_ where accelerator.sync_gradients is true.",
+}
+_SHARDED: Table = {
+    **_TABLE,
+    "recompute": Rule({"fsdp_config.fsdp_activation_checkpointing": True}),
+    "optimizer_offload": Rule(
+        {"fsdp_config.fsdp_offload_params": True},
+        differs={"": "weights and gradients are kept in host memory too there."},
+    ),
+    "activation_offload": "fsdp_activation_checkpointing_offload does so with the inputs of recomputed blocks alone.",
+}
+
+
+def _base(plan: ExportedPlan) -> Mapping[str, Any]:
+    several = "MULTI_CPU" if plan.device == "cpu" else "MULTI_GPU"
+    keys: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": {"single": "NO", "ddp": several, "fsdp": "FSDP"}[plan.strategy],
+        "num_machines": 1,
+        "machine_rank": 0,
+        "num_processes": plan.devices,
+        "use_cpu": plan.device == "cpu",
+        "mixed_precision": "no",
+        "debug": False,
+    }
+    if plan.strategy == "fsdp":
+        keys |= {
+            "fsdp_config.fsdp_version": 2,
+            "fsdp_config.fsdp_reshard_after_forward": True,
+            "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_config.fsdp_offload_params": False,
+        }
+    return keys
+
+
+def _notes(plan: ExportedPlan) -> Iterable[str]:
+    yield (
+        f"batch: give the script DataLoader(batch_size={plan.micro_batch}) and "
+        f"Accelerator(gradient_accumulation_steps={plan.accumulation}), for {plan.global_batch} examples an update."
+    )
+    yield f"length: the script ends after {plan.total_updates} updates itself, and calls set_seed({plan.seed})."
+    if plan.max_length is not None:
+        yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."
+    if plan.accumulation * plan.devices > 1:
+        yield (
+            "accumulation: gradients are the mean of the micro-batches' means there, and the last window of an epoch is divided as if "
+            "it were whole: not the mean over tokens or rows where micro-batches differ."
+        )
+
+
+_SCRIPT = "accelerate launch starts your script, which makes it."
+
+TOOL = Tool(
+    name="accelerate",
+    base=_base,
+    table=lambda plan: _SHARDED if plan.strategy == "fsdp" else _TABLE,
+    missing={
+        "optimizer": _SCRIPT,
+        "schedule": f"{_SCRIPT} Step it under accelerator.accumulate, or it steps too often.",
+        "plan.numerics": "accelerate does not set it up from this file, which says float32.",
+        "techniques": "accelerate launch starts your script, which has to do it.",
+    },
+    notes=_notes,
+    write=lambda keys, left_out: (
+        ("accelerate.yaml", commented(left_out) + yaml.safe_dump(dict(keys), sort_keys=False)),
+    ),
+)

@@ -1,0 +1,340 @@
+"""Devices: what they can hold and compute, from their makers' sheets or measured here."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+from bisect import bisect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.errors import SettingError, nearest
+from snugfit.planner.catalogue import LINKS, SHEETS, Sheet
+from snugfit.units import format_bytes
+
+Curve = tuple[tuple[float, float], ...]
+"""A rate against the size of the work, as points in the order of their sizes."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way between two memories: bytes per second in one direction, seconds before the first byte."""
+
+    name: str
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as the planner sees it.
+
+    `flops` maps a type of number ("float32", "tf32", "bfloat16", "float16", "float8", "int8") to the most operations per second, without
+    sparsity; one that is missing is not to be used on it. `efficiency` maps a class of operator ("matmul", "convolution", "attention",
+    "other") to the share of that which real shapes reach; `bandwidth` is bytes per second of its memory, of which `reach` is reached;
+    no kernel takes less than `launch` seconds. `host` seconds pass on the host for each operator: Python's, the dispatcher's and
+    autograd's; `view` where it only makes a view; and `update` once per update. `reserved` bytes are taken before anything is allocated.
+
+    `rates` is what calibration measured, against size: FLOP/s of "matmul.float32" and the like against FLOPs, numbers per second of
+    single operators such as "gelu" against numbers moved, bytes per second of "traffic" and of what a "new" result adds to it against bytes.
+    """
+
+    name: str
+    kind: str  # "cuda", "cpu", "mps"
+    memory_bytes: int
+    flops: Mapping[str, float]
+    bandwidth: float
+    efficiency: Mapping[str, float]
+    reach: float
+    launch: float
+    host: float
+    view: float
+    update: float
+    reserved: int
+    host_link: Link
+    peer_link: Link
+    capability: tuple[int, int] | None = None
+    calibrated: bool = False
+    rates: Mapping[str, Curve] = field(default_factory=dict)
+
+    def rate(self, name: str, size: float) -> float | None:
+        """What was measured under `name` for work of this size; None where it was not."""
+        curve = self.rates.get(name)
+        return None if curve is None else interpolated(curve, size)
+
+
+def interpolated(curve: Curve, size: float) -> float:
+    """The rate at a size: between two points a straight line in logarithms, beyond the ends that of the end.
+
+    >>> round(interpolated(((1.0, 10.0), (100.0, 1000.0)), 10.0), 6)
+    100.0
+    >>> interpolated(((1.0, 10.0), (100.0, 1000.0)), 1e6)
+    1000.0
+    """
+    above = bisect(curve, size, key=lambda point: point[0])
+    if above in (0, len(curve)):
+        return curve[max(above - 1, 0)][1]
+    (low, at_low), (high, at_high) = curve[above - 1], curve[above]
+    part = math.log(size / low) / math.log(high / low)
+    return at_low * float((at_high / at_low) ** part)
+
+
+def find_link(name: str, setting: str = "link") -> Link:
+    """A link by its name.
+
+    >>> find_link("pcie4").bandwidth
+    25000000000.0
+    """
+    if name not in LINKS:
+        raise SettingError(f"{setting}: there is no link '{name}'. {nearest(name, LINKS)}")
+    gigabytes, microseconds = LINKS[name]
+    return Link(name, gigabytes * 1e9, microseconds * 1e-6)
+
+
+def find_device(
+    name: str, memory_bytes: int | None = None, host_link: str | None = None, peer_link: str | None = None
+) -> Device:
+    """A device of the catalogue, or with "cpu", "cuda" or "mps" the one at hand.
+
+    Args:
+        memory_bytes: instead of what the sheet says, for a variant or a part of it.
+        host_link: between its memory and the host's, by name; peer_link: between it and another one.
+    Raises:
+        SettingError: the device or the link is not known, or the memory leaves nothing beside what is reserved.
+    """
+    key = name.lower()
+    if key in ("cpu", "cuda", "mps"):
+        device = this_device(key)
+    elif key in SHEETS:
+        device = _of_sheet(key, SHEETS[key])
+    else:
+        raise SettingError(
+            f"device: there is no '{name}' in the catalogue. {nearest(key, ['cpu', 'cuda', *SHEETS])}"
+        )
+    if memory_bytes is not None:
+        if memory_bytes <= device.reserved:
+            raise SettingError(
+                f"memory: of {format_bytes(memory_bytes)} nothing is left, since a process on {device.name} takes "
+                f"{format_bytes(device.reserved)} before its first tensor. Give more."
+            )
+        device = replace(device, memory_bytes=memory_bytes)
+    if host_link is not None:
+        device = replace(device, host_link=find_link(host_link, "host_link"))
+    if peer_link is not None:
+        device = replace(device, peer_link=find_link(peer_link, "link"))
+    return device
+
+
+def this_device(kind: str) -> Device:
+    """The device at hand: as calibrated if it was, otherwise from the catalogue or a cautious estimate.
+
+    Args:
+        kind: "cpu", "cuda" or "mps"; of several CUDA devices the current one.
+    Raises:
+        SettingError: there is none of that kind here, or its stored calibration cannot be read.
+    """
+    device = uncalibrated(kind)
+    return stored(device) or device
+
+
+def uncalibrated(kind: str) -> Device:
+    """The device at hand, whether or not there is a calibration of it."""
+    if kind == "cpu":
+        return _this_cpu()
+    if kind == "cuda" and torch.cuda.is_available():
+        return _this_cuda()
+    if kind == "mps" and torch.backends.mps.is_available():
+        return _this_mps()
+    raise SettingError(f"device: there is no '{kind}' device here. Name one of the catalogue, or use cpu.")
+
+
+def _of_sheet(name: str, sheet: Sheet) -> Device:
+    terms = {"float16": sheet.half, "float32": sheet.float32, "tf32": sheet.tf32, "float8": sheet.float8}
+    terms |= {
+        "int8": sheet.int8,
+        "float64": sheet.float64,
+        "bfloat16": sheet.half if sheet.capability >= (8, 0) else 0,
+    }
+    return Device(
+        name=name,
+        kind="cuda",
+        memory_bytes=int(sheet.memory * 2**30),
+        flops={dtype: peak * 1e12 for dtype, peak in terms.items() if peak},
+        bandwidth=sheet.bandwidth * 1e9,
+        efficiency=_efficiencies(sheet.efficiency),
+        reach=0.8,
+        launch=3e-6,
+        host=8e-6,
+        view=3e-6,
+        update=1e-4,
+        reserved=_context_bytes(sheet.capability),
+        host_link=find_link(sheet.host_link),
+        peer_link=find_link(sheet.peer_link),
+        capability=sheet.capability,
+    )
+
+
+def _efficiencies(matmul: float) -> dict[str, float]:
+    """Convolutions and fused attention reach less of the peak than large matrix products do: judgement until calibrated."""
+    return {"matmul": matmul, "convolution": 0.7 * matmul, "attention": 0.6 * matmul, "other": 0.5 * matmul}
+
+
+def _context_bytes(capability: tuple[int, int]) -> int:
+    """The CUDA context with its kernels, and cuBLAS' workspace, which is 32 MiB from Hopper on and 8 MiB before."""
+    return 512 * 2**20 + (32 if capability >= (9, 0) else 8) * 2**20
+
+
+def _this_cuda() -> Device:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    capability = (properties.major, properties.minor)
+    sheet = sheet_of(properties.name, properties.total_memory, capability)
+    return replace(
+        _of_sheet(properties.name, sheet), memory_bytes=properties.total_memory, capability=capability
+    )
+
+
+def sheet_of(name: str, memory_bytes: int, capability: tuple[int, int]) -> Sheet:
+    """The sheet of a card by the name that its driver gives, among variants by its memory.
+
+    A card that is not in the catalogue gets that of the slowest one of its compute capability, or else of the nearest before.
+
+    >>> sheet_of("NVIDIA A100-SXM4-80GB", 80 * 2**30, (8, 0)).bandwidth
+    2039
+    >>> sheet_of("NVIDIA GeForce RTX 4070", 12 * 2**30, (8, 9)).title
+    'RTX 4060 Ti'
+    """
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    variant = words & {"laptop", "mobile", "max", "ti", "super", "pcie", "d"}
+    named = [
+        sheet
+        for sheet in SHEETS.values()
+        if (own := set(sheet.title.lower().split())) - {"tesla"} <= words and variant <= own
+    ]
+    if named:
+        return min(named, key=lambda sheet: abs(sheet.memory * 2**30 - memory_bytes))
+    older = [s for s in SHEETS.values() if s.capability <= capability] or list(SHEETS.values())
+    newest = max(s.capability for s in older)
+    return min((s for s in older if s.capability == newest), key=lambda sheet: sheet.half)
+
+
+def _this_cpu() -> Device:
+    """A cautious estimate: vector units at the clock that /proc tells, a share of one socket's memory bandwidth."""
+    threads = torch.get_num_threads()
+    info = _cpu_info()
+    per_cycle = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
+    peak = threads * per_cycle * float(info.get("cpu MHz", 2000.0)) * 1e6
+    flags = set(str(info.get("flags", "")).split())
+    half = 8.0 if "amx_bf16" in flags else 2.0 if "avx512_bf16" in flags else 0.5
+    return Device(
+        name=str(info.get("model name", platform.processor() or platform.machine())),
+        kind="cpu",
+        memory_bytes=_host_bytes(),
+        flops={
+            "float32": peak,
+            "tf32": peak,
+            "float64": peak / 2,
+            "bfloat16": half * peak,
+            "float16": peak / 2,
+            "int8": peak,
+        },
+        bandwidth=min(threads, 8) * 12e9,
+        efficiency={"matmul": 0.7, "convolution": 0.6, "attention": 0.25, "other": 0.1},
+        reach=0.8,
+        launch=0.0,
+        host=5e-6,
+        view=3e-6,
+        update=1e-4,
+        reserved=0,
+        host_link=find_link("memory"),
+        peer_link=find_link("memory"),
+    )
+
+
+def _this_mps() -> Device:
+    """A base M1 (2.6 TFLOP/s, 68 GB/s), which every later one exceeds. Source: Apple's newsroom, November 2020."""
+    return replace(
+        _this_cpu(),
+        name="Apple GPU",
+        kind="mps",
+        memory_bytes=torch.mps.recommended_max_memory(),
+        flops={"float32": 2.6e12, "float16": 2.6e12, "bfloat16": 2.6e12},
+        bandwidth=68e9,
+        efficiency=_efficiencies(0.6),
+        launch=1e-5,
+        host=1e-5,
+    )
+
+
+def _cpu_info() -> dict[str, str]:
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    pairs = (line.partition(":") for line in path.read_text().split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _host_bytes() -> int:
+    """The machine's memory, or a container's limit if that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    said = limit.read_text().strip() if limit.exists() else "max"
+    return physical if said == "max" else min(physical, int(said))
+
+
+def store(device: Device) -> Path:
+    """Keep a calibration for `this_device`, beside those for other numbers of threads and versions of torch."""
+    path = _calibrations()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = _read(path) if path.exists() else {}
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps({**known, _key(device): asdict(device)}, indent=1))
+    partial.replace(path)
+    return path
+
+
+def stored(device: Device) -> Device | None:
+    """The calibration of this device on this machine; None where there is none. Memory and links are the given device's."""
+    path = _calibrations()
+    found = _read(path).get(_key(device)) if path.exists() else None
+    if found is None:
+        return None
+    try:
+        rates = {
+            name: tuple((float(x), float(y)) for x, y in curve) for name, curve in found["rates"].items()
+        }
+        link = Link(**found["host_link"])
+        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", "host", "view", "update")
+        measured = {name: found[name] for name in plain}
+    except (KeyError, TypeError, ValueError) as error:
+        raise SettingError(
+            f"{path}: the calibration of {device.name} cannot be used ({error!r}). Delete the file."
+        ) from error
+    return replace(device, **measured, rates=rates, host_link=link, calibrated=True)
+
+
+def _calibrations() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "snugfit" / "devices" / f"{platform.node() or 'machine'}.json"
+
+
+def _key(device: Device) -> str:
+    """CPU kernels depend on the number of threads; the host's part of the time does so nowhere."""
+    threads = f" | {torch.get_num_threads()} threads" if device.kind == "cpu" else ""
+    return f"{device.name}{threads} | torch {torch.__version__}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise SettingError(
+            f"{path}: the stored calibration cannot be read ({error}). Delete the file."
+        ) from error
+    return found

@@ -1,0 +1,273 @@
+"""Recording a step: its operators, and each storage from its birth to its death, with what it is for."""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from snugfit.core.blocks import repeated_blocks
+from snugfit.core.phases import watched
+from snugfit.planner.flops import compute_dtype, flops_of, op_device, read_written
+from snugfit.planner.records import Op, Phase, Place, Role, Storage, Trace
+from snugfit.planner.sequence import node_number, sequence_number
+from snugfit.planner.values import KnownValues
+from snugfit.planner.workspace import workspace_bytes
+
+_NO_NODE = 1 << 62
+"""What accumulates a gradient has no place among the nodes, and a number beyond all of theirs."""
+
+_KEPT = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
+"""Phases within which others are a part of them."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Within, records every operator and the storages that operators make, on all devices.
+
+    Tensors that were there before count once they are named by `holds`.
+    """
+
+    def __init__(self, values: KnownValues) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.trace = Trace()
+        self.values = values
+        self.update = 0
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._phases: list[Phase] = []
+        self._turn = self._micro_batch = -1
+        self._costs: dict[tuple[Any, ...], _Costs] = {}
+        self._names: dict[int, str] = {}
+        self._blocks: dict[str, int] = {}
+        self._modules: list[str] = []
+        self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
+        self._again: set[int] = set()  # storages made where a block is computed again
+        self._thread = threading.get_ident()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Recorder:
+        self._stack.enter_context(watched(self._labelled))
+        self._stack.callback(register_module_forward_pre_hook(self._entered).remove)
+        self._stack.callback(register_module_forward_hook(self._left, always_call=True).remove)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._stack.close()
+
+    def knows(self, model: nn.Module) -> None:
+        """Give the model's modules their names, and its blocks their numbers."""
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
+
+    def holds(self, tensors: Iterable[Tensor], role: Role) -> None:
+        """Say what the storages of tensors are for; those that were not seen yet are counted from now on."""
+        for plain in _plain(tensors):
+            storage = plain.untyped_storage()
+            self._seen(storage, plain.device.type, -1)
+            self.trace.storages[self._known[id(storage)][1]].role = role
+
+    def begin(self) -> None:
+        """The run begins: what was made before and is kept without a name is the techniques' own."""
+        gc.collect()
+        for _, number in self._known.values():
+            if self.trace.storages[number].role is Role.TEMPORARIES:
+                self.trace.storages[number].role = Role.AVERAGES
+
+    def finish(self) -> Trace:
+        """The trace, with a role for what nobody has named: activations live from the forward until the backward."""
+        trace = self.trace
+        starts = [op.event for op in trace.ops]
+        freed = {-event - 1: place for place, event in enumerate(trace.events) if event < 0}
+        for number, storage in enumerate(trace.storages):
+            if storage.role is not Role.TEMPORARIES or storage.op < 0:
+                continue
+            born = trace.ops[storage.op].place
+            after = bisect.bisect_right(starts, freed.get(number, len(trace.events))) - 1
+            died = trace.ops[after].place
+            crosses = born.phase in (Phase.FORWARD, Phase.LOSS) and died.phase not in (
+                Phase.FORWARD,
+                Phase.LOSS,
+            )
+            again = number in self._again and died.module != born.module
+            if crosses or again:
+                storage.role = Role.ACTIVATIONS
+        return trace
+
+    @contextmanager
+    def label(self, name: str) -> Iterator[None]:
+        """A context around a part of the run."""
+        found = Phase(name)
+        if self._phases and self._phases[0] in _KEPT:
+            found = self._phases[0]
+        elif self._phases and self._phases[-1] is Phase.BACKWARD:
+            found = Phase.BACKWARD  # what is done with each gradient as it comes
+        elif found is Phase.PASS:
+            self._turn += 1
+            self._micro_batch = -1
+        elif found is Phase.FORWARD:
+            self._micro_batch += 1
+        elif found in (Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES, Phase.UNSCALE):
+            self._turn = self._micro_batch = -1
+        self._phases.append(found)
+        try:
+            yield
+        finally:
+            self._phases.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if any(kind is not FakeTensor and issubclass(kind, Tensor) for kind in types):
+            return NotImplemented  # a tensor of several parts: what it does with them is recorded
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor
+            return func(*args, **kwargs)
+        if func is torch.ops.aten.add.Tensor and (node_number() or 0) >= _NO_NODE:
+            func = (
+                torch.ops.aten.add_.Tensor
+            )  # fake gradients are added up beside each other, real ones in place
+        given: list[Tensor] = []
+        key: list[Any] = [func]
+        _flatten((args, kwargs), given, key)
+        answered, found = self.values.call(func, args, kwargs, given)
+        if not answered:
+            found = func(*args, **kwargs)
+        number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
+        made: list[Tensor] = []
+        _flatten(found, made, key)
+        if not answered:
+            self.values.follow(func, args, kwargs, given, made)
+        for tensor in made:
+            if tensor.layout == torch.strided:
+                self._seen(tensor.untyped_storage(), tensor.device.type, number)
+        if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
+            self._again.update(range(count, len(self.trace.storages)))
+        costs = self._costs.get(whole := tuple(key))
+        if costs is None:
+            costs = self._costs[whole] = _costs(func, args, kwargs, found)
+        self.trace.ops.append(
+            Op(
+                str(func),
+                self._place(),
+                costs.device,
+                costs.dtype,
+                costs.flops,
+                costs.read,
+                costs.written,
+                event,
+                costs.workspace,
+            )
+        )
+        return found
+
+    def _labelled(self, name: str) -> Any:
+        return self.label(name)
+
+    def _place(self) -> Place:
+        phase = self._phases[-1] if self._phases else Phase.SETUP
+        module = self._modules[-1] if self._modules else ""
+        if not self._modules and (node := node_number()) is not None and node < _NO_NODE:
+            module = self._made[bisect.bisect_right(self._made, node, key=lambda entry: entry[0]) - 1][1]
+        return Place(self.update, phase, self._turn, self._micro_batch, module, self._block(module))
+
+    def _block(self, module: str) -> int:
+        while module:
+            if module in self._blocks:
+                return self._blocks[module]
+            module = module.rpartition(".")[0]
+        return -1
+
+    def _entered(self, module: nn.Module, args: Any) -> None:
+        self._modules.append(self._names.get(id(module), self._modules[-1] if self._modules else ""))
+        self._note()
+
+    def _left(self, module: nn.Module, args: Any, outputs: Any) -> None:
+        self._modules.pop()
+        self._note()
+
+    def _note(self) -> None:
+        if threading.get_ident() != self._thread:  # computed again for a backward that another thread runs
+            return
+        self._made.append((sequence_number(), self._modules[-1] if self._modules else ""))
+
+    def _seen(self, storage: Any, device: str, op: int) -> None:
+        """Count a storage that is new, or that has another size."""
+        place, size = id(storage), storage.nbytes()
+        if place in self._known:
+            number = self._known[place][1]
+            if self.trace.storages[number].bytes == size:
+                return
+            self._freed(place)
+        number = len(self.trace.storages)
+        self.trace.storages.append(Storage(size, device, op))
+        self.trace.events.append(number + 1)
+        self._known[place] = weakref.ref(storage, lambda _: self._freed(place)), number
+
+    def _freed(self, place: int) -> None:
+        _, number = self._known.pop(place)
+        self.trace.events.append(-(number + 1))
+
+
+class _Costs(NamedTuple):
+    device: str
+    dtype: torch.dtype
+    flops: int
+    read: int
+    written: int
+    workspace: int
+
+
+def _costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> _Costs:
+    read, written = read_written(func, args, kwargs, found)
+    return _Costs(
+        op_device(args, kwargs, found),
+        compute_dtype(func, args, kwargs, found),
+        flops_of(func, args, kwargs, found),
+        read,
+        written,
+        workspace_bytes(func, args, kwargs, found),
+    )
+
+
+def _flatten(tree: Any, tensors: list[Tensor], key: list[Any]) -> None:
+    """The tensors of an operator's arguments, and what its costs depend on."""
+    if isinstance(tree, Tensor):
+        same = next((place for place, other in enumerate(tensors) if other is tree), len(tensors))
+        tensors.append(tree)
+        strides = tree.stride() if tree.layout == torch.strided else None
+        key.append((same, tree.shape, strides, tree.dtype, tree.device.type))
+    elif isinstance(tree, (list, tuple)):
+        key.append(len(tree))
+        for each in tree:
+            _flatten(each, tensors, key)
+    elif isinstance(tree, Mapping):
+        for name, each in tree.items():
+            key.append(name)
+            _flatten(each, tensors, key)
+    else:
+        key.append(tree if isinstance(tree, Hashable) else None)
+
+
+def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Plain tensors, of which a tensor of several parts has some."""
+    for tensor in tensors:
+        if is_traceable_wrapper_subclass(tensor):
+            names, _ = tensor.__tensor_flatten__()
+            yield from _plain(getattr(tensor, name) for name in names)
+        elif tensor.layout == torch.strided:
+            yield tensor

@@ -1,0 +1,103 @@
+"""What is recorded of a step: each operator, and each storage from its birth to its death."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+
+class Role(enum.StrEnum):
+    """What the bytes of a storage are for."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    AVERAGES = "averages"  # what techniques keep besides, such as an average of the weights
+    ACTIVATIONS = "activations"
+    TEMPORARIES = "temporaries"
+    INPUTS = "inputs"
+    WORKSPACE = "workspace"  # what a kernel takes and gives back within one operator
+
+
+class Phase(enum.StrEnum):
+    """What the step is doing."""
+
+    SETUP = "setup"
+    PRIME = "prime"  # the optimizer's state is made, as it is after many updates
+    DATA = "data"
+    PASS = "pass"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UNSCALE = "unscale"
+    ADJUST = "adjust"
+    OPTIMIZER = "optimizer"
+    TECHNIQUES = "techniques"
+    EVALUATION = "evaluation"
+    SAVE = "save"
+
+
+class Place(NamedTuple):
+    """Where in the run something happens.
+
+    `update` counts from 0, `turn` the passes over the micro-batches within it, `micro_batch` those within a pass (-1 outside of any), `module` is a dotted name ("" for the model itself or none),
+    `block` the number of the repeated block that the module is in, -1 for none.
+    """
+
+    update: int
+    phase: Phase
+    turn: int
+    micro_batch: int
+    module: str
+    block: int
+
+
+@dataclass(slots=True)
+class Op:
+    """One operator as it was dispatched.
+
+    `flops` counts a multiply-add as two; `read` and `written` are bytes of the tensors that it took and gave, 0 for views;
+    `dtype` is what it computes in; `event` is the number of allocations and frees before it.
+    """
+
+    name: str  # "aten.mm.default"
+    place: Place
+    device: str
+    dtype: torch.dtype
+    flops: int
+    read: int
+    written: int
+    event: int
+    workspace: int = 0
+
+
+@dataclass(slots=True)
+class Storage:
+    """A piece of memory: which operator made it (-1: it was there before), on which device, and what it is for."""
+
+    bytes: int
+    device: str
+    op: int
+    role: Role = Role.TEMPORARIES
+
+
+@dataclass
+class Trace:
+    """A recorded run of some updates.
+
+    `events` says in order what was allocated, `+(n + 1)` for storage n, and what was freed, `-(n + 1)`.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+
+    def changes(self) -> Iterator[tuple[int, Storage, int]]:
+        """Each event as the number of the storage, the storage, and the sign: 1 for an allocation, -1 for a free."""
+        for event in self.events:
+            number = abs(event) - 1
+            yield number, self.storages[number], 1 if event > 0 else -1

@@ -1,0 +1,100 @@
+"""Each device keeps a part of the weights, gradients and optimizer states, and gathers a block while it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from snugfit.core.blocks import repeated_blocks
+from snugfit.strategies.base import Strategy, summed_over_ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
+
+
+@dataclass
+class FullyShard(Strategy):
+    """Torch's FSDP2 around each repeated block and around the rest of the model. Gradients are added up over ranks.
+
+    Args:
+        mesh: one axis, over which everything is sharded, or two: copies of the model × ranks that share one (hybrid). None
+            stands for all ranks on one axis.
+        reshard_after_forward: whether a block's weights are given up after its forward and gathered again for its backward
+            (ZeRO stage 3); else they stay until the window's last backward (stage 2).
+        cpu_offload: whether the sharded weights, gradients and optimizer states lie in host memory.
+        computes_in: what weights are gathered and computed in; None leaves them as they are.
+        reduce_each: whether every micro-batch adds its gradients to the sharded ones, so that they are never whole, which
+            sends them as often; else the last one does. Copies of the model exchange on the last in either case.
+
+    Source: Zhao et al. 2023, arXiv:2304.11277; Rajbhandari et al. 2020, arXiv:1910.02054.
+    """
+
+    mesh: DeviceMesh | None = None
+    reshard_after_forward: bool = True
+    cpu_offload: bool = False
+    computes_in: torch.dtype | None = None
+    reduce_each: bool = False
+    world_size: int = field(init=False)
+    rank: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Shard the model in place; its parameters become DTensors, each with this rank's rows."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import (
+            CPUOffloadPolicy,
+            FSDPModule,
+            MixedPrecisionPolicy,
+            OffloadPolicy,
+            fully_shard,
+        )
+
+        device = next(model.parameters()).device.type
+        mesh = self.mesh or init_device_mesh(device, (self.world_size,))
+        # memory can be pinned for an accelerator only
+        offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
+        precision = MixedPrecisionPolicy(param_dtype=self.computes_in)
+        for module in (*repeated_blocks(model).values(), model):
+            fully_shard(
+                module,
+                mesh=mesh,
+                reshard_after_forward=self.reshard_after_forward,
+                mp_policy=precision,
+                offload_policy=offload,
+            )
+        for module in model.modules():
+            if isinstance(
+                module, FSDPModule
+            ):  # the step divides sums by the weight of the whole window, once
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        return model
+
+    @contextmanager
+    def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:
+        """Around forward and backward: before the last micro-batch, gradients are not exchanged, or only within a node.
+
+        In stage 2 weights are gathered once for all micro-batches.
+        """
+        sharded = cast("FSDPModule", model)
+        exchange = sharded.set_requires_all_reduce if self.reduce_each else sharded.set_requires_gradient_sync
+        exchange(last)
+        sharded.set_reshard_after_backward(self.reshard_after_forward or last)
+        try:
+            yield
+        finally:
+            exchange(True)
+            sharded.set_reshard_after_backward(True)
+
+    def add_up(self, values: list[Tensor]) -> list[Tensor]:
+        """Sum scalars over all ranks."""
+        return summed_over_ranks(values)

@@ -1,0 +1,308 @@
+"""What a process does that pretends a GPU: `python pretended.py CASE` prints the facts that the tests look at, as JSON."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from snugfit.planner.as_real import foreach_as_real, transformers_as_real
+from snugfit.planner.elsewhere import NotElsewhere, elsewhere
+
+aten = torch.ops.aten
+GPU = ((8, 0), 80 * 2**30, "NVIDIA A100")
+
+
+class Seen(TorchDispatchMode):
+    """Counts the operators; whatever is asked for its value is 1: masks are whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count[func.name().removeprefix("aten::")] += 1
+        if func in (aten._local_scalar_dense.default, aten.is_nonzero.default):
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+def fake_(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in made:
+                    with mode:
+                        new = torch.empty_strided(
+                            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda"
+                        )
+                    learns = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if learns else new
+                held[name] = made[id(tensor)]
+    return model
+
+
+def on_device(model: nn.Module) -> bool:
+    """Whether all weights and all gradients that there must be are on the pretended device."""
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    return all(weight.is_cuda for weight in model.parameters()) and all(
+        weight.grad is not None and weight.grad.is_cuda and weight.grad.shape == weight.shape
+        for weight in learning
+    )
+
+
+def train(model: nn.Module, inputs: Any, mode: FakeTensorMode, **settings: Any) -> Counter[str]:
+    """Two updates; which operators ran."""
+    half, recompute = settings.pop("half", None), settings.pop("recompute", False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], **settings)
+    with mode, Seen() as seen:
+        for _ in range(2):
+            with nullcontext() if half is None else torch.autocast("cuda", dtype=half):
+                outputs = checkpoint(model, inputs(), use_reentrant=False) if recompute else model(**inputs())
+                outputs = getattr(outputs, "logits", outputs)
+                assert half is None or outputs.dtype == half
+            rows = outputs.flatten(0, -2)
+            labels = torch.empty(len(rows), dtype=torch.long, device="cuda")
+            F.cross_entropy(rows.float(), labels).backward()
+            assert on_device(model)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return seen.count
+
+
+def undone() -> dict[str, Any]:
+    import torch._dynamo
+
+    modules = (torch.cuda, torch.accelerator, torch._C, torch._subclasses.fake_tensor, FakeTensorMode)
+    before = [dict(vars(module)) for module in modules]
+    operators = dict(torch._subclasses.fake_impls.op_implementations_dict)
+    for _ in range(2):
+        with elsewhere(*GPU), FakeTensorMode():
+            kept = (torch.cuda.Stream(), torch.cuda.Event(), nn.Linear(2, 2, device="cuda"))
+            kept[-1](torch.empty(1, 2, device="cuda")).sum().backward()
+    del kept
+    gc.collect()
+    try:
+        torch.Generator("cuda")
+        refusal = ""
+    except RuntimeError as error:
+        refusal = str(error)
+    torch.ones(1, requires_grad=True).sum().backward()
+    same = [
+        name
+        for module, held in zip(modules, before, strict=True)
+        for name in {*held, *vars(module)}
+        if vars(module).get(name) is not held.get(name)
+    ]
+    return {
+        "changed": same,
+        "operators": operators == torch._subclasses.fake_impls.op_implementations_dict,
+        "accelerator": str(torch.accelerator.current_accelerator()),
+        "generator": refusal,
+    }
+
+
+def late() -> dict[str, Any]:
+    torch.ones(1, requires_grad=True).sum().backward()
+    try:
+        with elsewhere(*GPU):
+            reason = ""
+    except NotElsewhere as error:
+        reason = str(error)
+    return {"reason": reason, "available": torch.cuda.is_available()}
+
+
+def answers() -> dict[str, Any]:
+    from snugfit.core.bf16 import alternative, has_bf16
+    from snugfit.core.memory import available_bytes, memory_bytes, release_memory
+    from snugfit.core.random import preserved_randomness, seed_device
+    from snugfit.core.streaming.slot import Slot
+    from snugfit.core.streaming.stream import spare_device_bytes
+
+    device = torch.device("cuda")
+    with elsewhere((7, 5), 16 * 2**30, "Tesla T4"):
+        stream, events = torch.cuda.Stream(device), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        with torch.cuda.stream(stream):
+            for event in events:
+                event.record()
+        torch.cuda.current_stream(device).wait_event(events[0])
+        torch.cuda.current_stream().wait_stream(stream)
+        stream.record_event().synchronize()
+        torch.accelerator.current_stream(device).synchronize()
+        with preserved_randomness(device):
+            seed_device(3, device)
+        release_memory(device)
+        with FakeTensorMode():
+            host = torch.empty(4).pin_memory().to(device, non_blocking=True).cpu()
+            drawn = torch.empty(4, device=device).random_(generator=torch.Generator(device).manual_seed(1))
+            listed = torch.tensor([1, 2], device=device)
+            slot = Slot(64, device)
+            slot.load(0, torch.empty(64, dtype=torch.uint8, pin_memory=True))
+            slot.wait()
+        return {
+            "available": torch.cuda.is_available() and torch.accelerator.is_available(),
+            "devices": [torch.cuda.device_count(), torch.accelerator.device_count()],
+            "name": torch.cuda.get_device_name(),
+            "capability": torch.cuda.get_device_capability(device),
+            "properties": torch.cuda.get_device_properties(0).total_memory,
+            "bf16": [has_bf16(device), torch.cuda.is_bf16_supported(), alternative(device)],
+            "memory": [available_bytes(device), memory_bytes(device), spare_device_bytes(device)],
+            "elapsed": events[0].elapsed_time(events[1]),
+            "registered": int(torch.cuda.cudart().cudaHostRegister(0, 1, 0)),
+            "tensors": [str(tensor.device) for tensor in (host, drawn, listed, slot.memory)],
+            "pinned": torch.ones(2).pin_memory().tolist(),
+        }
+
+
+def networks() -> dict[str, Any]:
+    with torch.device("meta"):
+        layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+        images = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(2)
+        )
+        words = nn.Sequential(nn.Embedding(50, 8), nn.LayerNorm(8), nn.Linear(8, 5))
+    found: dict[str, Any] = {}
+    with elsewhere(*GPU), foreach_as_real():
+        mode = FakeTensorMode()
+        for model in (layers, images, words):
+            fake_(model, mode)
+        row = lambda: torch.empty(4, 8, device="cuda")  # noqa: E731
+        image = lambda: torch.empty(2, 3, 16, 16, device="cuda")  # noqa: E731
+        word = lambda: torch.empty(2, 6, dtype=torch.long, device="cuda")  # noqa: E731
+        found["chosen"] = train(layers, lambda: {"input": row()}, mode)
+        found["fused"] = train(layers, lambda: {"input": row()}, mode, fused=True)
+        found["loop"] = train(layers, lambda: {"input": row()}, mode, foreach=False)
+        found["bf16"] = train(layers, lambda: {"input": row()}, mode, half=torch.bfloat16)
+        found["fp16"] = train(images, lambda: {"input": image()}, mode, half=torch.float16)
+        found["recompute"] = train(images, image, mode, recompute=True)
+        found["words"] = train(words, lambda: {"input": word()}, mode)
+        with mode, torch.autograd.graph.save_on_cpu(pin_memory=False):
+            loss = layers(row()).sum()
+        with mode:
+            loss.backward()
+        found["saved on the host"] = Counter(gradients=int(on_device(layers)))
+        with mode, torch.device("cuda"):
+            try:
+                nn.LSTM(8, 8)(row())
+            except NotElsewhere as error:
+                found["recurrent"] = str(error)
+    return found
+
+
+def attention() -> dict[str, Any]:
+    found = {}
+    for capability in ((7, 5), (8, 0), (9, 0)):
+        with elsewhere(capability, 2**34, "a GPU"), FakeTensorMode():
+            for dtype in (torch.float16, torch.float32):
+                for mask in (None, torch.empty(2, 1, 100, 100, dtype=torch.bool, device="cuda")):
+                    query = torch.empty(2, 4, 100, 64, dtype=dtype, device="cuda", requires_grad=True)
+                    with Seen() as seen:
+                        result = F.scaled_dot_product_attention(query, query, query, mask, dropout_p=0.1)
+                        result.sum().backward()
+                    assert query.grad is not None
+                    kernel = next(
+                        name for name in seen.count if "_scaled_dot_product" in name or "_softmax" in name
+                    )
+                    key = f"{capability[0]}.{capability[1]} {str(dtype)[6:]} {'mask' if mask is not None else 'whole'}"
+                    found[key] = [kernel, *map(str, (result.shape, query.grad.shape, query.grad.device))]
+    with elsewhere(*GPU), FakeTensorMode():
+        query = torch.empty(2, 4, 100, 64, dtype=torch.float16, device="cuda")
+        flash = aten._scaled_dot_product_flash_attention(query, query, query)
+        efficient = aten._scaled_dot_product_efficient_attention(query, query, query, None, True)
+        found["logsumexp"] = [[*flash[1].shape], [*efficient[1].shape]]
+    return found
+
+
+def transformers() -> dict[str, Any]:
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    with torch.device("meta"):
+        bert = BertForSequenceClassification(BertConfig(**sizes, num_attention_heads=4))
+        llama = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, tie_word_embeddings=True))
+        adapted = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+        lora = get_peft_model(adapted, LoraConfig(target_modules=["q_proj", "v_proj"]))
+    found = {}
+    with elsewhere(*GPU), foreach_as_real(), transformers_as_real():
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        ids = lambda: torch.empty(2, 16, dtype=torch.long, device="cuda")  # noqa: E731
+        found["bert"] = train(fake_(bert, mode), lambda: {"input_ids": ids(), "attention_mask": ids()}, mode)
+        fake_(llama, mode)
+        found["llama"] = train(llama, lambda: {"input_ids": ids()}, mode, half=torch.bfloat16)
+        found["tied"] = Counter(weights=int(llama.lm_head.weight is llama.get_input_embeddings().weight))
+        llama.gradient_checkpointing_enable({"use_reentrant": False})
+        found["recompute"] = train(llama, lambda: {"input_ids": ids()}, mode, half=torch.bfloat16)
+        fake_(lora, mode)
+        found["lora"] = train(lora, lambda: {"input_ids": ids()}, mode, half=torch.bfloat16)
+    return found
+
+
+def steps() -> dict[str, Any]:
+    from dataclasses import replace
+
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    import snugfit as sf
+    from snugfit.core.batch import Batch
+    from snugfit.core.tree import map_tree
+    from snugfit.training.step import Step
+
+    plans = {
+        "offloading": [sf.BF16(), sf.Recompute(), sf.ActivationOffload(min_bytes=1), sf.OptimizerOffload()],
+        "frozen": [sf.NF4(), sf.LoRA(), sf.WeightStreaming(), sf.BF16(), sf.ClipNorm(1.0)],
+        "averaged": [sf.FP16(), sf.EMA(), sf.SAM(), sf.ClipNorm(1.0)],
+    }
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
+    data = {name: torch.ones(4, 16, dtype=torch.long) for name in ("input_ids", "attention_mask", "labels")}
+    found = {}
+    with elsewhere(*GPU), foreach_as_real(), transformers_as_real():
+        for name, techniques in plans.items():
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with torch.device("meta"):
+                model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4))
+            fake_(model, mode)
+            with mode:
+                optimizer = sf.AdamW(learning_rate=1e-3)
+                step = Step(model, optimizer, techniques=techniques, micro_batch=2, device="cuda")
+                with unset_fake_temporarily():
+                    batch = Batch.of(data)
+                    window = replace(batch, data=map_tree(mode.from_tensor, batch.data))
+                with Seen() as seen:
+                    results = [step(window) for _ in range(2)]
+            states = {
+                state.device.type
+                for held in step.optimizer.state.values()
+                for state in held.values()
+                if isinstance(state, Tensor) and state.ndim
+            }
+            found[name] = {
+                "applied": [result.applied for result in results],
+                "weights": sorted({p.device.type for p in step.parameters}),
+                "gradients": sorted({p.grad.device.type for p in step.parameters if p.grad is not None}),
+                "states": sorted(states),
+                "kernels": sorted(step.kernels or ()),
+                "optimizer": seen.count["_fused_adamw_"],
+            }
+    return found
+
+
+if __name__ == "__main__":
+    cases = {
+        case.__name__: case for case in (undone, late, answers, networks, attention, transformers, steps)
+    }
+    print(json.dumps(cases[sys.argv[1]]()))

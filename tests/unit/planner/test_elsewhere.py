@@ -1,0 +1,171 @@
+"""A pretended GPU: each case in a process of its own, as the first backward of a process decides about its devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.planner import elsewhere, native
+
+SCRIPT = Path(__file__).with_name("pretended.py")
+here = pytest.mark.skipif(elsewhere.why_not() is not None, reason=str(elsewhere.why_not()))
+
+
+def facts(case: str) -> Any:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(SCRIPT), case],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_linux_on_x86_64_with_a_tested_torch_needs_no_fallback() -> None:
+    same = sys.platform == "linux" and platform.machine() == "x86_64"
+    tested = torch.__version__.startswith(elsewhere.TESTED)
+    assert (elsewhere.why_not() is None) == (same and tested and not torch.accelerator.is_available())
+
+
+def test_another_version_of_torch_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "9.1.0+cpu")
+    reason = elsewhere.why_not()
+    assert reason is not None and "9.1.0+cpu" in reason and "2.13" in reason
+    with pytest.raises(elsewhere.NotElsewhere, match="9.1.0"), elsewhere.elsewhere((8, 0), 2**30, "a GPU"):
+        pass
+
+
+def test_a_process_with_a_gpu_is_told_to_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "CUDA_VISIBLE_DEVICES" in str(elsewhere.why_not())
+
+
+def test_another_machine_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert "aarch64" in str(native.why_not())
+
+
+@here
+def test_a_torch_whose_tables_have_moved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = native._guard_layout()
+    monkeypatch.setattr(
+        native, "_guard_layout", lambda: {k: v for k, v in layout.items() if k != "getStream"}
+    )
+    assert "getStream" in str(native.why_not())
+    monkeypatch.setattr(native, "_REGISTRY", "_ZN3c104impl5movedE")
+    assert "_ZN3c104impl5movedE" in str(native.why_not())
+
+
+@here
+def test_a_system_that_forbids_code_made_at_run_time_is_named_as_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(native.mmap, "mmap", forbidden)
+    assert "Permission denied" in str(native.why_not())
+
+
+@here
+def test_a_destructor_takes_two_places_in_a_table() -> None:
+    assert native._layout(["~One", "first", "second"]) == {"~One": 0, "first": 2, "second": 3}
+    assert native._guard_layout()["type"] == 0  # the guard's destructor comes last
+    assert native._hooks_layout()["isBuilt"] == 2  # the hooks' comes first
+
+
+@here
+def test_everything_is_as_before_afterwards_and_the_process_ends_well() -> None:
+    found = facts("undone")
+    assert found["changed"] == [] and found["operators"] is True
+    assert found["accelerator"] == "None"
+    assert "without ATen_cuda" in found["generator"] or "CUDA" in found["generator"]
+
+
+@here
+def test_a_process_that_has_run_a_backward_is_refused_and_left_as_it_was() -> None:
+    found = facts("late")
+    assert "a backward has run in this process before" in found["reason"]
+    assert found["available"] is False
+
+
+@here
+def test_python_finds_the_gpu_that_was_named() -> None:
+    assert facts("answers") == {
+        "available": True,
+        "devices": [1, 1],
+        "name": "Tesla T4",
+        "capability": [7, 5],
+        "properties": 16 * 2**30,
+        "bf16": [False, True, "fp16"],  # a T4 emulates it
+        "memory": [16 * 2**30, 0, int(0.9 * 16 * 2**30)],
+        "elapsed": 0.0,
+        "registered": 0,
+        "tensors": ["cpu", "cuda:0", "cuda:0", "cuda:0"],
+        "pinned": [1.0, 1.0],
+    }
+
+
+@here
+def test_networks_learn_there_with_the_kernels_of_a_gpu() -> None:
+    found = facts("networks")
+    assert found["chosen"]["_foreach_addcdiv_.ScalarList"] == 2  # one for all weights in each of two updates
+    assert found["fused"]["_fused_adamw_"] == 2 and "_foreach_lerp_.Scalar" not in found["fused"]
+    assert found["loop"]["addcdiv_"] == 8  # four weights
+    assert found["bf16"]["_to_copy"] > 0
+    assert found["fp16"]["cudnn_batch_norm"] == found["fp16"]["cudnn_batch_norm_backward"] == 2
+    assert found["recompute"]["convolution"] == 6  # in each update two layers, and the first again
+    assert found["recompute"]["convolution_backward"] == 4
+    assert found["words"]["embedding_dense_backward"] == 2
+    assert found["saved on the host"]["gradients"] == 1
+    assert "lstm runs in cuDNN" in found["recurrent"]
+
+
+@here
+def test_attention_runs_in_the_kernel_of_the_capability_forward_and_backward() -> None:
+    found = facts("attention")
+    assert found.pop("logsumexp") == [[2, 4, 100], [2, 4, 128]]  # the second in steps of 32
+    shape = "torch.Size([2, 4, 100, 64])"
+    flash, efficient = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention")
+    # cuDNN's would come first on 9.0, but its dropout goes in steps of 1/16
+    with_flash = {"8.0 float16 whole", "9.0 float16 whole"}
+    assert len(found) == 12
+    for case, (kernel, *rest) in found.items():
+        assert kernel == (flash if case in with_flash else efficient), case
+        assert rest == [shape, shape, "cuda:0"], case
+
+
+@here
+def test_language_models_learn_there_without_masks_that_a_run_skips() -> None:
+    found = facts("transformers")
+    assert found["bert"]["_scaled_dot_product_efficient_attention_backward"] == 4  # two layers, two updates
+    assert (
+        "expand_as" not in found["bert"] and found["bert"]["all"] == 2
+    )  # it looked, and found the mask whole
+    for name, forwards in (("llama", 4), ("lora", 4), ("recompute", 8)):
+        assert found[name]["_scaled_dot_product_flash_attention"] == forwards, name
+        assert found[name]["_scaled_dot_product_flash_attention_backward"] == 4, name
+    assert found["tied"]["weights"] == 1
+
+
+@here
+@pytest.mark.slow
+def test_our_own_step_runs_there_with_what_moves_memory_and_changes_numbers() -> None:
+    found = facts("steps")
+    assert {*found} == {"offloading", "frozen", "averaged"}
+    for name, plan in found.items():
+        assert plan["applied"] == [True, True], name
+        assert plan["gradients"] == ["cuda"] and plan["kernels"] == ["flash"], name
+        assert plan["states"] == (["cpu"] if name == "offloading" else ["cuda"]), name
+        assert plan["optimizer"] > 0, name

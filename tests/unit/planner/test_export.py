@@ -1,0 +1,122 @@
+"""Plans as files of other tools: nothing is lost silently, and what no tool can run is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from snugfit.core.entry import as_entry
+from snugfit.errors import SettingError
+from snugfit.planner.export import TOOLS, ExportedPlan, export
+from snugfit.techniques import discover
+from tests.unit.planner.exports import (
+    NOTHING,
+    PLAN,
+    STRATEGIES,
+    about,
+    asking,
+    carried,
+    file,
+)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy["strategy"])
+def test_every_technique_is_in_the_files_or_said_to_be_left_out(tool: str, strategy: dict[str, Any]) -> None:
+    plan = replace(NOTHING, **strategy)
+    without = export(plan, tool)
+    for name, technique in discover().items():
+        if name == "madgrad":
+            assert about(without, name), "the plan without anything has this one"
+            continue
+        found = export(asking(plan, as_entry(technique.example())), tool)
+        assert carried(found) != carried(without) or about(found, name), f"{tool} loses {name}"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_setting_that_is_not_the_default_is_in_the_files_or_said_to_be_left_out(tool: str) -> None:
+    for name, technique in discover().items():
+        ((_, example),) = as_entry(technique.example()).items()
+        probe = next(asked for asked in asking(PLAN, {name: example}).asked() if asked.name == name)
+        needed = {
+            setting: value for setting, value in probe.settings.items() if setting not in probe.defaults
+        }
+        before = export(asking(PLAN, {name: needed}), tool)
+        for setting, default in probe.defaults.items():
+            if probe.settings[setting] == default:
+                continue
+            found = export(asking(PLAN, {name: {**needed, setting: probe.settings[setting]}}), tool)
+            assert (carried(found), found.left_out) != (carried(before), before.left_out), f"{name}.{setting}"
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy["strategy"])
+def test_no_table_names_a_technique_or_setting_that_is_not_there(tool: str, strategy: dict[str, Any]) -> None:
+    table = TOOLS[tool].table(replace(PLAN, **strategy))
+    assert table.keys() - discover().keys() <= {"fp32"}
+    for name, rule in table.items():
+        if isinstance(rule, str) or name == "fp32":
+            continue
+        known = as_entry(discover()[name].example())[name]
+        assert {*rule.carried(), *rule.fixed, *rule.differs} - {""} <= known.keys(), name
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_is_left_out_stands_in_the_files(tool: str) -> None:
+    exported = export(replace(PLAN, techniques=({"ema": {"decay": 0.5}},)), tool)
+    assert about(exported, "ema")
+    text = "".join(text for name, text in exported.files if not name.endswith(".json"))
+    assert all(sentence in text for sentence in exported.left_out)
+
+
+def test_a_value_that_holds_one_technique_leaves_the_second_out() -> None:
+    both = replace(PLAN, techniques=({"clip_norm": {"max_norm": 2.0}}, "clip_value"))
+    exported = export(both, "lightning")
+    trainer = yaml.safe_load(file(exported, "lightning.yaml"))["trainer"]
+    assert (trainer["gradient_clip_algorithm"], trainer["gradient_clip_val"]) == ("norm", 2.0)
+    assert "taken by clip_norm" in about(exported, "clip_value")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"micro_batch": 5}, r"export.micro_batch: .* 5 does not divide the 32 .* plan.micro_batch=4"),
+        ({"micro_batch": 64}, r"64 does not divide the 32 .* plan.micro_batch=32"),
+        ({"devices": 3, "strategy": "ddp"}, r"export.global_batch: 32 .* multiple of 3"),
+        ({"devices": 2}, r"export.strategy: 'single' is one device, and the plan has 2"),
+        ({"total_updates": 0}, r"export.total_updates: must be at least 1, found 0"),
+    ],
+)
+def test_sizes_that_no_tool_can_run_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        replace(PLAN, **changes)
+
+
+@pytest.mark.parametrize(
+    ("plan", "tool", "message"),
+    [
+        (PLAN, "hff", r"--export: no tool 'hff'. Did you mean 'hf'"),
+        (
+            replace(PLAN, optimizer="adamww"),
+            "hf",
+            r"export.optimizer: no technique 'adamww'. Did you mean 'adamw'",
+        ),
+        (
+            replace(PLAN, optimizer={"adamw": {"learning_rates": 1}}),
+            "hf",
+            r"export.optimizer.adamw: no setting 'learning_rates'. Did you mean 'learning_rate'",
+        ),
+        (replace(PLAN, techniques=({"ema": {}, "swa": {}},)), "hf", r"holds one technique, found ema, swa"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(plan: ExportedPlan, tool: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        export(plan, tool)
+
+
+def test_a_list_from_a_file_counts_as_the_default_that_it_equals() -> None:
+    exported = export(replace(PLAN, techniques=({"nf4": {"skip": []}},)), "hf")
+    assert not [line for line in exported.left_out if line.startswith("nf4.")]

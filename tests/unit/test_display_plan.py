@@ -1,0 +1,166 @@
+"""A plan on the terminal: what is said, where, and in how many columns."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from snugfit.display import TerminalDisplay
+from snugfit.display.plan import show_plan
+from snugfit.planner.answer import Answer, Rejected
+from tests.unit.report.fake_plan import MIB, mlp_on_a_cpu, qlora_on_a_4090, seventy_billion_that_do_not_fit
+
+ANSWERS = (qlora_on_a_4090, seventy_billion_that_do_not_fit, mlp_on_a_cpu)
+
+
+def shown(answer: Answer, *, explain: bool = False) -> list[str]:
+    stream = io.StringIO()
+    show_plan(answer, stream, explain=explain)
+    return stream.getvalue().splitlines()
+
+
+def section(lines: list[str], title: str) -> list[str]:
+    """The lines below a title, up to the next empty one."""
+    start = next(number for number, line in enumerate(lines) if line.startswith(title)) + 1
+    return lines[start : [*lines, ""].index("", start)]
+
+
+@pytest.mark.parametrize("make", ANSWERS)
+@pytest.mark.parametrize("columns", [40, 80, 100, 200])
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_file_gets_plain_lines_that_keep_to_the_width(make, columns, explain, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    *lines, command = shown(make(), explain=explain)
+    assert "\x1b" not in "".join(lines)
+    assert max(map(len, lines)) <= min(columns, 100)
+    assert all(line == line.rstrip() for line in lines)
+    assert command == f"run       {make().command}"  # whole, however long
+
+
+def test_the_plan_is_told_from_the_number_to_the_command() -> None:
+    lines = shown(qlora_on_a_4090())
+    assert lines[0].startswith("Fits: 11.7 GiB of 24 GiB on rtx4090")
+    memory = section(lines, "Memory at the peak (predicted)")
+    assert [line.split()[:3] for line in memory[:5]] == [
+        ["weights", "5.43", "GiB"],
+        ["gradients", "159.79", "MiB"],
+        ["optimizer", "320.00", "MiB"],
+        ["activations", "3.83", "GiB"],
+        ["temporaries", "1.22", "GiB"],
+    ]
+    text = "\n".join(memory)
+    assert "budget        24.00 GiB       12.31 GiB free" in text
+    assert "10.95 GiB in backward 2, model.layers.30.mlp.down_proj,\n          aten.mm.default" in text
+    assert "9.00 GiB of host memory" in text
+    time = " ".join(section(lines, "Time (predicted)"))
+    for said in ("1.90 s, 3h 10m in all", "4,310 tokens/s", "197 TFLOP an update", "41% of the"):
+        assert said in time
+    assert "added     recompute, chunked_loss" in section(lines, "Choice")
+    assert len([line for line in section(lines, "Runners-up") if "GiB" in line]) == 3
+    rejected = section(lines, "Rejected")
+    assert any(line.startswith("as the recipe says") and "39.10 GiB" in line for line in rejected)
+
+
+def test_each_bar_begins_where_the_one_above_ends(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    memory = section(shown(seventy_billion_that_do_not_fit()), "Memory at the peak")
+    bars = [(line.index("█"), line.rindex("█") + 1) for line in memory if line.count("%") and "█" in line]
+    begin = bars[0][0]
+    assert all(later[0] - earlier[1] in (0, 1) for earlier, later in pairwise(bars))
+    # 34 of 49.86 GiB in 68 columns
+    assert bars[0][1] - bars[0][0] == 46
+    total = next(line for line in memory if line.startswith("in all"))
+    assert total.index("█") == begin
+    # the budget of 24 GiB ends at column 68 · 24 / 49.86 = 33 of the bar
+    assert total.index("│") == begin + 33
+
+
+def test_what_does_not_fit_gets_the_smallest_budget_at_each_fidelity() -> None:
+    lines = shown(seventy_billion_that_do_not_fit())
+    assert lines[0].startswith("Does not fit: the smallest plan takes 49.9 GiB")
+    assert section(lines, "The smallest budget that would do") == [
+        "full       612.00 GiB",
+        "adapters   148.00 GiB",
+        "quantised  52.00 GiB",
+    ]
+    assert not any(line.startswith("Runners-up") for line in lines)
+
+
+def test_only_explain_gives_every_reason_rule_and_confidence() -> None:
+    answer = qlora_on_a_4090()
+    brief, full = (" ".join(" ".join(shown(answer, explain=explain)).split()) for explain in (False, True))
+    for sentence in (*answer.why, *answer.rules, *answer.prediction.confidence.values()):
+        assert sentence in full
+    for sentence in (*answer.why[1:], *answer.rules, *answer.prediction.confidence.values()):
+        assert sentence not in brief
+    assert "stream_frozen (to host)" in full and "stream_frozen (to host)" not in brief
+
+
+def test_the_curve_of_memory_is_full_where_the_peak_is(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    mark, curve, names = section(shown(qlora_on_a_4090(), explain=True), "Memory over the update")
+    assert curve[mark.index("▼")] == "█"
+    assert len(curve) == 100
+    assert names.split("  ")[0] == "forward 1"
+    assert mark.index("▼") > names.index("backward 2") - 5  # the peak is in the first layers of backward 2
+
+
+def test_many_rejected_rungs_are_shortened_with_the_way_to_see_them_all() -> None:
+    rungs = tuple(Rejected(f"rung {number}", "too large", (number + 1) * MIB) for number in range(20))
+    answer = replace(qlora_on_a_4090(), rejected=rungs)
+    assert section(shown(answer), "Rejected")[-1] == "and 12 more: --explain"
+    assert sum(line.startswith("rung ") and "MiB" in line for line in shown(answer, explain=True)) == 20
+
+
+def test_an_encoding_without_blocks_gets_ascii_bars() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="replace")
+    show_plan(mlp_on_a_cpu(), stream)
+    stream.flush()
+    bars = [line for line in raw.getvalue().decode("ascii").splitlines() if line.startswith("optimizer")]
+    assert bars[0].count("#") == 20  # 52 of 120.8 KiB in 48 columns, from the 21st to the 41st
+
+
+def test_names_of_the_user_cannot_command_the_terminal() -> None:
+    answer = qlora_on_a_4090()
+    hostile = "a\x1b[2J\x07\r[bold red]b"
+    answer = replace(
+        answer,
+        about={"model": hostile, "recipe": hostile},
+        device={"name": hostile},
+        prediction=replace(answer.prediction, peak_at=dict.fromkeys(answer.prediction.peak_at, hostile)),
+        rejected=(Rejected(hostile, hostile, 1),),
+        why=(hostile,),
+        rules=(hostile,),
+        command=hostile,
+    )
+    for explain in (False, True):
+        text = "\n".join(shown(answer, explain=explain))
+        assert not {"\x1b", "\x07", "\r"} & set(text)
+        assert "[bold red]b" in text  # told, not taken for a style
+
+
+def test_a_terminal_gets_colours() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    show_plan(qlora_on_a_4090(), stream)
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_a_run_says_what_was_predicted_and_then_what_was_measured() -> None:
+    stream = io.StringIO()
+    with TerminalDisplay(stream=stream) as display:
+        display({"event": "plan", "predicted": {"peak_bytes": 412 * MIB, "seconds_per_update": 0.21}})
+        display({"event": "run", "name": "news", "id": "1"})
+        display({"event": "measured", "peak_bytes": 405 * MIB, "seconds_per_update": 0.24})
+    lines = stream.getvalue().splitlines()
+    assert lines.index("plan      predicted 412 MiB and 0.21 s an update") > 0  # under the header
+    assert lines[-1] == (
+        "plan      predicted 412 MiB and 0.21 s an update; measured 405 MiB (+1.7 %) and 0.24 s (-12 %)"
+    )
