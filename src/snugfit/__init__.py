@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from snugfit import techniques as techniques
+    from snugfit.api import plan as plan
     from snugfit.api import train as train
     from snugfit.core.losses import LossTerms as LossTerms
     from snugfit.core.technique import Card as Card
@@ -43,6 +44,7 @@ _HOMES = {
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
     "load_recipe": "snugfit.recipe",
+    "plan": "snugfit.api",
     "train": "snugfit.api",
 }
 

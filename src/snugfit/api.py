@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
 from snugfit.core.losses import Loss
-from snugfit.core.selection import listed
+from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
 from snugfit.models.bundle import save_bundle
+from snugfit.planner.answer import Answer
+from snugfit.planning import Target, plan_module
 from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
@@ -26,6 +29,7 @@ from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
 from snugfit.training.result import RunResult
 from snugfit.training.step import Forward
+from snugfit.units import parse_bytes
 
 
 def train(
@@ -198,3 +202,67 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
         # a run may go on under another placement: the updates are the same
         "techniques": [as_entry(each) for each in techniques if each.card.family is not Family.PLACEMENT],
     }
+
+
+def plan(
+    model: nn.Module,
+    batch: Any,
+    *,
+    loss: str | Loss = "cross_entropy",
+    optimizer: torch.optim.Optimizer | Technique | None = None,
+    techniques: Sequence[Technique] = (),
+    micro_batch: int | None = None,
+    updates: int = 1000,
+    budget: int | str | None = None,
+    host_budget: int | str | None = None,
+    fidelity: str | None = None,
+    device: str | None = None,
+    search: bool = True,
+    forward: Forward | None = None,
+) -> Answer:
+    """What training `model` needs, in bytes and seconds, before it runs, and the fastest plan that fits.
+
+    The step runs on tensors without numbers, in a process of its own: the model is not touched.
+
+    Args:
+        batch: the examples of one update, the largest there are: what the model takes, or a `Batch`.
+        micro_batch: examples of one forward and backward; None lets the plan choose.
+        updates: length of the run, for its time and for schedules.
+        budget, host_budget: memory of the device and of the host, in bytes or like "24GiB"; what is here by default.
+        fidelity: the coarsest precision that the plan may choose: full, mixed, compact, adapters or quantized.
+        device: a name of the catalogue, such as "rtx4090"; this machine's by default.
+        search: False predicts exactly what was asked for.
+
+    Returns:
+        The answer: `fits`, `prediction`, `choice`, `alternatives`, `rejected`, `why`; `as_dict()` has plain values.
+    Raises:
+        UserError: a setting is impossible, or the model cannot be run without its numbers.
+        PlannerFailed: the planner's process died, or took too long.
+    """
+    window = batch if isinstance(batch, Batch) else Batch.of(batch)
+    given = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    all_techniques = listed(optimizer, techniques)
+    if optimizer is None and not any("optimizer" in each.card.seams for each in all_techniques):
+        all_techniques.insert(0, find("adamw")())
+    check(all_techniques)
+    job = Job(global_batch=window.rows, epochs=None, windows=updates)
+    target = Target(
+        device=device,
+        memory=None if budget is None else parse_bytes(budget, "budget"),
+        host_memory=None if host_budget is None else parse_bytes(host_budget, "host_budget"),
+        fidelity=fidelity,
+        search=search,
+    )
+    here = Plan(micro_batch=micro_batch, device=find_device("auto"))
+    return plan_module(
+        model,
+        window,
+        job,
+        here,
+        all_techniques,
+        target,
+        examples=window.rows * updates,
+        loss=loss,
+        optimizer=given,
+        forward=forward,
+    )

@@ -11,6 +11,7 @@ SnugfitError
 │   └── MissingExtra          an optional package that is not installed
 └── TrainingFailed        the run itself failed: exit code 1
     ├── OutOfMemory           it does not fit, however finely its windows are split
+    ├── PlannerFailed         the planner died, or took too long
     └── WorkerDied            a process that loads data was killed
 """
 
@@ -73,6 +74,10 @@ class TrainingFailed(SnugfitError):
 
 class OutOfMemory(TrainingFailed):
     """Memory does not suffice, and no finer micro-batch would change that."""
+
+
+class PlannerFailed(TrainingFailed):
+    """The planner's process died, or took too long; nothing was trained."""
 
 
 class WorkerDied(TrainingFailed):

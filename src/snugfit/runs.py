@@ -7,25 +7,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit import planning
 from snugfit.core.entry import as_entry
 from snugfit.core.imports import load_object
-from snugfit.core.job import AUTO, Job, Plan
+from snugfit.core.job import Job, Plan
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
-from snugfit.errors import RunFolderError, SettingError
+from snugfit.errors import PlannerFailed, RunFolderError, SettingError, UserError
+from snugfit.planner.answer import Answer
+from snugfit.planner.plan import impossible
+from snugfit.planning import Target, expected
 from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.tasks import Task, prepare
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training.assemble import assemble, check_settings, describe_model, find_device, make_step
+from snugfit.training.assemble import assemble, check_settings, find_device
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
 from snugfit.training.result import RunResult
+from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
+    from snugfit.planner.export import Exported
+    from snugfit.planner.worker import Worker
     from snugfit.recipe import Recipe
 
 CLASSIFICATION = "text-classification"
@@ -85,38 +92,97 @@ def predict_rows(
     return predict_file(resolve_model(source, uri=uri), data, Path(output), bad_rows=bad_rows)
 
 
-def plan_recipe(recipe: Recipe) -> dict[str, Any]:
-    """The plan of a recipe as it would run here: explicit settings, sizes that are known, nothing predicted."""
+def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | None = None) -> Answer:
+    """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
+
+    Args:
+        worker: the planner's process, where it was started before.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+        PlannerFailed: the planner died, or took too long.
+    """
     job, plan = _job(recipe), _plan(recipe)
     metrics = {metric: metric for metric in job.metrics}
-    techniques = recipe.all_techniques()
-    check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
-    task = prepare(recipe)
-    examples = len(task.material.train)
-    model = make_step(job, plan, task.material, None, techniques).model
-    parameters = describe_model(model)
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return {
-        **dataclasses.asdict(plan),
-        "global_batch": job.global_batch,
-        "micro_batches": None
-        if plan.micro_batch == AUTO
-        else -(-job.global_batch // (plan.micro_batch or job.global_batch)),
-        "examples": examples,
-        "updates_per_epoch": job.windows_per_epoch(examples),
-        "total_updates": job.total_windows(examples),
-        "techniques": [as_entry(technique) for technique in techniques],
-        "parameters": parameters,
-        "weights_bytes": weights,
-        "data": dict(task.data),
-    }
+    check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
+    return planning.plan_recipe(recipe, job, plan, _within_budget(recipe, target or Target()), worker)
+
+
+def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
+    """The plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
+
+    Raises:
+        SettingError: there is no such tool, or it cannot take micro-batches of this size.
+    """
+    from snugfit.planner.export import ExportedPlan, export
+    from snugfit.recipe.chosen import with_choice
+
+    chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
+    return export(
+        ExportedPlan(
+            micro_batch=choice.micro_batch,
+            global_batch=train.global_batch,
+            total_updates=answer.about["total_updates"],
+            optimizer=as_entry(chosen.optimizer),
+            schedule=None if chosen.schedule is None else as_entry(chosen.schedule),
+            numerics=chosen.plan.numerics
+            if isinstance(chosen.plan.numerics, str)
+            else as_entry(chosen.plan.numerics),
+            techniques=tuple(as_entry(each) for each in chosen.techniques),
+            devices=choice.devices,
+            strategy=choice.strategy,  # type: ignore[arg-type]
+            device=answer.device["kind"],
+            epochs=None if train.updates is not None else train.epochs,
+            max_length=None if recipe.task == "python" else recipe.data.max_length,
+            seed=train.seed,
+        ),
+        tool,
+    )
+
+
+def _within_budget(recipe: Recipe, target: Target) -> Target:
+    """The target with the recipe's budget where it says nothing itself."""
+    budget = recipe.budget
+    return dataclasses.replace(
+        target,
+        memory=target.memory or _bytes(budget.memory, "memory"),
+        host_memory=target.host_memory or _bytes(budget.host_memory, "host_memory"),
+        fidelity=target.fidelity or budget.fidelity,
+    )
+
+
+def _bytes(size: int | str | None, key: str) -> int | None:
+    return None if size is None else parse_bytes(size, f"budget.{key}")
+
+
+def _planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None, list[str]]:
+    """The recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
+
+    Raises:
+        OutOfMemory: nothing that may be chosen fits.
+    """
+    if not options.plan:
+        return recipe, None, []
+    try:
+        answer = plan_recipe(recipe)
+    except (PlannerFailed, UserError) as error:
+        # what is wrong with the recipe shows again in the run itself, and there it is an error
+        return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
+    if not answer.fits:
+        raise impossible(answer)
+    from snugfit.recipe.chosen import with_choice
+
+    return with_choice(recipe, answer.choice), answer, []
 
 
 def _run_recipe(
     recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None
 ) -> RunResult:
-    job, plan = _job(recipe), _plan(recipe)
     smoke = options.fast_dev_run or options.overfit_batches is not None
+    answer: Answer | None = None
+    told: list[str] = []
+    if folder is None and not smoke:
+        recipe, answer, told = _planned(recipe, options)
+    job, plan = _job(recipe), _plan(recipe)
     techniques = recipe.all_techniques()
     metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
     check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
@@ -141,7 +207,7 @@ def _run_recipe(
     if folder is None:
         folder = RunFolder.create(Path(recipe.output), recipe.name)
         (folder.path / _RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
-        folder.write_json(_PLAN, dataclasses.asdict(plan))
+        folder.write_json(_PLAN, dataclasses.asdict(plan) if answer is None else answer.as_dict())
     else:
         check_fingerprints(folder.read_json(_DATA), task.fingerprints)
     folder.write_json(_DATA, dict(task.fingerprints))
@@ -162,6 +228,8 @@ def _run_recipe(
                 "updates": job.total_windows(len(task.material.train)),  # a smoke run has others
             },
         )
+        if answer is not None:
+            training.expect(expected(answer, plan.device))
         described = {"recipe": recipe.as_dict(), "data": dict(task.data)}
         header = describe_run(recipe.name, folder, training, plan, described)
         tracking = None
@@ -178,7 +246,7 @@ def _run_recipe(
             training,
             events,
             header,
-            notes=task.messages,
+            notes=(*told, *task.messages),
             tracking=tracking,
             options=options,
             resume=resume,

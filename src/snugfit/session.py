@@ -38,11 +38,12 @@ Display = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What one call asks of a run, beside its recipe."""
+    """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins."""
 
     stop_after_seconds: float | None = None
     fast_dev_run: bool = False
     overfit_batches: int | None = None
+    plan: bool = False
     started: float = field(default_factory=time.monotonic)
 
 

@@ -46,16 +46,18 @@ class Task:
         save_bundle(folder, model, {**self.meta, **description}, self.tokenizer, adapters_of=trained)
 
 
-def prepare(recipe: Recipe) -> Task:
+def prepare(recipe: Recipe, *, empty: bool = False) -> Task:
     """Load and check the recipe's data, then its model.
 
+    Args:
+        empty: the model without weights, on the meta device.
     Raises:
         DataError, ModelError, SettingError: what cannot be used.
     """
-    return _TASKS[recipe.task](recipe)
+    return _TASKS[recipe.task](recipe, empty)
 
 
-def _text_classification(recipe: Recipe) -> Task:
+def _text_classification(recipe: Recipe, empty: bool) -> Task:
     from snugfit.data.text import TextSettings, load_text
     from snugfit.models.huggingface import load_text_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -71,11 +73,12 @@ def _text_classification(recipe: Recipe) -> Task:
         from_scratch=recipe.from_scratch,
         folder=recipe.folder,
         techniques=recipe.all_techniques(),
+        empty=empty,
     )
     check_length(loaded.model, recipe.data.max_length)
 
     def load(name: str) -> LoadedModel:
-        return load_text_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder)
+        return load_text_classifier(name, data.labels, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
 
     return Task(
         _of_texts(recipe, loaded, data, load),
@@ -95,26 +98,27 @@ def _text_classification(recipe: Recipe) -> Task:
     )
 
 
-def _causal_lm(recipe: Recipe) -> Task:
+def _causal_lm(recipe: Recipe, empty: bool) -> Task:
     from snugfit.data.causal import CausalSettings, load_causal
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_causal(CausalSettings(**_row_settings(recipe)), tokenizer, folder=recipe.folder)
-    return _language_model(recipe, tokenizer, data)
+    return _language_model(recipe, tokenizer, data, empty)
 
 
-def _instruction(recipe: Recipe) -> Task:
+def _instruction(recipe: Recipe, empty: bool) -> Task:
     from snugfit.data.instruct import InstructSettings, load_instruct
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     settings = InstructSettings(completion=recipe.data.completion, **_row_settings(recipe))
-    return _language_model(recipe, tokenizer, load_instruct(settings, tokenizer, folder=recipe.folder))
+    data = load_instruct(settings, tokenizer, folder=recipe.folder)
+    return _language_model(recipe, tokenizer, data, empty)
 
 
 def _language_model(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, data: CausalData | InstructData
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, data: CausalData | InstructData, empty: bool
 ) -> Task:
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
@@ -126,11 +130,12 @@ def _language_model(
         from_scratch=recipe.from_scratch,
         folder=recipe.folder,
         techniques=recipe.all_techniques(),
+        empty=empty,
     )
     check_length(loaded.model, recipe.data.max_length)
 
     def load(name: str) -> LoadedModel:
-        return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder)
+        return load_causal_lm(name, tokenizer=tokenizer, folder=recipe.folder, empty=empty)
 
     return Task(
         _of_texts(recipe, loaded, data, load),
@@ -185,7 +190,7 @@ def _row_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _python(recipe: Recipe) -> Task:
+def _python(recipe: Recipe, empty: bool) -> Task:
     from snugfit.models.python import load_python_model
 
     train = _python_data(recipe, "data.train", recipe.data.train)
@@ -195,7 +200,7 @@ def _python(recipe: Recipe) -> Task:
         held_out = _python_data(recipe, "data.validation", validation)
     elif validation:
         train, held_out = hold_out(train, validation, recipe.train.seed)
-    model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed)
+    model = load_python_model(recipe.model, folder=recipe.folder, seed=recipe.train.seed, empty=empty)
     collate = recipe.data.collate
     return Task(
         Material(
@@ -229,7 +234,7 @@ def _loss(recipe: Recipe) -> str | Loss:
     return found
 
 
-_TASKS: Mapping[str, Callable[[Recipe], Task]] = {
+_TASKS: Mapping[str, Callable[[Recipe, bool], Task]] = {
     "text-classification": _text_classification,
     "causal-lm": _causal_lm,
     "instruction": _instruction,

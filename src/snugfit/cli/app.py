@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -96,6 +96,7 @@ def train(
     stop_after: _StopAfter = None,
     fast_dev_run: _FastDevRun = False,
     overfit_batches: _OverfitBatches = None,
+    plan: Annotated[bool, typer.Option(help="Plan first, and run what fits.")] = True,
     as_json: _Json = False,
     quiet: _Quiet = False,
 ) -> int:
@@ -103,7 +104,7 @@ def train(
 
     Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
     """
-    options = Options(stop_after, fast_dev_run, overfit_batches)
+    options = Options(stop_after, fast_dev_run, overfit_batches, plan)
     path, changes = split(recipe, overrides)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}
     if path is None:
@@ -180,23 +181,61 @@ def report(run: _Run, as_json: _Json = False) -> None:
     show({"report": str(write_report(run))}, as_json)
 
 
-@app.command(epilog="Example: snugfit plan agnews.yaml plan.micro_batch=8")
-def plan(recipe: _Recipe = None, overrides: _Overrides = None, as_json: _Json = False) -> None:
-    """Show how a recipe would run here; trains nothing."""
+@app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain")
+def plan(
+    recipe: _Recipe = None,
+    overrides: _Overrides = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another device than this one: t4, rtx4090, h100.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device: 24GiB.")] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the host: 64GiB.")] = None,
+    devices: Annotated[int, typer.Option(metavar="N", help="How many of them.")] = 1,
+    link: Annotated[str | None, typer.Option(metavar="NAME", help="Between them: pcie4, nvlink4.")] = None,
+    host_link: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Between a device and the host.")
+    ] = None,
+    fidelity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL", help="The coarsest precision: full, mixed, compact, adapters, quantized."
+        ),
+    ] = None,
+    search: Annotated[
+        bool, typer.Option(help="Look for a plan that fits, or only predict the recipe's.")
+    ] = True,
+    explain: Annotated[bool, typer.Option("--explain", help="Why, and all that was tried.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(metavar="TOOL", help="Write it for hf, accelerate, lightning, deepspeed or torchtitan."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where exported files go.")
+    ] = Path("."),
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this device first, for some 20 seconds.")
+    ] = False,
+    as_json: _Json = False,
+) -> int:
+    """Say what a recipe needs, in memory and time, before it runs: here or on another machine.
+
+    Nothing is trained and no weights are loaded. Exit code 1: nothing that may be chosen fits.
+    """
+    from snugfit.cli import plan as command
+
     path, changes = split(recipe, overrides)
+    if calibrate:
+        command.calibrate()
+        if path is None:
+            return 0
     if path is None:
         raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
-    from snugfit import runs
-    from snugfit.recipe import load_recipe, located
-    from snugfit.training.told import warnings_told
-
-    def warn(_: str, /, **fields: Any) -> None:
-        print(f"warning: {fields['message']}", file=sys.stderr)
-
-    with located(path, changes), warnings_told(warn):
-        checked = load_recipe(path, changes)
-        about = {"name": checked.name, "task": checked.task, "model": checked.model}
-        show({**about, **runs.plan_recipe(checked)}, as_json)
+    asked = command.Asked(
+        device, memory, host_memory, devices, link, host_link, fidelity, search, explain, html, export, output
+    )
+    command.check(asked)
+    return command.plan(path, changes, asked, as_json)
 
 
 @app.command(epilog="Example: snugfit techniques ema")

@@ -28,6 +28,7 @@ class Options:
     stop_after: str | None
     fast_dev_run: bool = False
     overfit_batches: int | None = None
+    plan: bool = True
     started: float = field(default_factory=time.monotonic)
     seconds: float | None = field(init=False)
 
@@ -42,7 +43,7 @@ class Options:
         """The options as a run takes them; this loads torch."""
         from snugfit.session import RunOptions
 
-        return RunOptions(self.seconds, self.fast_dev_run, self.overfit_batches, self.started)
+        return RunOptions(self.seconds, self.fast_dev_run, self.overfit_batches, self.plan, self.started)
 
 
 def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:

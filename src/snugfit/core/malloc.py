@@ -19,12 +19,15 @@ _SETTINGS = ("mmap_threshold", "mmap_max", "trim_threshold", "top_pad")
 """What decides when memory goes back, as GLIBC_TUNABLES calls it and, in capitals, the environment."""
 
 
-def tune_malloc() -> bool:
+def tune_malloc(threshold: int = MMAP_THRESHOLD) -> bool:
     """Have large blocks given back to the system when they are freed, for the rest of this process; whether that is so now.
 
     glibc begins with pages of their own for blocks of 128 KiB or more, and with the first of them that is freed raises the bound to
     its size, up to 32 MiB. From then on tensors come from a heap that shrinks only at its end, so that what is freed below stays
     resident. Naming the bound keeps it.
+
+    Args:
+        threshold: bytes from which a block is given back at once.
 
     Does nothing, and returns False, where the C library is another one, another allocator has taken its place (such as jemalloc by
     LD_PRELOAD), or the user has said when memory goes back, by MALLOC_MMAP_THRESHOLD_ and its like or GLIBC_TUNABLES. May be called
@@ -34,7 +37,7 @@ def tune_malloc() -> bool:
     """
     if not _is_glibc() or _set_by_user(os.environ) or _replaced():
         return False
-    return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD))
+    return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, threshold))
 
 
 def resident_bytes(allocated_peak: int, baseline: int) -> int:

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
@@ -200,6 +200,14 @@ SINGLE_SEAMS = ("optimizer", "stepping", "schedule", "scale", "weights")
 """Seams that at most one technique fills."""
 
 
+def as_settings(technique: Technique) -> dict[str, Any]:
+    """The settings of a technique by name."""
+    named: list[str] = (
+        [each.name for each in fields(technique) if each.init] if is_dataclass(technique) else []
+    )
+    return {name: getattr(technique, name) for name in named}
+
+
 class Technique:
     """Base of all techniques; subclasses are frozen dataclasses whose fields are their settings."""
 
@@ -245,10 +253,8 @@ class Technique:
         """Itself with the settings of another technique that it may take the place of; None where it may not."""
         if other.card.name not in self.card.replaces:
             return None
-        own = {each.name for each in fields(self)}  # type: ignore[arg-type]
-        return replace(
-            self, **{each.name: getattr(other, each.name) for each in fields(other) if each.name in own}
-        )  # type: ignore[arg-type,type-var]
+        mine, theirs = as_settings(self), as_settings(other)
+        return replace(self, **{name: theirs[name] for name in theirs if name in mine})  # type: ignore[type-var]
 
     def warn_beyond(self, setting: str, updates: float, total_updates: int | None, so: str) -> None:
         """Warn of what lies behind the end of the run; no error, since a run may be cut short to try it out."""

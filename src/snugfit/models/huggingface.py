@@ -43,6 +43,7 @@ def load_text_classifier(
     from_scratch: bool = False,
     folder: Path | None = None,
     techniques: Sequence[Technique] = (),
+    empty: bool = False,
 ) -> LoadedModel:
     """Load an encoder or decoder with a head for `labels`, in float32 but for what techniques load otherwise.
 
@@ -54,6 +55,7 @@ def load_text_classifier(
         tokenizer: whose padding token the model is told, and whose vocabulary it must have room for.
         folder: where a relative path is looked for.
         techniques: those of the run; one that quantises has the weights come so, and the model is never whole in memory.
+        empty: on the meta device, from its configuration alone: a model without weights.
     Raises:
         ModelError: it cannot be loaded.
     """
@@ -67,6 +69,8 @@ def load_text_classifier(
     }
     # a head for regression or several labels at once would keep its own loss
     config.update({**names, "problem_type": None})
+    if empty:
+        return _empty("AutoModelForSequenceClassification", name, local, config, tokenizer)
     loaded = _load("AutoModelForSequenceClassification", name, local, config, seed, from_scratch, techniques)
     messages = list(loaded.messages)
     if not from_scratch and not loaded.new_head:
@@ -89,6 +93,7 @@ def load_causal_lm(
     from_scratch: bool = False,
     folder: Path | None = None,
     techniques: Sequence[Technique] = (),
+    empty: bool = False,
 ) -> LoadedModel:
     """Load a causal language model, in float32; the arguments are those of `load_text_classifier`.
 
@@ -97,6 +102,8 @@ def load_causal_lm(
     """
     from_scratch, name, local = resolve(source, from_scratch, folder)
     config = _load_config(name, local)
+    if empty:
+        return _empty("AutoModelForCausalLM", name, local, config, tokenizer)
     loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch, techniques)
     causal = [module.is_causal for module in loaded.model.modules() if hasattr(module, "is_causal")]
     if causal and not any(causal):
@@ -175,6 +182,26 @@ def _load(
             )
         remember_origin(model.config, config.dtype)  # the loaded model's own says float32
     return _judge(name, model, found)
+
+
+def _empty(
+    auto: str,
+    name: str,
+    local: Path | None,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> LoadedModel:
+    """The architecture on the meta device, in float32."""
+    with quiet_transformers(), torch.device("meta"):
+        import transformers
+
+        kind: Any = getattr(transformers, auto)
+        model = call(
+            name, local, lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        )
+    if tokenizer is not None:
+        fit_tokenizer(model, tokenizer, name)
+    return LoadedModel(model.eval())
 
 
 def _formats(kind: Any, config: PretrainedConfig, techniques: Sequence[Technique]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ def load_python_model(
     seed: int = 0,
     arguments: Mapping[str, Any] | None = None,
     setting: str = "model",
+    empty: bool = False,
 ) -> nn.Module:
     """Build a model by calling the function or class that `spec` names.
 
@@ -29,6 +30,7 @@ def load_python_model(
         folder: where the module is looked for first (the recipe's folder).
         seed: of the weights it draws; the caller's random state is left as it was.
         arguments: keyword arguments of the call.
+        empty: on the meta device where the function can do without weights.
     Raises:
         ModelError: not found, the call failed, or what came back is no `nn.Module`.
     """
@@ -45,9 +47,20 @@ def load_python_model(
         # again: the import, which only the first call runs, may have drawn numbers of its own
         seed_device(seed, device)
         try:
-            model = function(**(arguments or {}))
+            model = _without_weights(function, arguments or {}) if empty else None
+            if model is None:
+                model = function(**(arguments or {}))
         except Exception as failure:
             raise ModelError(f"{setting}: '{spec}' failed: {describe(failure)}.") from failure
     if not isinstance(model, nn.Module):
         raise ModelError(f"{setting}: '{spec}' returned {type(model).__name__}, not a torch.nn.Module.")
     return model
+
+
+def _without_weights(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What it returns where tensors hold nothing; None where it asks for their values."""
+    try:
+        with torch.device("meta"):
+            return function(**arguments)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None

@@ -99,6 +99,9 @@ class Answer:
     planned_seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, the prediction's beside the others."""
+        """Plain values, the prediction's beside the others; without the timeline, which is for pictures."""
         found = asdict(self)
-        return {**found.pop("prediction"), **found}
+        prediction = found.pop("prediction")
+        del prediction["timeline"]
+        first = {name: found.pop(name) for name in ("fits",)}
+        return {**first, **prediction, **found}

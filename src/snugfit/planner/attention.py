@@ -1,7 +1,8 @@
 """The kernel of attention that torch would pick on a CUDA device of a given capability.
 
 Torch asks the device when `scaled_dot_product_attention` runs. Here its rules stand as they are for dense tensors in
-aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13, for devices of NVIDIA.
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp up to torch 2.13, for devices of NVIDIA. After 2.13 the memory-efficient
+kernel takes fewer heads of keys, too (pytorch pull request 191085).
 """
 
 from __future__ import annotations

@@ -28,16 +28,19 @@ from snugfit.planner.probes import (
 )
 from snugfit.planner.roofline import number_type, traffic_seconds
 
-_POINT_SECONDS = 0.03
+_POINT_SECONDS = 0.02
 """Spent on each measured point, of which there are some 250."""
 
-_TURNS = 16
-_SPREAD = 3 * 2**23
-"""Equal pieces of work take turns: so many, or as many as together have this many numbers, at least 3."""
+_STEP_TIMES = 15
+"""How often a small training step is measured, whose time scatters more."""
+
+_TURNS = 8
+_SPREAD = 2**26
+"""Equal pieces of work take turns: so many, or as many as together move this many bytes, at least 3."""
 
 _PROBES: tuple[tuple[Probe, tuple[int, ...], tuple[int, ...]], ...] = (
     # the probe, its sizes on a CPU, those on an accelerator
-    (product, (32, 64, 128, 256, 512, 1024), (128, 256, 512, 1024, 2048, 4096, 8192)),
+    (product, (32, 64, 128, 256, 512, 1024), (128, 256, 512, 1024, 2048, 4096)),
     (batched_product, (8, 64, 256), (64, 512, 4096)),
     (convolution, (1, 8), (8, 64, 256)),
     (attention, (64, 256), (256, 1024, 4096)),
@@ -54,9 +57,10 @@ def calibrate(device: torch.device) -> Device:
     On a CPU all of it is for the current number of threads.
     """
     known = uncalibrated(device.type)
-    with torch.random.fork_rng([] if device.type == "cpu" else [device]), torch.no_grad():
-        rates = _rates(known, device)
-    per_update, per_operator, per_view = _host_seconds(device)
+    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+        with torch.no_grad():
+            rates = _rates(known, device)
+        per_update, per_operator, per_view = _host_seconds(device)
     found = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view, calibrated=True)
     if device.type == "cuda":
         found = replace(found, host_link=_link(device, known.host_link), launch=_empty(device))
@@ -85,16 +89,20 @@ def _summary(device: Device) -> dict[str, Any]:
 
 
 def _rates(known: Device, device: torch.device) -> dict[str, Curve]:
-    empty = _empty(device)
-    works = (alike for probe, dtype, size in _plan(known) for alike in _alike(probe, device, dtype, size))
-    points = [_point(alike, device, empty) for alike in works]
+    empty = _empty(device) if known.kind == "cpu" else 0.0  # an accelerator works while the next is launched
+    works = (each for probe, dtype, size in _plan(known) for each in _alike(probe, device, dtype, size))
+    points = [_point(each, device, empty) for each in works]
     traffic = _traffic(points)
     bare = replace(known, rates=traffic)
-    rates: dict[str, dict[float, float]] = {}
+    alike: dict[str, dict[float, list[float]]] = {}
     for each in points:
-        rates.setdefault(each.key, {})[each.size] = each.size / each.net(bare)
-    del rates["mul"], rates["mul_"]
-    return traffic | {key: tuple(sorted(found.items())) for key, found in rates.items()}
+        if each.key not in ("mul", "mul_"):
+            alike.setdefault(each.key, {}).setdefault(each.size, []).append(each.net(bare))
+    curves = {
+        key: tuple(sorted((size, size / statistics.mean(taken)) for size, taken in found.items()))
+        for key, found in alike.items()
+    }
+    return traffic | curves
 
 
 @dataclass(frozen=True)
@@ -130,10 +138,15 @@ def _traffic(points: Sequence[_Point]) -> dict[str, Curve]:
 
 
 def _point(works: Sequence[Work], device: torch.device, empty: float) -> _Point:
-    with _Last() as last:
-        works[0]()
+    return replace(_look(works[0]), seconds=max(_seconds(works, device) - empty, 1e-7))
+
+
+def _look(work: Work) -> _Point:
+    last = _Last()
+    with last:
+        work()
     assert last.point is not None
-    return replace(last.point, seconds=max(_seconds(works, device) - empty, 1e-7))
+    return last.point
 
 
 def _plan(known: Device) -> Iterator[tuple[Probe, torch.dtype, int]]:
@@ -148,11 +161,10 @@ def _plan(known: Device) -> Iterator[tuple[Probe, torch.dtype, int]]:
 
 def _alike(probe: Probe, device: torch.device, dtype: torch.dtype, size: int) -> Iterator[Sequence[Work]]:
     """Each piece of a probe's work several times over, each time on operands of its own."""
-    numbers = size * size if probe is product else size * 16384 if probe is convolution else size * 4096
-    if probe in (traffic, operators):
-        numbers = size
-    turns = min(max(_SPREAD // numbers, 3), _TURNS)
-    return zip(*(probe(device, dtype, size) for _ in range(turns)), strict=True)
+    first = list(probe(device, dtype, size))
+    point = _look(first[0])
+    turns = min(max(_SPREAD // (point.read + point.written), 3), _TURNS)
+    return zip(first, *(probe(device, dtype, size) for _ in range(turns - 1)), strict=True)
 
 
 class _Last(TorchDispatchMode):
@@ -200,7 +212,8 @@ def _step_seconds(device: torch.device, layers: int, view: float) -> tuple[int, 
     step()
     with _Count() as count:
         step()
-    return count.operators, _seconds([step], device) - count.views * view
+    taken = statistics.median(_seconds([step], device) for _ in range(_STEP_TIMES))
+    return count.operators, taken - count.views * view
 
 
 class _Count(TorchDispatchMode):
@@ -239,7 +252,7 @@ def _seconds(works: Sequence[Work], device: torch.device) -> float:
 
 
 def _one_by_one(works: Sequence[Work], kept: list[object]) -> float:
-    """The lower quartile, since whatever else runs on the machine can only add; with one thread only of the time it had."""
+    """The median; with one thread, of the time that it had, which leaves out what else runs on the machine."""
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     taken: list[float] = []
     end = time.perf_counter() + _POINT_SECONDS
@@ -248,7 +261,7 @@ def _one_by_one(works: Sequence[Work], kept: list[object]) -> float:
         began = clock()
         kept[turn] = works[turn]()
         taken.append(clock() - began)
-    return statistics.quantiles(taken, n=4)[0]
+    return statistics.median(taken)
 
 
 def _queued(works: Sequence[Work], kept: list[object], device: torch.device) -> float:

@@ -113,7 +113,7 @@ def data_parallel(work: Work, cluster: Cluster) -> Exchange:
     if not work.gradients:
         return NOTHING
     buckets = math.ceil(work.gradients / BUCKET_BYTES)
-    each = all_reduce_seconds(work.gradients / buckets, cluster.world, cluster.ring)
+    each = _all_reduce_of(cluster, work.gradients / buckets)
     return _beside(each, work.backward, buckets)
 
 
@@ -136,6 +136,13 @@ def hybrid_sharded(work: Work, cluster: Cluster) -> Exchange:
     gather, scatter = _block_seconds(work, cluster.devices, cluster.peer, copy=0.0)
     across = all_reduce_seconds(work.gradients / work.blocks, cluster.nodes, cluster.network)
     return _sharded(work, gather, scatter, reshard=True, last=across)
+
+
+def _all_reduce_of(cluster: Cluster, whole: float) -> float:
+    """Of all devices: in one ring, or within nodes and then between them, whichever is faster."""
+    ring = all_reduce_seconds(whole, cluster.world, cluster.ring)
+    within = all_reduce_seconds(whole, cluster.devices, cluster.peer)
+    return min(ring, within + all_reduce_seconds(whole, cluster.nodes, cluster.network))
 
 
 def _block_seconds(work: Work, world: int, link: Link, copy: float) -> tuple[float, float]:

@@ -81,7 +81,7 @@ def _like(tensor: Tensor, made: Callable[[Tensor], Tensor]) -> Tensor:
     if is_traceable_wrapper_subclass(tensor):
         names, context = tensor.__tensor_flatten__()
         parts = {name: _like(getattr(tensor, name), made) for name in names}
-        new = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+        new = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
     else:
         new = made(tensor)
     if isinstance(tensor, nn.Parameter):

@@ -108,7 +108,7 @@ def op_class(name: str) -> str:
     >>> [op_class(f"aten.{name}.default") for name in ("addmm", "convolution_backward", "gelu")]
     ['matmul', 'convolution', 'other']
     """
-    bare = operator(name)
+    bare = operator(name).removesuffix("_")
     if bare in _MATMULS:
         return "matmul"
     if "convolution" in bare or bare.startswith("_slow_conv"):
@@ -127,7 +127,7 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     kind = op_class(str(func))
     if kind == "other" or func.namespace != "aten":
         return 0
-    bare = operator(str(func))
+    bare = operator(str(func)).removesuffix("_")
     if bare in _FORMULAS:
         return _FORMULAS[bare](args, out)
     formula = flop_registry.get(getattr(torch.ops.aten, _SAME_AS.get(bare, bare)))
@@ -154,7 +154,7 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> int:
     forward = flop_registry[torch.ops.aten.convolution](
         inputs, weight, None, *settings[:-1], out_val=gradient
     )
-    return int(forward) * sum(settings[-1][:2])
+    return int(forward) * int(sum(settings[-1][:2]))
 
 
 def _per_output(args: Sequence[Any], out: Any) -> int:
@@ -280,8 +280,14 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
 
 
 def compute_dtype(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> torch.dtype:
-    """The type of number an operator computes in: of its operands where it multiplies matrices, otherwise of its result."""
+    """The type of number an operator computes in: of its operands where it multiplies matrices, otherwise of its result.
+
+    A conversion counts as the wider of both types, since it costs the same there and back.
+    """
     given = _distinct((args, kwargs))
+    if operator(str(func)) == "_to_copy":
+        types: list[torch.dtype] = [given[0].dtype, out.dtype]
+        return max(types, key=lambda dtype: dtype.itemsize)
     if op_class(str(func)) != "other" and given:
         return given[0].dtype
     tensors = _distinct(out) or given

@@ -48,10 +48,8 @@ def _integer(value: int) -> bytes:
 
 def _number(value: float) -> bytes:
     """Code that returns a double."""
-    bits = struct.unpack("<Q", struct.pack("<d", value))[0]
-    return (
-        b"\x48\xb8" + struct.pack("<Q", bits) + b"\x66\x48\x0f\x6e\xc0" + _RETURN
-    )  # mov rax, bits; movq xmm0, rax
+    # mov rax, value; movq xmm0, rax; ret
+    return b"\x48\xb8" + struct.pack("<d", value) + b"\x66\x48\x0f\x6e\xc0" + _RETURN
 
 
 def _stream(device: int) -> bytes:
@@ -59,9 +57,11 @@ def _stream(device: int) -> bytes:
     return b"\x31\xd2" + _integer(device)  # xor edx, edx
 
 
-def _jump(address: int, argument: int = 0) -> bytes:
-    """Code that goes on in a function, with `argument` as its second, or as the first of one that returns an object."""
-    return b"\xbe" + struct.pack("<I", argument) + b"\x48\xb8" + struct.pack("<Q", address) + b"\xff\xe0"
+def _jump(address: int) -> bytes:
+    """Code that goes on in a function; its second argument is 0, the first of one that returns an object."""
+    return (
+        b"\x31\xf6\x48\xb8" + struct.pack("<Q", address) + b"\xff\xe0"
+    )  # xor esi, esi; mov rax, address; jmp rax
 
 
 _HERE = CUDA  # a c10::Device: the type in the low byte, the index 0 in the next

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import sys
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 
 @contextmanager
 def as_real() -> Iterator[None]:
-    """Within, models of fake tensors move and change their type, and transformers takes fake tensors for real ones: for
-    tracing it would build masks that a run does without."""
+    """Within, models of fake tensors move and change their type, optimizers choose the kernels over many tensors, and transformers
+    takes fake tensors for real ones: for tracing it would build masks that a run does without."""
     with ExitStack() as stack:
-        for name in ("transformers.masking_utils", "transformers.utils.import_utils"):
-            module: Any = sys.modules.get(name)
-            if module is not None and hasattr(module, "is_tracing"):
-                stack.enter_context(mock.patch.object(module, "is_tracing", lambda *_: False))
+        for module in (
+            optimizer,
+            _foreach_utils,
+        ):  # which ask whether the type of each tensor is exactly one of a list
+            types = [*module._foreach_supported_types, FakeTensor]
+            stack.enter_context(mock.patch.object(module, "_foreach_supported_types", types))
+        if importlib.util.find_spec("transformers") is not None:
+            from transformers.utils import import_utils
+
+            stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", lambda tensor: False))
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _Applied()))
         yield
 

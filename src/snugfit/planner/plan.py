@@ -9,7 +9,7 @@ from typing import Any
 
 from snugfit.core.job import Plan
 from snugfit.errors import OutOfMemory
-from snugfit.planner.answer import Answer, Prediction
+from snugfit.planner.answer import Answer
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.predict import Machine, Planner
 from snugfit.planner.search import Budget, Candidate, Search, alternatives, describe, faster, rejected
@@ -109,8 +109,3 @@ def _why_not(search: Search, budget: Budget, best: Candidate) -> str:
 def impossible(answer: Answer) -> OutOfMemory:
     """The error of a run that was planned and does not fit."""
     return OutOfMemory(f"plan: {answer.why[0]}")
-
-
-def measured(prediction: Prediction) -> dict[str, Any]:
-    """What of a prediction is compared with the run."""
-    return {"peak_bytes": prediction.peak_bytes, "seconds_per_update": prediction.seconds_per_update}

@@ -12,15 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from snugfit.core.foreach import fastest_kernel
+
 Work = Callable[[], object]
 Probe = Callable[[torch.device, torch.dtype, int], Iterator[Work]]
 aten = torch.ops.aten
 
 
 def product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Work]:
-    """A square matrix product with one operand transposed, as in a linear layer."""
-    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    yield lambda: aten.mm(left, right.t())
+    """The three products of a linear layer, `side` square, on twice as many tokens: forward, and backward to input and weight."""
+    tokens, gradient = (torch.randn(2 * side, side, device=device, dtype=dtype) for _ in range(2))
+    weight = torch.randn(side, side, device=device, dtype=dtype)
+    yield lambda: aten.mm(tokens, weight.t())
+    yield lambda: aten.mm(gradient, weight)
+    yield lambda: aten.mm(gradient.t(), tokens)
 
 
 def batched_product(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator[Work]:
@@ -83,6 +88,7 @@ def operators(device: torch.device, dtype: torch.dtype, size: int) -> Iterator[W
     yield lambda: aten.embedding_dense_backward(x, rows, x.shape[0], -1, False)
     yield lambda: aten.index.Tensor(x, [rows])
     yield lambda: aten.where(larger, x, y)
+    yield lambda: aten._to_copy(x, dtype=torch.bfloat16)
     yield lambda: aten.cat([x, y], 1)
     yield lambda: z.bernoulli_(0.9)
 
@@ -138,7 +144,7 @@ def small_step(device: torch.device, layers: int) -> Work:
     """A training step of a model of which no operator has anything to do: what it takes is the host's time."""
     blocks = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()) for _ in range(layers)]
     model = nn.Sequential(*blocks).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, **fastest_kernel(device))
     inputs = torch.randn(4, 8, device=device)
 
     def step() -> None:

@@ -6,7 +6,7 @@ import bisect
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ _KEPT = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
 """Phases within which others are a part of them."""
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]
+class Recorder(TorchDispatchMode):
     """Within, records every operator and the storages that operators make, on all devices.
 
     Tensors that were there before count once they are named by `holds`.

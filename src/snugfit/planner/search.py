@@ -235,7 +235,7 @@ class Search:
     def _sizes(self) -> list[int]:
         """Micro-batches that are tried, the largest first."""
         if self.plan.micro_batch not in (None, AUTO):
-            return [int(self.plan.micro_batch)]  # type: ignore[arg-type]
+            return [int(self.plan.micro_batch)]
         return [self._rows] if self.planner.fixed_micro_batch else sizes(self._rows)
 
     def _reject(self, rung: str, reason: str, bytes: int | None) -> None:

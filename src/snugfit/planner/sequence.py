@@ -10,7 +10,7 @@ import torch
 
 def sequence_number() -> int:
     """The number that the next node of this thread's graph gets."""
-    autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+    autograd: Any = torch._C._autograd
     number: int = autograd._get_sequence_nr()
     return number
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -194,19 +193,15 @@ def buckets_of(
     >>> [[weight.numel() for weight in bucket] for bucket in buckets_of(weights, first=8, cap=16)]
     [[2], [3, 1], [4]]
     """
-    limits: dict[Any, Iterator[int | None]] = {}
-    limit: dict[Any, int | None] = {}
+    limits: dict[Any, int | None] = {}
     filling: dict[Any, list[nn.Parameter]] = {}
     full: list[list[nn.Parameter]] = []
     for parameter in parameters:
         kind = parameter.dtype, parameter.device
-        if kind not in limits:
-            limits[kind] = chain([first], repeat(cap))
-            limit[kind] = next(limits[kind])
         bucket = filling.setdefault(kind, [])
         bucket.append(parameter)
-        most = limit[kind]
-        if most is not None and sum(each.nbytes for each in bucket) >= most:
+        limit = limits.setdefault(kind, first)
+        if limit is not None and sum(each.nbytes for each in bucket) >= limit:
             full.append(filling.pop(kind))
-            limit[kind] = next(limits[kind])
+            limits[kind] = cap
     return full + list(filling.values())

@@ -11,22 +11,24 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Arguments: TypeAlias = Sequence[Any]
-Rule: TypeAlias = Callable[[Arguments, Mapping[str, Any], Any], int]
-
-BLOCK = 16
-"""Channels that oneDNN keeps together, float32 in a register of 512 bits; fewer channels are padded to as many."""
-
-SCRATCH = 64 * 1024
-"""Bytes, about, that a thread of oneDNN's bfloat16 convolutions takes for a tile."""
+from snugfit.planner.convolutions import (
+    Arguments,
+    Rule,
+    bytes_of,
+    channels_last,
+    convolution,
+    convolution_backward,
+    copied,
+    round_up,
+)
 
 
 def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
@@ -41,9 +43,7 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
         0 for an operator of which nothing is known, or on another device. Scalars that are wrapped to tensors do not count.
     """
     name = func.name().split(".")[0].removeprefix("aten::")
-    if not any(
-        isinstance(each, Tensor) and each.device.type == "cpu" for each in args
-    ):  # a list of them takes nothing
+    if not any(isinstance(each, Tensor) and each.device.type == "cpu" for each in args):
         return 0
     rule = RULES.get(name)
     if rule is not None:
@@ -51,19 +51,6 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
     if torch.Tag.pointwise in func.tags:
         return _promoted(args)
     return 0
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _copied(tensor: Tensor | None) -> int:
-    """Of a tensor that a kernel wants contiguous."""
-    return 0 if tensor is None or tensor.is_contiguous() else _bytes(tensor)
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
 
 
 # ---- elementwise and reductions
@@ -98,13 +85,13 @@ def _cumsum(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
 
 
 def _softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    return _copied(args[0])
+    return copied(args[0])
 
 
 def _safe_softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     """Which elements are minus infinity, which rows have nothing else, and a zero for these."""
     rows = out.numel() // max(out.shape[args[1]], 1)
-    return _copied(args[0]) + out.numel() + rows + 4
+    return copied(args[0]) + out.numel() + rows + 4
 
 
 def _sort(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
@@ -120,13 +107,13 @@ def _copies_of(*places: int) -> Rule:
     """Contiguous copies of some arguments."""
 
     def rule(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-        return sum(_copied(args[place]) for place in places if place < len(args))
+        return sum(copied(args[place]) for place in places if place < len(args))
 
     return rule
 
 
 def _max_pool_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    return 0 if _channels_last(args[1]) and _channels_last(args[0]) else _copied(args[0])
+    return 0 if channels_last(args[1]) and channels_last(args[0]) else copied(args[0])
 
 
 # ---- norms
@@ -134,29 +121,29 @@ def _max_pool_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> 
 
 def _batch_norm(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     """Two numbers for each channel."""
-    return 8 * args[0].shape[1]
+    return int(8 * args[0].shape[1])
 
 
 def _batch_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The gradient of the input once more, except where the channels are last."""
+    """The gradient of the input once more, where input and gradient are laid out alike; else a slower kernel does without."""
     gradient, given = args[:2]
-    last = _channels_last(given) and (_channels_last(gradient) or gradient.is_contiguous())
-    return 0 if last else _bytes(given) + _copied(gradient)
+    dense = given.is_contiguous() or channels_last(given)
+    return bytes_of(given) if dense and gradient.stride() == given.stride() else 0
 
 
 def _layer_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     """Each thread sums up the gradients of weight and bias for itself."""
-    return 8 * torch.get_num_threads() * math.prod(args[2]) + _copied(args[0]) + _copied(args[1])
+    return 8 * torch.get_num_threads() * math.prod(args[2]) + copied(args[0]) + copied(args[1])
 
 
 def _group_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     """Two sums for each example and channel."""
-    return 8 * args[1].shape[0] * args[1].shape[1] + _copied_as(args[0], args[1])
+    return int(8 * args[1].shape[0] * args[1].shape[1] + _copied_as(args[0], args[1]))
 
 
 def _copied_as(tensor: Tensor, other: Tensor) -> int:
     """Of a tensor that a kernel wants laid out as another."""
-    return 0 if tensor.stride() == other.stride() else _bytes(tensor)
+    return 0 if tensor.stride() == other.stride() else bytes_of(tensor)
 
 
 # ---- products
@@ -234,11 +221,11 @@ def _attention(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     width = value.shape[-1]
     each = 4 * (rows * columns + 2 * rows + rows * width)
     if query.dtype == torch.float32:
-        return torch.get_num_threads() * each
-    each += 2 * rows * _up(columns, 2)
+        return int(torch.get_num_threads() * each)
+    each += 2 * rows * round_up(columns, 2)
     if key.shape[-2] < 64:
-        return torch.get_num_threads() * each
-    return torch.get_num_threads() * (each + 2 * columns * width) + _bytes(key) + _bytes(value)
+        return int(torch.get_num_threads() * each)
+    return int(torch.get_num_threads() * (each + 2 * columns * width) + bytes_of(key) + bytes_of(value))
 
 
 def _attention_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
@@ -246,123 +233,8 @@ def _attention_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) ->
     gradient, query, key = args[:3]
     rows, columns = _attention_blocks(query, key)
     size = 4 if query.dtype == torch.float32 else 6
-    dense = _bytes(gradient) if 0 in gradient.stride() else 0
+    dense = bytes_of(gradient) if query.is_contiguous() or 0 in gradient.stride() else 0
     return torch.get_num_threads() * (2 * rows * columns * size + 4 * rows) + dense
-
-
-# ---- convolutions
-
-
-class _Convolution:
-    """Bytes of a convolution's tensors as oneDNN lays them out, and what it takes beside them.
-
-    Source: aten/src/ATen/native/mkldnn/Conv.cpp, and measurements for the choices that oneDNN makes.
-    """
-
-    def __init__(
-        self,
-        given: Tensor,
-        weight: Tensor,
-        result: Sequence[int],
-        stride: Sequence[int],
-        groups: int,
-        transposed: bool,
-    ) -> None:
-        size, kernel, threads = given.element_size(), math.prod(weight.shape[2:]), torch.get_num_threads()
-        outside, inside = weight.shape[:2]
-        if transposed:
-            outside, inside = inside * groups, outside // groups
-        self.strided = any(each != 1 for each in stride)
-        self.channels_last = _channels_last(given) or _channels_last(weight)
-        # of a window of one, not strided, the layout is that of a product already
-        self.is_product = (
-            kernel == 1 and not self.strided and given.shape[0] < 16 and threads == 1 and groups == 1
-        )
-        few = groups == 1 and inside < BLOCK and kernel > 1
-        rows = inside if few or groups > 1 else _up(inside, BLOCK)
-        self.given = 0 if few else size * _laid_out(given.shape)
-        self.result = size * _laid_out(result)
-        self.weight = size * kernel * rows * _up(outside, BLOCK)
-        self.subsampled = 0
-        if kernel == 1 and self.strided:
-            self.subsampled = threads * size * _up(inside, BLOCK) * math.prod(result[2:])
-        # gradients of the weight that threads sum up for themselves, where it is small
-        parts = min(threads, (self.given + self.result) // (10 * self.weight))
-        self.partial = max(parts - 1, 0) * self.weight
-
-
-def _laid_out(shape: Sequence[int]) -> int:
-    return shape[0] * _up(shape[1], BLOCK) * math.prod(shape[2:])
-
-
-def _channels_last(tensor: Tensor) -> bool:
-    return (
-        tensor.dim() == 4
-        and not tensor.is_contiguous()
-        and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
-
-
-def _convolution(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    given, weight, transposed, groups = args[0], args[1], args[6], args[8]
-    if given.dtype == torch.float64:
-        return _columns(given, weight, out)
-    if given.dtype != torch.float32:  # both in another layout, and the result once more
-        taken = _bytes(given) + _bytes(weight) + _bytes(out) + SCRATCH * torch.get_num_threads()
-        return max(taken, _bytes(given) + 2 * _bytes(out)) - _bytes(out)
-    sizes = _Convolution(given, weight, out.shape, args[3], groups, transposed)
-    if sizes.is_product:
-        return 0
-    if sizes.channels_last:
-        return sizes.weight + _copied_as_last(weight)
-    peak = max(sizes.given + sizes.subsampled + sizes.weight + sizes.result, sizes.result + _bytes(out))
-    return _copied(given) + peak - _bytes(out)
-
-
-def _convolution_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    gradient, given, weight, transposed, groups, wanted = (
-        args[0],
-        args[1],
-        args[2],
-        args[7],
-        args[9],
-        args[10],
-    )
-    if given.dtype == torch.float64:
-        return _columns(given, weight, gradient)
-    if given.dtype != torch.float32:  # all in another layout; the gradient of the weight in float32
-        turned = _bytes(given) + _bytes(gradient) * (2 if weight.shape[1] < BLOCK else 1)
-        return turned + 2 * _bytes(weight) + SCRATCH * torch.get_num_threads()
-    sizes = _Convolution(given, weight, gradient.shape, args[4], groups, transposed)
-    if sizes.is_product:
-        return 0
-    if sizes.channels_last:
-        return 2 * sizes.weight + _copied_as_last(weight) + _copied_as_last(gradient)
-    peak = live = 0
-    if wanted[0]:
-        # a strided one goes through one layout more
-        peak = max(sizes.result + sizes.weight + sizes.given, (2 + sizes.strided) * sizes.given)
-        live = _bytes(given)
-    if wanted[1]:
-        taken = sizes.given + sizes.subsampled + sizes.result + sizes.weight + sizes.partial
-        peak = max(peak, live + taken, live + sizes.weight + _bytes(weight))
-        live += _bytes(weight)
-    return _copied(gradient) + _copied(given) + max(peak - live, 0)
-
-
-def _copied_as_last(tensor: Tensor) -> int:
-    return 0 if tensor.is_contiguous(memory_format=torch.channels_last) else _bytes(tensor)
-
-
-def _columns(given: Tensor, weight: Tensor, result: Tensor) -> int:
-    """Each window of the input in a row of its own, where oneDNN does not compute."""
-    return (
-        given.element_size()
-        * given.shape[0]
-        * given.shape[1]
-        * math.prod(weight.shape[2:])
-        * math.prod(result.shape[2:])
-    )
 
 
 # ---- recurrent layers
@@ -371,19 +243,20 @@ def _columns(given: Tensor, weight: Tensor, result: Tensor) -> int:
 def _recurrent(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     """Both weights in another layout, and in float32 the gates of every step."""
     gates = 4 * _states(args) if args[0].dtype == torch.float32 else 0
-    return _bytes(args[1]) + _bytes(args[2]) + gates
+    return bytes_of(args[1]) + bytes_of(args[2]) + gates
 
 
 def _recurrent_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     """As forward, or the weights and their gradients in another layout; the latter was fitted, and is right within a tenth."""
-    weights = _bytes(args[1]) + _bytes(args[2])
-    return max(weights + 4 * _states(args), 2 * weights + round(1.3 * _bytes(args[0])) + _states(args))
+    weights = bytes_of(args[1]) + bytes_of(args[2])
+    taken = max(weights + 4 * _states(args), 2 * weights + round(1.3 * bytes_of(args[0])) + _states(args))
+    return taken + copied(args[10])
 
 
 def _states(args: Arguments) -> int:
     """Bytes of a hidden state at every step."""
     steps, examples = args[0].shape[:2]
-    return 4 * steps * examples * args[2].shape[1]
+    return int(4 * steps * examples * args[2].shape[1])
 
 
 def hidden_result_bytes(func: Any, args: Arguments) -> int:
@@ -397,7 +270,7 @@ def hidden_result_bytes(func: Any, args: Arguments) -> int:
     steps, examples = args[0].shape[:2]
     width = args[2].shape[1]
     gates = 4 * width + (16 if 4 * width % 256 == 0 else 0)  # so that rows do not share lines of the cache
-    return 4 * examples * (steps * gates + (11 * steps + 10) * width)
+    return int(4 * examples * (steps * gates + (11 * steps + 10) * width))
 
 
 RULES: Mapping[str, Rule] = {
@@ -409,8 +282,8 @@ RULES: Mapping[str, Rule] = {
     "addmm": _product(1),
     "avg_pool2d_backward": _copies_of(0),
     "bmm": _product(0),
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
+    "convolution": convolution,
+    "convolution_backward": convolution_backward,
     "cumsum": _cumsum,
     "embedding": _copies_of(1),
     "embedding_dense_backward": _copies_of(0, 1),

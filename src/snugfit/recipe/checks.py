@@ -10,6 +10,7 @@ from snugfit.core.imports import is_python_path
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.source import Keys, Places
+from snugfit.units import parse_bytes
 
 
 def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
@@ -29,6 +30,10 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
             ("plan", "micro_batch"),
             f"{micro_batch} is more than train.global_batch, which is {window}. Lower it, or write null.",
         )
+    for key, size in (("memory", recipe.budget.memory), ("host_memory", recipe.budget.host_memory)):
+        with placed(places, ("budget", key)):
+            if size is not None and parse_bytes(size, f"budget.{key}") <= 0:
+                raise SettingError(f"budget.{key}: must be positive, found {size}.")
     _check_early_stopping(recipe, places)
     _check_loss_and_metrics(recipe, places)
     try:

@@ -12,7 +12,7 @@ from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.source import Keys, Places, read_yaml
 
-_SECTIONS = ("data", "train", "evaluate", "plan")
+_SECTIONS = ("data", "train", "evaluate", "plan", "budget")
 """Whose settings are checked again on the data and the model."""
 
 

@@ -25,6 +25,7 @@ TASKS: tuple[Task, ...] = ("text-classification", "causal-lm", "instruction", "p
 
 _Count = Annotated[int, Field(gt=0)]
 _Words = Annotated[tuple[str, ...], Wanted("a name or a list of names")]
+_Bytes = Annotated[int | str, Wanted("a size, such as 24GiB")]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -133,6 +134,17 @@ class PlanSettings(_Section):
     num_workers: Annotated[int, Field(ge=0)] = Field(default=0, description="processes that prepare batches")
 
 
+class BudgetSettings(_Section):
+    """What the run may take of the machine, and how much precision may be given up for it."""
+
+    memory: _Bytes | None = Field(default=None, description="of the device, such as 24GiB; null: what it has")
+    host_memory: _Bytes | None = Field(default=None, description="of the host; null: any")
+    fidelity: Literal["full", "mixed", "compact", "adapters", "quantized"] | None = Field(
+        default=None,
+        description="the coarsest precision that the plan may choose; null: none coarser than the recipe's own",
+    )
+
+
 class CheckpointSettings(_Section):
     """When and how much is saved to resume from."""
 
@@ -183,6 +195,7 @@ class Recipe(_Section):
     early_stopping: EarlyStopping | None = Field(default=None, description="null: train to the end")
     non_finite: NonFinite = NonFinite()
     plan: PlanSettings = PlanSettings()
+    budget: BudgetSettings = BudgetSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     track: Track = Track()
     output: str = Field(

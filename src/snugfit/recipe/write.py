@@ -32,6 +32,7 @@ _NOT_LEARNED = (
     "output",
     "track",
     "checkpoint",
+    "budget",
     "plan.micro_batch",
     "plan.device",
     "plan.num_workers",

@@ -16,6 +16,7 @@ from snugfit.data.loader import Loader, Windows
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.training import checkpoint
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
+from snugfit.training.expected import Expected
 from snugfit.training.fit import Replan, describe
 from snugfit.training.folder import RunFolder
 from snugfit.training.probe import find_micro_batch
@@ -58,6 +59,12 @@ class Training:
         self._last_metrics: dict[str, float] = {}
         self._memory = (0.0, 0)
         self._evaluated_at_once: int | None = None
+        self._expected: Expected | None = None
+
+    def expect(self, predicted: Mapping[str, Any]) -> None:
+        """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
+        self._expected = Expected(predicted, self.step.device)
+        self.emit("plan", predicted=dict(predicted))
 
     @property
     def epoch(self) -> float:
@@ -256,7 +263,9 @@ class Training:
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
         kernels = self.step.kernels
+        start = time.perf_counter()
         result = self.step(window)
+        self._compare(time.perf_counter() - start)
         if kernels is None and self.step.kernels:
             self.emit("attention", update=progress.updates, kernels=sorted(self.step.kernels))
         for replan in result.replans:
@@ -267,6 +276,14 @@ class Training:
         if progress.windows > max(watch.banned, default=0):
             watch.refused_in_a_row = 0
         return None
+
+    def _compare(self, seconds: float) -> None:
+        if self._expected is None:
+            return
+        last = self.step.progress.windows == self.total_windows
+        if (found := self._expected.measured(seconds, last)) is not None:
+            self.emit("measured", update=self.step.progress.updates, **found)
+            self._expected = None
 
     def _evaluate_finer(self, replan: Replan) -> None:
         self._evaluated_at_once = replan.after

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 from snugfit.core.gradients import Gradients
 from snugfit.core.read import is_fake, read, read_scalars
@@ -37,6 +38,16 @@ def test_fake_and_real_are_told_apart() -> None:
         assert is_fake(nn.Parameter(torch.ones(1)))
     for real in (torch.ones(1), nn.Parameter(torch.ones(1)), torch.ones(1).as_subclass(Sub)):
         assert not is_fake(real)
+
+
+def test_what_wraps_a_fake_tensor_is_fake() -> None:
+    """A shard, for one: what is made for it must not be kept for real ones."""
+    real = TwoTensor(torch.ones(1), torch.ones(1))
+    with FakeTensorMode():
+        fake = TwoTensor(torch.ones(1), torch.ones(1))
+
+    assert is_fake(fake)
+    assert not is_fake(real)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 import torch.multiprocessing
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from snugfit.core.allocation import AllocatedBytes
-from snugfit.planner.several import shards_followed
+from snugfit.planner.several import DataParallelTwin, shards_followed
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.training.step import Step
@@ -25,10 +26,17 @@ from tests.unit.strategies.ranks import group
 
 INPUTS, WIDTH, CLASSES, ROWS = 16, 64, 4, 8
 
-SHARDED: Mapping[str, Mapping[str, Any]] = {
-    "zero_3": {},
-    "zero_3_reduce_each": {"reduce_each": True},
-    "zero_2": {"reshard_after_forward": False},
+Make = Callable[[DeviceMesh], Strategy]
+
+WAYS: Mapping[str, tuple[Make, Make]] = {  # of real ranks, and of fake ones
+    "zero_3": 2 * (FullyShard,),
+    "zero_3_reduce_each": 2 * (lambda mesh: FullyShard(mesh, reduce_each=True),),
+    "zero_2": 2 * (lambda mesh: FullyShard(mesh, reshard_after_forward=False),),
+    "ddp": (lambda mesh: DataParallel(), lambda mesh: DataParallelTwin()),
+    "ddp_view": (
+        lambda mesh: DataParallel(bucket_view=True),
+        lambda mesh: DataParallelTwin(bucket_view=True),
+    ),
 }
 
 
@@ -90,7 +98,7 @@ def sent(strategy: Strategy, micro_batch: int | None) -> Counter[str]:
 
 
 def real_ranks(folder: Path) -> dict[str, list[list[int]]]:
-    """`updates` of each way to shard among two processes."""
+    """`updates` of each way to share among two processes, in micro-batches."""
     torch.multiprocessing.spawn(_real, (folder,), nprocs=2)
     return json.loads((folder / "bytes.json").read_text())
 
@@ -99,8 +107,8 @@ def _real(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     with group(folder, rank, 2):
         mesh = init_device_mesh("cpu", (2,))
-        updates(FullyShard(mesh), 4)  # what is made once for a process and kept, such as the 1 that scales
-        found = {name: updates(FullyShard(mesh, **options), 4) for name, options in SHARDED.items()}
+        updates(FullyShard(mesh), None)  # what is made once for a process and kept, such as the 1 that scales
+        found = {name: updates(real(mesh), ROWS // 2) for name, (real, _) in WAYS.items()}
     if rank == 0:
         (folder / "bytes.json").write_text(json.dumps(found))
 

@@ -36,12 +36,12 @@ def test_the_sizes_are_those_of_the_installed_torch() -> None:
     segment = re.search(r"large_segment_size_\{(\d+)\}", text)
     if segment is not None:  # a constant of another file before 2.12
         told["kLargeBuffer"] = int(segment.group(1))
-    assert allocator.ROUNDING == told["kMinBlockSize"]
-    assert allocator.SMALL_REQUEST == told["kSmallSize"]
-    assert allocator.SMALL_SEGMENT == told["kSmallBuffer"]
-    assert allocator.LARGE_SEGMENT == told["kLargeBuffer"]
-    assert allocator.LARGE_REQUEST == told["kMinLargeAlloc"]
-    assert allocator.LARGE_ROUNDING == told["kRoundLarge"]
+    assert told["kMinBlockSize"] == allocator.ROUNDING
+    assert told["kSmallSize"] == allocator.SMALL_REQUEST
+    assert told["kSmallBuffer"] == allocator.SMALL_SEGMENT
+    assert told["kLargeBuffer"] == allocator.LARGE_SEGMENT
+    assert told["kMinLargeAlloc"] == allocator.LARGE_REQUEST
+    assert told["kRoundLarge"] == allocator.LARGE_ROUNDING
 
 
 @pytest.mark.parametrize(("size", "block"), [(1, 512), (512, 512), (513, 1024), (1500, 1536)])
@@ -144,8 +144,13 @@ def test_an_expandable_segment_grows_by_pages_behind_what_is_free_at_its_end() -
 
 
 def test_an_expandable_segment_splits_blocks_to_the_last_512_bytes() -> None:
-    found = script(("a", 12 * MIB), ("a", 0), ("b", 11 * MIB), expandable=True)
-    assert found.allocated == 11 * MIB
+    assert script(("a", 20 * MIB - 512), expandable=True).allocated == 20 * MIB - 512
+
+
+def test_in_an_expandable_segment_a_gap_is_filled_before_the_end_that_can_grow() -> None:
+    """Of 40 MiB the first 12 and the last 10 are free: 8 go to the gap, though the end is nearer in size, and 11 need a page more."""
+    steps = [("a", 12 * MIB), ("b", 18 * MIB), ("a", 0), ("c", 8 * MIB), ("d", 11 * MIB)]
+    assert script(*steps, expandable=True).reserved == 60 * MIB
 
 
 def test_an_expandable_segment_gives_back_whole_pages_that_are_free() -> None:

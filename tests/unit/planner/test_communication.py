@@ -66,6 +66,13 @@ def test_ddp_over_a_slow_link_waits_for_what_backward_cannot_hide() -> None:
     assert found.exposed == pytest.approx(4 * bucket - 0.03)
 
 
+def test_ddp_on_several_nodes_adds_up_within_each_first() -> None:
+    """1 GB in 38 buckets: 2·3/4 of it at 100 GB/s and 2·1/2 at 1 GB/s; a ring would send 2·7/8 at 1 GB/s."""
+    found = data_parallel(replace(WORK, gradients=10**9), Cluster(4, 2, FAST, SLOW))
+
+    assert found.seconds == pytest.approx(1.5 / 100 + 1.0)
+
+
 def test_gradients_that_nobody_trains_are_not_sent() -> None:
     assert data_parallel(replace(WORK, gradients=0), one_node(SLOW)) == Exchange(0.0, 0.0)
 

@@ -1,0 +1,144 @@
+"""What convolutions on a CPU take within themselves, and how tensors lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Arguments: TypeAlias = Sequence[Any]
+Rule: TypeAlias = Callable[[Arguments, Mapping[str, Any], Any], int]
+
+BLOCK = 16
+"""Channels that oneDNN keeps together, float32 in a register of 512 bits; fewer channels are padded to as many."""
+
+SCRATCH = 64 * 1024
+"""Bytes, about, that a thread of oneDNN's bfloat16 convolutions takes for a tile."""
+
+
+def bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def copied(tensor: Tensor | None) -> int:
+    """Of a tensor that a kernel wants contiguous."""
+    return 0 if tensor is None or tensor.is_contiguous() else bytes_of(tensor)
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+class _Convolution:
+    """Bytes of a convolution's tensors as oneDNN lays them out, and what it takes beside them.
+
+    Source: aten/src/ATen/native/mkldnn/Conv.cpp, and measurements for the choices that oneDNN makes.
+    """
+
+    def __init__(
+        self,
+        given: Tensor,
+        weight: Tensor,
+        result: Sequence[int],
+        stride: Sequence[int],
+        groups: int,
+        transposed: bool,
+    ) -> None:
+        size, kernel, threads = given.element_size(), math.prod(weight.shape[2:]), torch.get_num_threads()
+        outside, inside = weight.shape[:2]
+        if transposed:
+            outside, inside = inside * groups, outside // groups
+        self.strided = any(each != 1 for each in stride)
+        self.channels_last = channels_last(given) or channels_last(weight)
+        # of a window of one, not strided, the layout is that of a product already
+        self.is_product = (
+            kernel == 1 and not self.strided and given.shape[0] < 16 and threads == 1 and groups == 1
+        )
+        few = groups == 1 and inside < BLOCK and kernel > 1
+        rows = inside if few or groups > 1 else round_up(inside, BLOCK)
+        self.given = 0 if few else size * _laid_out(given.shape)
+        self.result = size * _laid_out(result)
+        self.weight = size * kernel * rows * round_up(outside, BLOCK)
+        self.subsampled = 0
+        if kernel == 1 and self.strided:
+            self.subsampled = threads * size * round_up(inside, BLOCK) * math.prod(result[2:])
+        # gradients of the weight that threads sum up for themselves, where it is small
+        parts = min(threads, (self.given + self.result) // (10 * self.weight))
+        self.partial = max(parts - 1, 0) * self.weight
+
+
+def _laid_out(shape: Sequence[int]) -> int:
+    return shape[0] * round_up(shape[1], BLOCK) * math.prod(shape[2:])
+
+
+def channels_last(tensor: Tensor) -> bool:
+    return (
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def convolution(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+    given, weight, transposed, groups = args[0], args[1], args[6], args[8]
+    if given.dtype == torch.float64:
+        return _columns(given, weight, out)
+    if given.dtype != torch.float32:  # both in another layout, and the result once more
+        taken = bytes_of(given) + bytes_of(weight) + bytes_of(out) + SCRATCH * torch.get_num_threads()
+        return max(taken, bytes_of(given) + 2 * bytes_of(out)) - bytes_of(out)
+    sizes = _Convolution(given, weight, out.shape, args[3], groups, transposed)
+    if sizes.is_product:
+        return 0
+    if sizes.channels_last:
+        return sizes.weight + _copied_as_last(weight)
+    peak = max(sizes.given + sizes.subsampled + sizes.weight + sizes.result, sizes.result + bytes_of(out))
+    return copied(given) + peak - bytes_of(out)
+
+
+def convolution_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+    gradient, given, weight, transposed, groups, wanted = (
+        args[0],
+        args[1],
+        args[2],
+        args[7],
+        args[9],
+        args[10],
+    )
+    if given.dtype == torch.float64:
+        return _columns(given, weight, gradient)
+    if given.dtype != torch.float32:  # all in another layout; the gradient of the weight in float32
+        turned = bytes_of(given) + bytes_of(gradient) * (2 if weight.shape[1] < BLOCK else 1)
+        return turned + 2 * bytes_of(weight) + SCRATCH * torch.get_num_threads()
+    sizes = _Convolution(given, weight, gradient.shape, args[4], groups, transposed)
+    if sizes.is_product:
+        return 0
+    if sizes.channels_last:
+        return 2 * sizes.weight + _copied_as_last(weight) + _copied_as_last(gradient)
+    peak = live = 0
+    if wanted[0]:
+        # a strided one goes through one layout more
+        peak = max(sizes.result + sizes.weight + sizes.given, (2 + sizes.strided) * sizes.given)
+        live = bytes_of(given)
+    if wanted[1]:
+        taken = sizes.given + sizes.subsampled + sizes.result + sizes.weight + sizes.partial
+        peak = max(peak, live + taken, live + sizes.weight + bytes_of(weight))
+        live += bytes_of(weight)
+    return copied(gradient) + copied(given) + max(peak - live, 0)
+
+
+def _copied_as_last(tensor: Tensor) -> int:
+    return 0 if tensor.is_contiguous(memory_format=torch.channels_last) else bytes_of(tensor)
+
+
+def _columns(given: Tensor, weight: Tensor, result: Tensor) -> int:
+    """Each window of the input in a row of its own, where oneDNN does not compute."""
+    return (
+        given.element_size()
+        * given.shape[0]
+        * given.shape[1]
+        * math.prod(weight.shape[2:])
+        * math.prod(result.shape[2:])
+    )

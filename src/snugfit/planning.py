@@ -1,0 +1,257 @@
+"""Plans of recipes and of modules: what is to be planned, for which machine; made in a process of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import Job, Plan
+from snugfit.core.losses import Loss
+from snugfit.core.memory import available_bytes
+from snugfit.core.technique import Fidelity, Technique
+from snugfit.data.loader import Loader, Order
+from snugfit.errors import SettingError, nearest
+from snugfit.planner.answer import Answer
+from snugfit.planner.dryrun import Subject
+from snugfit.planner.elsewhere import NotElsewhere, elsewhere
+from snugfit.planner.fakes import skeleton
+from snugfit.planner.hardware import Device, find_device
+from snugfit.planner.plan import Request, make_plan
+from snugfit.planner.predict import Machine
+from snugfit.planner.search import Budget
+from snugfit.planner.worker import Worker
+from snugfit.tasks import Task, prepare
+from snugfit.training.assemble import Material, describe_model
+from snugfit.training.step import Forward
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_SECONDS = 300.0
+"""After which an answer is not waited for any more."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine that a plan is for, and what the run may take of it; None stands for what is here.
+
+    Args:
+        device: a name of the catalogue; or `cpu`, `cuda`.
+        memory, host_memory: in bytes.
+        devices: how many of them.
+        link: between them, by name, such as nvlink4.
+        host_link: between each and the host, such as pcie4.
+        fidelity: the coarsest level of precision that may be chosen; by default the recipe's own.
+        search: whether other plans than the recipe's are looked at.
+        margin: share of the memory to be left free.
+        here: the device as it was found on this machine, where it is not in the catalogue.
+    """
+
+    device: str | None = None
+    memory: int | None = None
+    host_memory: int | None = None
+    devices: int = 1
+    link: str | None = None
+    host_link: str | None = None
+    fidelity: str | None = None
+    search: bool = True
+    margin: float = 0.05
+    here: Device | None = None
+
+    def level(self) -> Fidelity:
+        """The fidelity as a level.
+
+        Raises:
+            SettingError: there is none of that name.
+        """
+        if self.fidelity is None:
+            return Fidelity.FULL
+        names = [each.label for each in Fidelity]
+        if self.fidelity not in names:
+            raise SettingError(
+                f"budget.fidelity: there is no level '{self.fidelity}'. {nearest(self.fidelity, names)}"
+            )
+        return Fidelity[self.fidelity.upper()]
+
+
+def plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Worker | None = None) -> Answer:
+    """The plan of a recipe, without its weights and without its device.
+
+    Args:
+        worker: one that was started before.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+        PlannerFailed: the planner died, or took too long.
+    """
+    target = _found(target, plan)
+    answer: Answer = (worker or Worker()).run(_plan_recipe, recipe, job, plan, target, timeout=_SECONDS)
+    return answer
+
+
+def plan_module(
+    model: nn.Module,
+    batch: Any,
+    job: Job,
+    plan: Plan,
+    techniques: Sequence[Technique],
+    target: Target,
+    *,
+    examples: int,
+    loss: str | Loss = "cross_entropy",
+    optimizer: torch.optim.Optimizer | None = None,
+    forward: Forward | None = None,
+) -> Answer:
+    """The plan of any module for windows like `batch`; the model itself is not touched, and its weights are not copied.
+
+    Raises:
+        As `plan_recipe`.
+    """
+    target = _found(target, plan)
+    window = batch if isinstance(batch, Batch) else Batch.of(batch)
+    material = Material(skeleton(model), range(examples), None, loss, None, forward)
+    answer: Answer = Worker().run(
+        _plan_material, material, window, job, plan, tuple(techniques), optimizer, target, timeout=_SECONDS
+    )
+    return answer
+
+
+def _found(target: Target, plan: Plan) -> Target:
+    """With the device of this machine looked up where it can be seen: the planner's process sees no GPU."""
+    kind = torch.device(plan.device).type
+    if target.device in (None, "cuda") and kind != "cpu":
+        return replace(target, here=find_device(kind))
+    if target.device is None and target.memory is None and kind == "cpu":
+        return replace(target, memory=available_bytes(torch.device("cpu")))
+    return target
+
+
+def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
+    with _machine(target) as machine:
+        task, notes = _task(recipe)
+        material = task.material
+        subject = replace(
+            _subject(
+                material,
+                _worst(material.train, material, job, job.global_batch),
+                job,
+                recipe.all_techniques(),
+                None,
+            ),
+            evaluation=_evaluation(material, job),
+            scored=any(metric != "perplexity" for metric in job.metrics),
+            loaded_so=recipe.task != "python" and not recipe.from_scratch and _loads(recipe.all_techniques()),
+        )
+        about = {"recipe": recipe.name, "task": recipe.task, "model": recipe.model, "data": _sizes(task)}
+        return _planned(subject, replace(machine, notes=(*machine.notes, *notes)), plan, target, about)
+
+
+def _plan_material(
+    material: Material,
+    window: Batch,
+    job: Job,
+    plan: Plan,
+    techniques: tuple[Technique, ...],
+    optimizer: torch.optim.Optimizer | None,
+    target: Target,
+) -> Answer:
+    with _machine(target) as machine:
+        subject = _subject(material, window, job, techniques, optimizer)
+        return _planned(subject, machine, plan, target, {"model": type(material.model).__name__})
+
+
+def _planned(
+    subject: Subject, machine: Machine, plan: Plan, target: Target, about: Mapping[str, Any]
+) -> Answer:
+    budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), target.margin)
+    request = Request(replace(plan, device=machine.type), budget, target.search)
+    known = {
+        "parameters": describe_model(subject.model()),
+        "window": subject.window.rows,
+        "total_updates": subject.job.total_windows(subject.examples),
+    }
+    return make_plan(subject, machine, request, {**about, **known})
+
+
+@contextmanager
+def _machine(target: Target) -> Iterator[Machine]:
+    """The machine that is planned for; within, its device may be named."""
+    named = target.here or find_device(target.device or "cpu")
+    device = named if target.memory is None else replace(named, memory_bytes=target.memory)
+    if target.here is None:
+        device = find_device(target.device or "cpu", target.memory, target.host_link, target.link)
+    host = device if device.kind == "cpu" else find_device("cpu")
+    if device.kind != "cuda":
+        yield Machine(device, host, "cpu")
+        return
+    assert device.capability is not None
+    try:
+        with elsewhere(device.capability, device.memory_bytes, device.name):
+            yield Machine(device, host, "cuda")
+    except NotElsewhere as error:
+        note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
+        yield Machine(device, host, "cpu", (note,))
+
+
+def _task(recipe: Recipe) -> tuple[Task, tuple[str, ...]]:
+    return prepare(recipe, empty=True), ()
+
+
+def _subject(
+    material: Material,
+    window: Batch,
+    job: Job,
+    techniques: tuple[Technique, ...],
+    optimizer: torch.optim.Optimizer | None,
+) -> Subject:
+    empty = skeleton(material.model)
+    return Subject(
+        lambda: copy.deepcopy(empty),
+        window,
+        job,
+        len(material.train),
+        techniques,
+        material.loss,
+        optimizer,
+        material.forward,
+        material.load,
+    )
+
+
+def _worst(data: Any, material: Material, job: Job, rows: int) -> Batch:
+    """A window of the largest examples."""
+    order = Order(len(data), min(rows, len(data)), job.seed, shuffle=False)
+    window, _ = Loader(data, order, material.collate).worst_window()
+    return window
+
+
+def _evaluation(material: Material, job: Job) -> Batch | None:
+    data = material.validation
+    if data is None or not len(data):
+        return None
+    return _worst(data, material, job, job.evaluate_batch or job.global_batch)
+
+
+def _loads(techniques: Sequence[Technique]) -> bool:
+    """Whether weights come in another format than the model's files have them in."""
+    return any(type(each).loading is not Technique.loading for each in techniques)
+
+
+def _sizes(task: Task) -> dict[str, Any]:
+    return {name: size for name, size in task.data.items() if name in ("train", "validation")}
+
+
+def expected(answer: Answer, device: str) -> dict[str, Any]:
+    """What of a plan a run is compared with: what is allocated on an accelerator, what the process takes on a CPU."""
+    found = answer.prediction
+    on_cpu = torch.device(device).type == "cpu"
+    return {
+        "peak_bytes": found.reserved_bytes if on_cpu else found.peak_bytes,
+        "seconds_per_update": found.seconds_per_update,
+    }

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from snugfit.planner import calibrate as calibration
+from snugfit.planner import probes
+from snugfit.planner.flops import op_class
+from snugfit.planner.hardware import this_device, uncalibrated
+from snugfit.planner.roofline import traffic_seconds
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """The same calibration with fewer and smaller points."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "_POINT_SECONDS", 1e-4)
+    monkeypatch.setattr(calibration, "_TURNS", 3)
+    smaller = [(probe, sizes[:2], large) for probe, sizes, large in calibration._PROBES]
+    monkeypatch.setattr(calibration, "_PROBES", smaller)
+    monkeypatch.setattr(calibration, "_SIZES", ((2**13, 2**14), ()))
+
+
+@pytest.fixture
+def calibrated(quick):
+    return calibration.calibrate(CPU)
+
+
+def test_a_calibration_is_what_this_device_answers_from_then_on(calibrated):
+    assert this_device("cpu") == calibrated
+    assert calibrated.calibrated and not uncalibrated("cpu").calibrated
+
+
+def test_every_rate_is_positive_and_lies_on_rising_sizes(calibrated):
+    for name, curve in calibrated.rates.items():
+        sizes, rates = zip(*curve, strict=True)
+        assert list(sizes) == sorted(set(sizes)), name
+        assert min(sizes) > 0 and min(rates) > 0, name
+
+
+def test_products_convolutions_and_attention_are_measured_in_both_types(calibrated):
+    kinds = ("matmul", "convolution", "convolution_backward", "attention", "bmm", "mkldnn_rnn_layer")
+    assert {f"{kind}.{dtype}" for kind in kinds for dtype in ("float32", "bfloat16")} <= set(calibrated.rates)
+    assert calibrated.flops["float32"] == calibrated.rates["matmul.float32"][-1][1]
+
+
+def test_operators_of_training_steps_are_measured_by_name_and_plain_products_as_traffic(calibrated):
+    named = {
+        "gelu",
+        "gelu_backward",
+        "_softmax",
+        "native_layer_norm",
+        "_foreach_addcdiv_",
+        "_fused_adamw_",
+        "bernoulli_",
+    }
+    assert named | {"traffic", "new"} <= set(calibrated.rates)
+    assert {"mul", "mul_"}.isdisjoint(calibrated.rates)
+
+
+def test_a_calibration_leaves_the_random_numbers_as_they_were(quick):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    calibration.calibrate(CPU)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_equal_works_have_operands_of_their_own(monkeypatch):
+    monkeypatch.setattr(calibration, "_TURNS", 3)
+    (in_place,) = itertools.islice(calibration._alike(probes.traffic, CPU, torch.float32, 8192), 1, 2)
+    places = {work().data_ptr() for work in in_place}
+    assert len(places) == 3
+
+
+def point(key, read, written, seconds, flops=0):
+    return calibration._Point(
+        key, f"aten.{key}.default", float(flops or read + written), flops, read, written, seconds
+    )
+
+
+def test_what_a_new_result_adds_is_the_difference_to_the_same_in_place():
+    points = [point("mul", 200, 100, 5.0), point("mul_", 200, 100, 3.0)]
+    assert calibration._traffic(points) == {"traffic": ((300.0, 100.0),), "new": ((100.0, 50.0),)}
+
+
+def test_on_a_cpu_a_products_rate_leaves_out_the_traffic_that_roofline_adds(monkeypatch):
+    device = calibration.replace(
+        uncalibrated("cpu"), rates={"traffic": ((1.0, 100.0),), "new": ((1.0, 50.0),)}
+    )
+    assert traffic_seconds("aten.mm.default", 200, 100, device) == 5.0
+    assert point("mm", 200, 100, 20.0, flops=1000).net(device) == 15.0
+    assert point("mm", 200, 100, 6.0, flops=1000).net(device) == 3.0  # never less than half
+    assert point("mm", 200, 100, 20.0, flops=1000).net(calibration.replace(device, kind="cuda")) == 20.0
+
+
+def test_backward_stands_for_itself_and_plain_kernels_for_their_class():
+    keys = [
+        calibration._key(f"aten.{name}.default", torch.float32)
+        for name in ("mm", "convolution_backward", "bmm")
+    ]
+    assert keys == ["matmul.float32", "convolution_backward.float32", "bmm.float32"]
+
+
+def test_each_layer_of_a_small_step_has_three_operators_forward_and_five_backward(quick):
+    three, two, one = (calibration._step_seconds(CPU, layers, view=0.0)[0] for layers in (3, 2, 1))
+    assert three - two == two - one == 8
+
+
+@pytest.mark.parametrize(
+    ("probe", "size"), [(probes.attention, 32), (probes.recurrence, 2), (probes.convolution, 1)]
+)
+def test_the_second_piece_of_a_probe_is_the_backward_of_the_first(probe, size):
+    forward, backward = (calibration._look(work) for work in probe(CPU, torch.float32, size))
+    assert "backward" not in forward.name and "backward" in backward.name
+    assert op_class(forward.name) == op_class(backward.name)
+    assert backward.flops in (2 * forward.flops, 5 * forward.flops // 2)
