@@ -5,6 +5,7 @@ SnugfitError
 │   ├── SettingError          a recipe's or a function's setting
 │   ├── DataError             a file or a row
 │   ├── ModelError            a model that cannot be loaded or used
+│   │   └── Untraceable           a model that asks for numbers where the planner has none
 │   ├── PlanConflict          techniques that exclude each other
 │   ├── RunFolderError        a run's folder that cannot be resumed, read or written
 │   ├── TrackingError         a tracker or registry address
@@ -43,6 +44,10 @@ class DataError(UserError):
 
 class ModelError(UserError):
     """A model cannot be loaded, or does not do what the task needs."""
+
+
+class Untraceable(ModelError):
+    """A model cannot be planned on tensors that have a shape and no numbers; it can be measured."""
 
 
 class PlanConflict(UserError):

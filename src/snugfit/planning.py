@@ -21,13 +21,13 @@ from snugfit.errors import SettingError, nearest
 from snugfit.planner.answer import Answer
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
-from snugfit.planner.fakes import skeleton
+from snugfit.planner.fakes import BareOptimizer, skeleton
 from snugfit.planner.hardware import Device, find_device
 from snugfit.planner.plan import Request, make_plan
 from snugfit.planner.predict import Machine
 from snugfit.planner.search import Budget
 from snugfit.planner.worker import Worker
-from snugfit.tasks import Task, prepare
+from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
 from snugfit.training.step import Forward
 
@@ -116,8 +116,9 @@ def plan_module(
     target = _found(target, plan)
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     material = Material(skeleton(model), range(examples), None, loss, None, forward)
+    bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
     answer: Answer = Worker().run(
-        _plan_material, material, window, job, plan, tuple(techniques), optimizer, target, timeout=_SECONDS
+        _plan_material, material, window, job, plan, tuple(techniques), bare, target, timeout=_SECONDS
     )
     return answer
 
@@ -134,7 +135,7 @@ def _found(target: Target, plan: Plan) -> Target:
 
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
     with _machine(target) as machine:
-        task, notes = _task(recipe)
+        task, assumed = _task(recipe)
         material = task.material
         subject = replace(
             _subject(
@@ -147,9 +148,10 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
             evaluation=_evaluation(material, job),
             scored=any(metric != "perplexity" for metric in job.metrics),
             loaded_so=recipe.task != "python" and not recipe.from_scratch and _loads(recipe.all_techniques()),
+            assumed=assumed,
         )
         about = {"recipe": recipe.name, "task": recipe.task, "model": recipe.model, "data": _sizes(task)}
-        return _planned(subject, replace(machine, notes=(*machine.notes, *notes)), plan, target, about)
+        return _planned(subject, machine, plan, target, about)
 
 
 def _plan_material(
@@ -158,7 +160,7 @@ def _plan_material(
     job: Job,
     plan: Plan,
     techniques: tuple[Technique, ...],
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: BareOptimizer | None,
     target: Target,
 ) -> Answer:
     with _machine(target) as machine:
@@ -174,7 +176,7 @@ def _planned(
     known = {
         "parameters": describe_model(subject.model()),
         "window": subject.window.rows,
-        "total_updates": subject.job.total_windows(subject.examples),
+        "total_updates": subject.total_updates,
     }
     return make_plan(subject, machine, request, {**about, **known})
 
@@ -199,8 +201,14 @@ def _machine(target: Target) -> Iterator[Machine]:
         yield Machine(device, host, "cpu", (note,))
 
 
-def _task(recipe: Recipe) -> tuple[Task, tuple[str, ...]]:
-    return prepare(recipe, empty=True), ()
+def _task(recipe: Recipe) -> tuple[Task, str]:
+    """What is trained, and what was assumed of its data where there is nothing to look at."""
+    missing = lacking(recipe)
+    if missing is None:
+        return prepare(recipe, empty=True), ""
+    of_two = " of one of two classes" if recipe.task == "text-classification" else ""
+    assumed = f"every example is taken to have {recipe.data.max_length} tokens{of_two}, as {missing}"
+    return prepare_assumed(recipe), assumed
 
 
 def _subject(
@@ -208,7 +216,7 @@ def _subject(
     window: Batch,
     job: Job,
     techniques: tuple[Technique, ...],
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: BareOptimizer | None,
 ) -> Subject:
     empty = skeleton(material.model)
     return Subject(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.imports import load_object
+from snugfit.core.imports import is_python_path, load_object
 from snugfit.core.losses import LOSSES, Loss
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import save_bundle
@@ -55,6 +55,48 @@ def prepare(recipe: Recipe, *, empty: bool = False) -> Task:
         DataError, ModelError, SettingError: what cannot be used.
     """
     return _TASKS[recipe.task](recipe, empty)
+
+
+def lacking(recipe: Recipe) -> str | None:
+    """What a plan has to do without, in words: the file of training rows, or the tokenizer; None where both are there."""
+    from snugfit.models.folders import has_tokenizer
+    from snugfit.models.hub import resolve
+
+    if recipe.task == "python":
+        return None
+    name = recipe.data.train
+    path = Path(name).expanduser()
+    if not is_python_path(name) and not (recipe.folder / path).exists():
+        return f"data.train ({path.name}) is not there"
+    _, _, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
+    if local is not None and not has_tokenizer(local):
+        return f"model ({local.name}) has no tokenizer"
+    return None
+
+
+def prepare_assumed(recipe: Recipe) -> Task:
+    """The model without weights, and examples of `data.max_length` tokens in place of the recipe's own: for a plan alone.
+
+    Raises:
+        ModelError, SettingError: what cannot be used.
+    """
+    from snugfit.data.assumed import assumed_text, collate_alike
+    from snugfit.models.huggingface import load_causal_lm, load_text_classifier
+    from snugfit.models.tokenizer import check_length
+
+    classes = recipe.task == "text-classification"
+
+    def load(name: str) -> nn.Module:
+        if classes:
+            return load_text_classifier(name, ("0", "1"), folder=recipe.folder, empty=True).model
+        return load_causal_lm(name, folder=recipe.folder, empty=True).model
+
+    model = load(recipe.model)
+    check_length(model, recipe.data.max_length)
+    data = assumed_text(recipe.data.max_length, recipe.train.global_batch, classes=classes)
+    held_out = None if recipe.data.validation is None else data
+    material = Material(model, data, held_out, _loss(recipe), collate_alike, load=load)
+    return Task(material, meta={}, data={}, fingerprints={})
 
 
 def _text_classification(recipe: Recipe, empty: bool) -> Task:

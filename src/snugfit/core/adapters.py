@@ -6,7 +6,6 @@ with one set of adapters, whoever has put it in. peft is imported when it is use
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import re
 import sys
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
 from snugfit.core.names import find_modules, matches
-from snugfit.core.placing import in_one_place_
+from snugfit.core.placing import host_copy
 from snugfit.core.quantised import QuantisedLinear, dequantise_, in_stock_form, weights_unread
 from snugfit.core.read import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
@@ -162,7 +161,7 @@ def merged(model: nn.Module) -> nn.Module:
     Raises:
         SettingError: there are none.
     """
-    plain = in_one_place_(copy.deepcopy(model))
+    plain = host_copy(model)
     layers = _layers(plain)
     dequantise_(plain)
     if not any(layer.merged for layer in layers.values()):

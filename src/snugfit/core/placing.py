@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,11 +27,20 @@ def place_(model: nn.Module, device: torch.device | str, staying: Collection[str
     return model
 
 
-def in_one_place_(model: nn.Module) -> nn.Module:
-    """Move a model that lies on several devices, as a streamed one does, to host memory, in place.
+def host_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model, which may lie on several devices, in host memory: the device holds no second one meanwhile.
 
-    >>> in_one_place_(nn.Linear(1, 1, device="meta")).weight.device.type
-    'meta'
+    >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    >>> model[1].weight = model[0].weight
+    >>> copied = host_copy(model)
+    >>> copied[1].weight is copied[0].weight, copied[0].weight is model[0].weight
+    (True, False)
     """
-    devices = {parameter.device for parameter in model.parameters()}
-    return model.to("cpu") if len(devices) > 1 else model
+    memo: dict[int, Any] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.device.type not in ("cpu", "meta"):
+            copied = tensor.detach().to("cpu")
+            memo[id(tensor)] = (
+                nn.Parameter(copied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied
+            )
+    return copy.deepcopy(model, memo)

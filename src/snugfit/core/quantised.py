@@ -6,7 +6,6 @@ bits. So they move, are copied, saved, loaded and streamed as parameters are, an
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from snugfit.core.layers import (
     unsuitable,
 )
 from snugfit.core.names import find_modules
+from snugfit.core.placing import host_copy
 from snugfit.errors import MissingExtra, SettingError
 
 
@@ -253,7 +253,7 @@ def dequantised(model: nn.Module) -> nn.Module:
     """A copy of the model with whole weights, as its own library would load it; the model itself where nothing is quantised."""
     if not any(isinstance(module, QuantisedLinear) for module in model.modules()):
         return model
-    return dequantise_(copy.deepcopy(model)).requires_grad_(True)
+    return dequantise_(host_copy(model)).requires_grad_(True)
 
 
 def in_stock_form(layer: nn.Module) -> nn.Module:

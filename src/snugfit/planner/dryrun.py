@@ -16,10 +16,11 @@ from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
-from snugfit.planner.fakes import fake_, fake_batch
+from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.patches import as_real
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Role, Trace
+from snugfit.planner.untraceable import explaining
 from snugfit.planner.values import KnownValues
 from snugfit.training.assemble import Material, make_step
 from snugfit.training.evaluate import Scored, evaluate
@@ -37,6 +38,7 @@ class Subject:
         evaluation: the largest batch that is scored; None where nothing is.
         scored: whether metrics look at the outputs, so that they are kept whole.
         loaded_so: whether weights come in the format that techniques give them, so that `model` is never in memory whole.
+        assumed: what is taken for granted of the data, which is not there, in words; how many examples it has is not known then.
     """
 
     model: Callable[[], nn.Module]
@@ -45,12 +47,20 @@ class Subject:
     examples: int
     techniques: tuple[Technique, ...]
     loss: str | Loss = "cross_entropy"
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: BareOptimizer | None = None
     forward: Forward | None = None
     load: Callable[[str], nn.Module] | None = None
     evaluation: Batch | None = None
     scored: bool = False
     loaded_so: bool = False
+    assumed: str = ""
+
+    @property
+    def total_updates(self) -> int | None:
+        """Of the whole run; None where the data says how many, and is not there."""
+        if self.assumed and self.job.windows is None:
+            return None
+        return self.job.total_windows(self.examples)
 
 
 def dry_run(
@@ -68,17 +78,19 @@ def dry_run(
         micro_batches: how many of them an update is to have; by default those of the window.
     Raises:
         UserError: the model, the techniques or the settings cannot be run.
+        Untraceable: the model asks for numbers that are not there.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
     recorder = Recorder(values)
-    model = fake_(shorten(subject.model()), mode, "cpu")
+    # a torch optimizer holds the very parameters of the model, so they are where the plan wants them from the start
+    model = fake_(shorten(subject.model()), mode, "cpu" if subject.optimizer is None else plan.device)
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else _of(subject.window, size * micro_batches)
-    with as_real(), mode:
+    with explaining(), as_real(), mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
-            optimizer = _optimizer(subject.optimizer, model)
+            optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
             step = make_step(subject.job, plan, _material(subject, model), optimizer, techniques)
         recorder.knows(step.model)
         recorder.holds(_own(step.model), Role.WEIGHTS)
@@ -99,7 +111,16 @@ def dry_run(
             recorder.holds(leaves(batch.data), Role.INPUTS)
             with recorder, recorder.label("evaluation"):
                 evaluate(Scored.of(step), [batch], {"rows": _row_metric} if subject.scored else {})
+        with recorder, recorder.label("save"):
+            _deliver(step)
     return recorder.finish()
+
+
+def _deliver(step: Step) -> None:
+    """The model as it is saved: adapters merged, quantised weights made whole, averages in their places."""
+    with torch.no_grad(), step.averaged():
+        if step.seams.export is not None:
+            step.seams.export(step.model)
 
 
 def _moments(step: Step) -> list[int]:
@@ -139,10 +160,6 @@ def _own(model: nn.Module) -> Iterator[Tensor]:
 def _material(subject: Subject, model: nn.Module) -> Material:
     data = range(subject.examples)
     return Material(model, data, None, subject.loss, None, subject.forward, subject.load)
-
-
-def _optimizer(given: torch.optim.Optimizer | None, model: nn.Module) -> torch.optim.Optimizer | None:
-    return given
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def as_real() -> Iterator[None]:
         if importlib.util.find_spec("transformers") is not None:
             from transformers.utils import import_utils
 
-            stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", lambda tensor: False))
+            stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", return_value=False))
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _Applied()))
         yield
 

@@ -65,6 +65,7 @@ def make_plan(
         rejected=rejected(search),
         why=(
             why if chosen is not None and chosen.fits else _why_not(search, request.budget, best),
+            *_upper_bound(subject),
             *machine.notes,
         ),
         would_fit={} if chosen is not None and chosen.fits else search.needed(),
@@ -87,6 +88,15 @@ def _checked(planner: Planner, request: Request, chosen: Candidate) -> Candidate
     plan = replace(request.plan, micro_batch=chosen.micro_batch)
     found = planner.predict(plan, chosen.techniques)
     return replace(chosen, found=found, fits=request.budget.holds(found))
+
+
+def _upper_bound(subject: Subject) -> tuple[str, ...]:
+    if not subject.assumed:
+        return ()
+    told = f"An upper bound: {subject.assumed}."
+    if subject.total_updates is None:
+        told += " How long the run takes is not known without the number of examples; give train.updates."
+    return (told,)
 
 
 def _device(machine: Machine) -> dict[str, Any]:

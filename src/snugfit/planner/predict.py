@@ -169,7 +169,7 @@ class Planner:
             else round(allocated * run.reserved) + device.reserved,
             host_peak_bytes=resident_bytes(host, BASELINE),
             seconds_per_update=seconds,
-            seconds_total=seconds * subject.job.total_windows(subject.examples),
+            seconds_total=None if subject.total_updates is None else seconds * subject.total_updates,
             tokens_per_second=None if lengths is None else sum(lengths) / seconds,
             examples_per_second=subject.window.rows / seconds,
             flops_per_update=flops,
@@ -187,9 +187,11 @@ class Planner:
             if self.machine.device.calibrated
             else "uncalibrated: from the device's data sheet"
         )
+        assumed = self.subject.assumed
         return {
             "memory": memory,
             "time": time,
+            **({"data": f"upper bound: {assumed}"} if assumed else {}),
             **{f"note {n}": note for n, note in enumerate(self.machine.notes)},
         }
 

@@ -22,7 +22,7 @@ from snugfit.planner.flops import compute_dtype, flops_of, op_device, read_writt
 from snugfit.planner.records import Op, Phase, Place, Role, Storage, Trace
 from snugfit.planner.sequence import node_number, sequence_number
 from snugfit.planner.values import KnownValues
-from snugfit.planner.workspace import workspace_bytes
+from snugfit.planner.workspace import hidden_result_bytes, workspace_bytes
 
 _NO_NODE = 1 << 62
 """What accumulates a gradient has no place among the nodes, and a number beyond all of theirs."""
@@ -155,6 +155,8 @@ class Recorder(TorchDispatchMode):
         for tensor in made:
             if tensor.layout == torch.strided:
                 self._seen(tensor.untyped_storage(), tensor.device.type, number)
+        if hidden := hidden_result_bytes(func, args):  # fake results lack it
+            self.trace.storages[self._known[id(made[-1].untyped_storage())][1]].bytes += hidden
         if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
             self._again.update(range(count, len(self.trace.storages)))
         costs = self._costs.get(whole := tuple(key))

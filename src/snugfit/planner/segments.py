@@ -7,6 +7,7 @@ micro-batches go together by their keys, which is what `extrapolate` rests on.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,7 +79,7 @@ def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment
     starts = np.array([op.event for op in trace.ops] + [len(trace.events)])
     bounds = [0, *(place for place in range(1, len(keys)) if keys[place] != keys[place - 1]), len(keys)]
     found = []
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         found.append(_segment(trace, keys[first], range(first, last), starts, live, host, costs))
     return found
 

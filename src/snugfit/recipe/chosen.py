@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import AUTO
@@ -37,4 +38,11 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
     tree["track"]["uri"] = recipe.track.uri  # plain values leave its password out
     if recipe.plan.micro_batch != AUTO:
         tree["plan"]["micro_batch"] = choice.micro_batch
-    return build(tree, (), Places("the plan"), folder=recipe.folder, name=recipe.name)
+    return build(_sequences(tree), (), Places("the plan"), folder=recipe.folder, name=recipe.name)
+
+
+def _sequences(value: Any) -> Any:
+    """Lists as the tuples that a recipe is read with."""
+    if isinstance(value, Mapping):
+        return {key: _sequences(entry) for key, entry in value.items()}
+    return tuple(map(_sequences, value)) if isinstance(value, (list, tuple)) else value
