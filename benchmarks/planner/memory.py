@@ -58,7 +58,7 @@ def predicted(case: Case, model: nn.Module, window: Batch, whole: bool = False) 
 
 
 def train(case: Case, model: nn.Module, window: Batch) -> None:
-    """The run: the step is put together, the updates, and the evaluation."""
+    """The run: the step is put together, the updates, the evaluation, and what is saved of the model is made."""
     subject = case.subject(model, window)
     material = Material(model, range(subject.examples), None, subject.loss)
     step = make_step(subject.job, case.plan, material, None, subject.techniques)
@@ -67,6 +67,9 @@ def train(case: Case, model: nn.Module, window: Batch) -> None:
     if subject.evaluation is not None:
         rows = min(window.rows, case.micro_batch or window.rows)
         evaluate(Scored.of(step), [window.select(range(rows))], {})
+    with torch.no_grad(), step.averaged():
+        if step.seams.export is not None:
+            step.seams.export(step.model)
 
 
 def allocated_peak(run: Callable[[], None]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -220,7 +219,7 @@ def _subject(
 ) -> Subject:
     empty = skeleton(material.model)
     return Subject(
-        lambda: copy.deepcopy(empty),
+        lambda: skeleton(empty),
         window,
         job,
         len(material.train),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import warnings
@@ -14,15 +13,16 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import snugfit.planner.worker
 import snugfit.report.page
 import snugfit.runs
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
-from snugfit.core.entry import as_entry
 from snugfit.errors import DataError, SnugfitWarning, TrainingFailed
 from snugfit.recipe import load_recipe
 from snugfit.training.result import RunResult
+from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
 
 COMMANDS = [
     "train",
@@ -255,45 +255,75 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
     ]
 
 
-def test_plan_shows_the_plan_of_the_recipe_with_its_overrides(recipe, monkeypatch, capsys):
-    def plan(recipe):
-        return {"micro_batch": recipe.plan.micro_batch, "weights_bytes": 2**20, "parameters": {"total": 1000}}
+class NoWorker:
+    """In the place of the planner's process, where nothing is planned."""
 
-    monkeypatch.setattr(snugfit.runs, "plan_recipe", plan)
-    assert main(["plan", str(recipe), "plan.micro_batch=4"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(maxsplit=1) for line in lines[-3:]] == [
-        ["micro_batch", "4"],
-        ["weights", "1.00 MiB"],
-        ["parameters", "total 1,000"],
-    ]
-    assert main(["plan", str(recipe), "--json"]) == 0
-    assert last_line(capsys)["weights_bytes"] == 2**20
+    def close(self) -> None:
+        pass
 
 
-def test_plan_shows_every_technique_with_its_settings(recipe, monkeypatch, capsys):
-    entries = [as_entry(found.example()) for found in techniques.discover().values()]
-    monkeypatch.setattr(snugfit.runs, "plan_recipe", lambda _: {"techniques": entries})
-    assert main(["plan", str(recipe)]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("techniques ") and ", ," not in line
-    for name in techniques.discover():
-        assert re.search(rf"[ (]{name}\b", line), f"{name} vanished"
-    monkeypatch.setattr(
-        snugfit.runs, "plan_recipe", lambda _: {"techniques": [{"ema": {"some_bytes": "1MiB"}}, {"sam": {}}]}
-    )
-    main(["plan", str(recipe)])
-    assert capsys.readouterr().out.splitlines()[-1].split(maxsplit=1)[1] == "ema (some_bytes 1MiB), sam"
+@pytest.fixture
+def planned(monkeypatch) -> list[SimpleNamespace]:
+    """What the planner was asked; it answers with a plan that is made up."""
+    asked: list[SimpleNamespace] = []
 
-
-def test_plan_says_a_warning_in_one_line(recipe, monkeypatch, capsys):
-    def plan(recipe):
+    def plan(recipe, target, worker):
+        asked.append(SimpleNamespace(recipe=recipe, target=target))
         warnings.warn("ema: comes too late.", SnugfitWarning, stacklevel=1)
-        return {}
+        return qlora_on_a_4090() if target.memory is None else seventy_billion_that_do_not_fit()
 
+    monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
     monkeypatch.setattr(snugfit.runs, "plan_recipe", plan)
+    return asked
+
+
+def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_named(recipe, planned, capsys):
+    machine = ["--device", "rtx4090", "--host-memory", "64GiB", "--fidelity", "mixed", "--no-search"]
+    assert main(["plan", str(recipe), "plan.micro_batch=4", *machine, "--json"]) == 0
+    told = last_line(capsys)
+    assert told["fits"] is True and told["choice"]["micro_batch"] == 2
+    assert told["command"] == f"snugfit train {recipe} plan.micro_batch=4"
+    ((asked, target),) = [(each.recipe, each.target) for each in planned]
+    assert asked.plan.micro_batch == 4
+    assert (target.device, target.host_memory, target.fidelity, target.search) == (
+        "rtx4090",
+        64 * 2**30,
+        "mixed",
+        False,
+    )
+
+
+def test_plan_shows_the_answer_and_says_a_warning_in_one_line(recipe, planned, capsys):
     assert main(["plan", str(recipe)]) == 0
-    assert capsys.readouterr().err == "warning: ema: comes too late.\n"
+    said = capsys.readouterr()
+    assert said.out.startswith("Fits: ") and "rtx4090" in said.out and f"snugfit train {recipe}" in said.out
+    assert said.err == "warning: ema: comes too late.\n"
+
+
+def test_a_plan_that_does_not_fit_is_exit_code_1(recipe, planned, capsys):
+    assert main(["plan", str(recipe), "--memory", "24GiB"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("Does not fit: ") and "snugfit train" not in said
+
+
+def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
+    assert main(["plan", str(recipe), "--html", str(tmp_path / "plan.html")]) == 0
+    assert "<svg" in (tmp_path / "plan.html").read_text()
+    assert str(tmp_path / "plan.html") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--memory", "much"], "--memory: 'much' cannot be read"),
+        (["--devices", "0"], "--devices: must be at least 1, found 0"),
+        (["--link", "nvlink4"], "--link: is between devices, and there is one"),
+    ],
+)
+def test_plan_refuses_a_machine_that_cannot_be(recipe, planned, capsys, options, words):
+    assert main(["plan", str(recipe), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert planned == []
 
 
 def test_report_and_replay_say_what_they_did(monkeypatch, capsys):
@@ -375,11 +405,11 @@ def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, ca
         assert main([command, str(recipe)]) == 2
         said = capsys.readouterr().err
         assert f"{recipe}:6: techniques.freeze.patterns: 'hed' matches no module or parameter" in said
-    assert main(["plan", str(recipe), "techniques=[{freeze: {patterns: [haed]}}]"]) == 2
+    assert main(["train", str(recipe), "techniques=[{freeze: {patterns: [haed]}}]", "--no-plan"]) == 2
     assert "override 'techniques=" in capsys.readouterr().err
     assert main(["plan", str(recipe), "techniques=[]", "plan.numerics=tf32"]) == 2
     assert "error: override 'plan.numerics=tf32': plan.numerics: tf32 is not" in capsys.readouterr().err
     recipe.write_text(recipe.read_text().replace("own:rows", "own:raws"))
-    assert main(["plan", str(recipe)]) == 2
+    assert main(["train", str(recipe), "--no-plan"]) == 2
     assert f"error: {recipe}:3: data.train: " in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*/*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel, P
 
 from snugfit.core.tree import leaves
 from snugfit.display import TerminalDisplay
-from snugfit.errors import DataError, ModelError, PlanConflict, SettingError, SnugfitWarning, UserError
+from snugfit.errors import (
+    DataError,
+    ModelError,
+    OutOfMemory,
+    PlanConflict,
+    SettingError,
+    SnugfitWarning,
+    UserError,
+)
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
 from snugfit.recipe import load_recipe
@@ -291,15 +300,31 @@ def test_a_failed_set_up_names_no_folder_that_was_removed(
     assert not [line for line in said if line.startswith("run ")] and not list(tmp_path.glob("runs/*/*"))
 
 
-def test_the_plan_says_what_would_run(project: Path, tmp_path: Path) -> None:
-    plan = plan_recipe(recipe(project, tmp_path))
-    assert (plan["micro_batches"], plan["updates_per_epoch"], plan["total_updates"]) == (3, 6, 24)
-    assert plan["weights_bytes"] == 4 * plan["parameters"]["total"]
-    assert [next(iter(entry)) for entry in plan["techniques"]][:2] == ["adamw", "linear"]
-    adapted = plan_recipe(recipe(project, tmp_path, "techniques=[lora]"))
-    assert 0 < adapted["parameters"]["trainable"] < plan["parameters"]["trainable"]
-    with pytest.raises(SettingError, match=r"lora\.targets"):
-        plan_recipe(recipe(project, tmp_path, "techniques=[{lora: {targets: [nothing_like_it]}}]"))
+def test_the_plan_of_a_recipe_is_made_without_its_weights(project: Path, tmp_path: Path) -> None:
+    plan = plan_recipe(recipe(project, tmp_path, "techniques=[lora]"))
+    assert plan.fits and plan.choice.micro_batch == 4, "which the recipe names"
+    assert plan.about["total_updates"] == 24 and plan.about["window"] == 10
+    parameters = plan.about["parameters"]
+    assert plan.prediction.peak_by_kind["weights"] >= 4 * parameters["total"]
+    assert 0 < plan.prediction.peak_by_kind["optimizer"] < 8 * parameters["total"], "of the adapters alone"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_is_planned_says_what_was_predicted_and_measured(project: Path, tmp_path: Path) -> None:
+    wanted = recipe(project, tmp_path, "plan.micro_batch=null")
+    result = train_recipe(wanted, RunOptions(plan=True))
+    events = read_events(Path(result.run_dir) / "events.jsonl")
+    (predicted,) = [event["predicted"] for event in events if event["event"] == "plan"]
+    (measured,) = [event for event in events if event["event"] == "measured"]
+    assert predicted["peak_bytes"] > 0 and measured["peak_bytes"] > 0
+    assert predicted["seconds_per_update"] > 0 and measured["seconds_per_update"] > 0
+    stored = json.loads((Path(result.run_dir) / "plan.json").read_text())
+    assert stored["fits"] is True and stored["choice"]["micro_batch"] == 10, "the whole window"
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_begins(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutOfMemory, match=r"Nothing that was tried fits in 1\.00 MiB"):
+        train_recipe(recipe(project, tmp_path, "budget.memory=1MiB"), RunOptions(plan=True))
     assert not (tmp_path / "runs").exists()
 
 

@@ -45,7 +45,7 @@ class preserved_randomness:
 
 def random_state(device: torch.device) -> list[torch.Tensor]:
     """The state of the generators that layers on `device` draw from."""
-    states = [torch.default_generator.get_state()]
+    states = [torch.get_rng_state()]
     if device.type != "cpu":
         states.append(_device_generator(device).get_state())
     return states

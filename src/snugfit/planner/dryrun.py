@@ -102,9 +102,10 @@ def dry_run(
             recorder.update = update
             batch = fake_batch(whole, mode, values)
             recorder.holds(leaves(batch.data), Role.INPUTS)
-            with _gradients_told(step, recorder), recorder:
+            with _gradients_told(step, recorder) as reached, recorder:
                 step(batch)
             _tell(step, recorder)
+            recorder.lacks(_unreached(step, reached))
             del batch
         if subject.evaluation is not None:
             batch = fake_batch(_of(subject.evaluation, min(subject.evaluation.rows, size)), mode, values)
@@ -131,7 +132,10 @@ def _moments(step: Step) -> list[int]:
 
 
 def _prime(step: Step, done: int) -> None:
-    """An update without forward and backward, after which the optimizer and the techniques hold what they do after many."""
+    """An update without forward and backward, after which the optimizer and the techniques hold what they do after many.
+
+    Gradients stay until the next window begins, as they do in a run.
+    """
     step.progress.updates = step.progress.windows = done - 1
     step.seams.begin(step.model, step.progress, step.seed)
     for parameter in step.parameters:
@@ -139,8 +143,6 @@ def _prime(step: Step, done: int) -> None:
     step.optimizer.step()
     step.progress.updates = step.progress.windows = done
     step.seams.updated(step.model, step.progress)
-    for parameter in step.parameters:
-        parameter.grad = None
 
 
 def _of(window: Batch, rows: int) -> Batch:
@@ -163,10 +165,12 @@ def _material(subject: Subject, model: nn.Module) -> Material:
 
 
 @contextmanager
-def _gradients_told(step: Step, recorder: Recorder) -> Iterator[None]:
-    """Within, the recorder is told of each gradient as it becomes one."""
+def _gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
+    """Within, the recorder is told of each gradient as it becomes one; gives the parameters that got one."""
+    reached: set[nn.Parameter] = set()
 
     def tell(parameter: nn.Parameter) -> None:
+        reached.add(parameter)
         if parameter.grad is not None:
             recorder.holds([parameter.grad], Role.GRADIENTS)
 
@@ -176,10 +180,17 @@ def _gradients_told(step: Step, recorder: Recorder) -> Iterator[None]:
         if parameter.requires_grad
     ]
     try:
-        yield
+        yield reached
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _unreached(step: Step, reached: set[nn.Parameter]) -> Iterator[Tensor]:
+    """What the optimizer was given to hold for parameters that the loss does not depend on, of which a run has no gradient."""
+    for parameter, state in step.optimizer.state.items():
+        if isinstance(parameter, nn.Parameter) and parameter.requires_grad and parameter not in reached:
+            yield from leaves(state)
 
 
 def _tell(step: Step, recorder: Recorder) -> None:

@@ -76,15 +76,9 @@ class BareOptimizer:
         """The optimizer of a model of fake tensors, with fake states beside them."""
         parameters = dict(model.named_parameters())
         memo: dict[int, Any] = {id(bare): parameters[name] for name, bare in self.names.items()}
-        with mode:
-            for bare, state in self.optimizer.state.items():
-                device = memo[id(bare)].device
-                for value in leaves(state):
-                    memo[id(value)] = (
-                        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
-                        if value.is_meta
-                        else torch.tensor(value.item(), dtype=value.dtype)
-                    )
+        for bare, state in self.optimizer.state.items():
+            for value in leaves(state):
+                memo[id(value)] = _fake_state(value, memo[id(bare)].device, mode)
         return _copied(self.optimizer, memo)
 
 
@@ -118,7 +112,8 @@ def fake_batch(batch: Batch, mode: FakeTensorMode, values: KnownValues) -> Batch
 
     def fake(tensor: Tensor) -> Tensor:
         made = mode.from_tensor(tensor)
-        values.learn(made, tensor)
+        if not tensor.is_floating_point() and not tensor.is_complex():
+            values.learn(made, tensor.clone())  # which a model may write to
         return made
 
     with unset_fake_temporarily():
@@ -166,6 +161,15 @@ def _uncopied(model: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:
             except Exception:
                 found[id(value)] = value
     return found
+
+
+def _fake_state(value: Tensor, device: torch.device, mode: FakeTensorMode) -> Tensor:
+    with unset_fake_temporarily():
+        number = None if value.is_meta else value.item()
+    with mode:
+        if number is not None:
+            return torch.tensor(number, dtype=value.dtype)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
 
 def _copied(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:

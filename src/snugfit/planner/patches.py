@@ -8,10 +8,11 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, _meta_registrations, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 @contextmanager
@@ -29,38 +30,50 @@ def as_real() -> Iterator[None]:
             from transformers.utils import import_utils
 
             stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", return_value=False))
-        stack.enter_context(mock.patch.object(nn.Module, "_apply", _Applied()))
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", _applied))
+        stack.enter_context(mock.patch.object(_meta_registrations, "_meta_grouped_mm_common", _grouped_product))
+        # torch's encoder layers are scored as nested tensors, which cannot be fake
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         yield
 
 
-class _Applied:
-    """`Module._apply` by new parameters: torch exchanges those of fake models by their contents, which it then refuses."""
+_grouped_product_of_bf16 = _meta_registrations._meta_grouped_mm_common
 
-    def __init__(self) -> None:
-        self._made: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # with the old one, so that no other takes its number
 
-    def __get__(self, module: nn.Module, kind: type[nn.Module]) -> Callable[..., nn.Module]:
-        def applied(fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-            return self(module, fn, recurse)
+def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Products of groups of rows, as mixtures of experts have them: fake ones are only taken in bfloat16, real ones in any type."""
+    if left.dtype not in (torch.float32, torch.float16):
+        return _grouped_product_of_bf16(left, right, *args, **kwargs)
+    half = [
+        torch.empty_strided(each.shape, each.stride(), dtype=torch.bfloat16, device=each.device)
+        for each in (left, right)
+    ]
+    return _grouped_product_of_bf16(*half, *args, **kwargs).to(left.dtype)
 
-        return applied
 
-    def __call__(self, module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        for child in module.children() if recurse else ():
-            child._apply(fn)  # type: ignore[no-untyped-call]
-        for held in (module._parameters, module._buffers):
-            for name, tensor in held.items():
-                if tensor is not None:
-                    held[name] = self._new(tensor, fn)  # type: ignore[assignment]
-        return module
+def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """`Module._apply` as it is for parameters that are not fake: each stays what it is and has other data, one after the other.
+    Torch exchanges fake ones by their contents, which it then refuses."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)  # type: ignore[no-untyped-call]
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            module._parameters[name] = _with_data(parameter, fn)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
 
-    def _new(self, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
-        if id(tensor) not in self._made:
-            with torch.no_grad():
-                new = fn(tensor)
-            if new is not tensor and isinstance(tensor, nn.Parameter):
-                new = nn.Parameter(new, tensor.requires_grad)
-            self._made[id(tensor)] = (tensor, new)
-        return self._made[id(tensor)][1]
+
+def _with_data(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parameter:
+    with torch.no_grad():
+        new = fn(parameter)
+    if new is parameter:
+        return parameter
+    if is_traceable_wrapper_subclass(parameter):
+        return nn.Parameter(new, parameter.requires_grad)
+    parameter.data = new
+    if isinstance(new, FakeTensor):
+        parameter.fake_device = new.fake_device  # type: ignore[attr-defined]
+    return parameter

@@ -25,8 +25,8 @@ from snugfit.planner.records import Phase, Trace
 from snugfit.planner.roofline import combined, costs_of
 from snugfit.planner.segments import ROLES, Segment, cut
 
-_FEW = 3
-"""Micro-batches that are run as they are; of more, two and three tell what comes of them."""
+_FEW = 5
+"""Micro-batches that are run as they are; of more, two and three tell what comes of them, which is as much to run."""
 
 BASELINE = 600_000_000
 """Bytes that a process is resident with before it trains: Python, torch and the libraries of a model."""
@@ -79,7 +79,7 @@ class Planner:
             UserError: the model, the techniques or the settings cannot be run.
         """
         try:
-            if self.blocks is not None or self.micro_batches(plan) > _FEW:
+            if not self.whole and (self.blocks is not None or self.micro_batches(plan) > _FEW):
                 return self._prediction(
                     self._carried_on(plan, techniques, rough), plan, techniques, exact=False
                 )

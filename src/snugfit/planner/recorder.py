@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,8 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self) -> Recorder:
         self._stack.enter_context(watched(self._labelled))
+        # a copy that no operator makes: of a generator, at each update and before each block that is computed again
+        self._stack.enter_context(mock.patch.object(torch, "get_rng_state", self._random_state))
         self._stack.callback(register_module_forward_pre_hook(self._entered).remove)
         self._stack.callback(register_module_forward_hook(self._left, always_call=True).remove)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -76,6 +79,13 @@ class Recorder(TorchDispatchMode):
             storage = plain.untyped_storage()
             self._seen(storage, plain.device.type, -1)
             self.trace.storages[self._known[id(storage)][1]].role = role
+
+    def lacks(self, tensors: Iterable[Tensor]) -> None:
+        """Say that a run would not have made these."""
+        for plain in _plain(tensors):
+            known = self._known.get(id(plain.untyped_storage()))
+            if known is not None:
+                self.trace.storages[known[1]].bytes = 0
 
     def begin(self) -> None:
         """The run begins: what was made before and is kept without a name is the techniques' own."""
@@ -176,6 +186,11 @@ class Recorder(TorchDispatchMode):
             )
         )
         return found
+
+    def _random_state(self) -> Tensor:
+        state = torch.random.get_rng_state()
+        self._seen(state.untyped_storage(), "cpu", len(self.trace.ops) - 1)
+        return state
 
     def _labelled(self, name: str) -> Any:
         return self.label(name)

@@ -102,9 +102,13 @@ def _segment(
     workspace = ROLES.index(Role.WORKSPACE)
     for place in places:
         extra = trace.ops[place].workspace
-        if extra and (now := live[:, int(starts[place + 1])]).sum() + extra > peak.sum():
-            # what the kernel takes stands beside its outputs, before anything is let go after it
-            peak, at = now.copy(), place
+        if not extra:
+            continue
+        # what the kernel takes stands beside its outputs, before anything is let go after it
+        before = int(starts[place]) - begin
+        beside = before + int(totals[before : int(starts[place + 1]) - begin + 1].argmax())
+        if totals[beside] + extra > peak.sum():
+            peak, at = window[:, beside].copy(), place
             peak[workspace] += extra
     op = trace.ops[max(at, places.start)]
     return Segment(

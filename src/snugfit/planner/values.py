@@ -1,23 +1,28 @@
-"""The numbers behind fake tensors, where they are known: those of the batch's integers, and what is computed from them alone.
+"""The numbers behind fake tensors, where they are known: those of the batch's integers, constants that the model makes, and what is
+computed from these alone.
 
 Models ask masks and lengths for their values. They get the true ones, so that the dry run goes the way of the real one. A value
-that depends on weights is not known: the shape of what it decides is bounded from above, and a number is refused.
+that depends on weights is not known: the shape of what it decides is bounded from above, and a number is refused. Only that all
+weights and activations are finite is taken for granted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _LIMIT = 1 << 24
-"""Elements of a value that is still worth computing."""
+_LIMIT_OF_FLOATS = 1 << 20
+"""Elements of a value that is still worth computing; nobody asks for the floats of a large tensor."""
 
 _aten: Any = torch.ops.aten
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -25,7 +30,7 @@ _NUMBERS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_non
 
 
 class KnownValues:
-    """Follows the values of integer and boolean tensors through a run of fake ones.
+    """Follows the values of tensors through a run of fake ones.
 
     `bounded` holds the names of the operators whose result had to be bounded.
     """
@@ -36,8 +41,8 @@ class KnownValues:
         self.bounded: list[str] = []
 
     def learn(self, fake: Tensor, real: Tensor) -> None:
-        """Say what an integer or boolean tensor holds."""
-        if _is_integer(real) and real.numel() <= _LIMIT:
+        """Say what a tensor holds; `real` is written to where the fake one is."""
+        if _worth(real):
             self._values[fake] = real
 
     def call(
@@ -45,6 +50,8 @@ class KnownValues:
     ) -> tuple[bool, Any]:
         """What an operator gives where only a value tells it: whether that is so, and the answer."""
         number = func in _NUMBERS
+        if func is _aten._pack_padded_sequence.default:
+            return True, self._packed(*args)
         if not number and torch.Tag.dynamic_output_shape not in func.tags:
             return False, None
         known = all(tensor in self._values for tensor in tensors)
@@ -65,15 +72,16 @@ class KnownValues:
         made: list[Tensor],
     ) -> None:
         """After an operator: learn the value of what it gave, or forget what it overwrote."""
-        if not made or not all(_is_integer(tensor) and tensor.numel() <= _LIMIT for tensor in made):
-            return
-        known = all(tensor in self._values for tensor in tensors)
+        known = all(tensor in self._values for tensor in tensors) and all(map(_worth, made))
         if known and func.namespace == "aten" and _RANDOM not in func.tags and "empty" not in func.name():
             values = tree_leaves(self._compute(func, args, kwargs))
-            for tensor, value in zip(made, values, strict=True):
+            for tensor, value in zip(made, values, strict=False):
                 self.learn(tensor, value)
         elif func._schema.is_mutable:
-            self._forget(tensors)
+            self._forget(written(func, args, kwargs))
+        elif (truth := _of_finite(func, args)) is not None and _worth(made[0]):
+            with unset_fake_temporarily():
+                self._values[made[0]] = torch.tensor(truth).expand(made[0].shape)
 
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The operator on the values, on the host."""
@@ -104,19 +112,55 @@ class KnownValues:
             found = first.new_empty((torch.broadcast_shapes(first.shape, args[1].shape).numel(),))  # type: ignore[no-untyped-call]
         elif func is _aten.index.Tensor:
             found = _aten.index.Tensor(first, _as_places(args[1]))
+        elif func is _aten._unique2.default:
+            places, counts = (first.new_empty(shape, dtype=torch.int64) for shape in (first.shape, first.numel()))
+            found = first.new_empty(first.numel()), places, counts
         else:
             return False, None
         self.bounded.append(str(func))
         return True, found
 
+    def _packed(self, padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+        """A batch of sequences without their padding, and how many of them go on at each step: a real tensor, which recurrent
+        layers read in C++."""
+        known = self._values.get(lengths)
+        if known is None:
+            self.bounded.append("aten._pack_padded_sequence.default")
+        with unset_fake_temporarily():
+            longest = padded.shape[1 if batch_first else 0]
+            own = torch.full((len(lengths),), longest) if known is None else known
+            sizes = (own > torch.arange(int(own.max())).unsqueeze(1)).sum(1)
+            rows = int(own.sum())
+        return padded.new_empty((rows, *padded.shape[2:])), sizes
+
     def _forget(self, tensors: list[Tensor]) -> None:
         """What was written to is not known any more, nor what shares its storage."""
-        written = [self._values[tensor] for tensor in tensors[:1] if tensor in self._values]
-        if written:
-            place = written[0].untyped_storage().data_ptr()
+        places = {self._values[tensor].untyped_storage().data_ptr() for tensor in tensors if tensor in self._values}
+        if places:
             for tensor, value in list(self._values.items()):
-                if value.untyped_storage().data_ptr() == place:
+                if value.untyped_storage().data_ptr() in places:
                     del self._values[tensor]
+
+
+def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that an operator writes to."""
+    found: list[Tensor] = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+    return found
+
+
+def _of_finite(func: Any, args: tuple[Any, ...]) -> bool | None:
+    """What a question whether numbers are finite gives for each of them where all are; None for anything else."""
+    if func in (_aten.isnan.default, _aten.isinf.default):
+        return False
+    if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:
+        return func is _aten.eq.Tensor
+    if func in (_aten.eq.Scalar, _aten.ne.Scalar) and isinstance(args[1], float) and math.isinf(args[1]):
+        return func is _aten.ne.Scalar
+    return None
 
 
 def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
@@ -130,5 +174,7 @@ def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
     return found
 
 
-def _is_integer(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex() and type(tensor).__name__ != "Parameter"
+def _worth(tensor: Tensor) -> bool:
+    """Whether a value is small enough to be followed, and not a weight's."""
+    limit = _LIMIT_OF_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _LIMIT
+    return tensor.numel() <= limit and not isinstance(tensor, Parameter)

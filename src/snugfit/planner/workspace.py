@@ -59,6 +59,8 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
 def _promoted(args: Arguments) -> int:
     """Copies of tensors whose type is not the one that an elementwise kernel computes in."""
     tensors = [each for each in args if isinstance(each, Tensor)]
+    if not tensors:
+        return 0
     common = tensors[0].dtype
     for each in tensors[1:]:
         common = torch.promote_types(common, each.dtype)
@@ -273,6 +275,26 @@ def hidden_result_bytes(func: Any, args: Arguments) -> int:
     return int(4 * examples * (steps * gates + (11 * steps + 10) * width))
 
 
+# ---- quantisation
+
+
+def _quantised_rows(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+    """Twice the scaled weight in float32, and two scales for each row; what is kept has one byte for each number.
+
+    Source: bitsandbytes/backends/default/ops.py, as is that of blocks.
+    """
+    numbers = args[0].numel()
+    rows = numbers // args[0].shape[-1]
+    return 8 * numbers + 8 * rows - (numbers + 4 * rows)
+
+
+def _quantised_blocks(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+    """The scaled weight in float32, the places of its numbers among the levels, these in bytes, and both halves of the pairs."""
+    numbers = args[0].numel()
+    whole = 0 if args[0].dtype == torch.float32 else 4 * numbers
+    return whole + 9 * numbers + numbers // 2
+
+
 RULES: Mapping[str, Rule] = {
     "_log_softmax": _softmax,
     "_safe_softmax": _safe_softmax,
@@ -281,6 +303,8 @@ RULES: Mapping[str, Rule] = {
     "_softmax": _softmax,
     "addmm": _product(1),
     "avg_pool2d_backward": _copies_of(0),
+    "bitsandbytes::int8_vectorwise_quant": _quantised_rows,
+    "bitsandbytes::quantize_4bit": _quantised_blocks,
     "bmm": _product(0),
     "convolution": convolution,
     "convolution_backward": convolution_backward,

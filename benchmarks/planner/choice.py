@@ -1,0 +1,293 @@
+"""How much time does the planner's choice give away? It is run, and so is every other plan that it could have chosen.
+
+    python benchmarks/planner/choice.py             all pairs, some minutes on two cores; writes results/ and README.md
+    python benchmarks/planner/choice.py --only t5   those of one model; writes nothing
+
+A pair is a model and a cap on the bytes that an update may have allocated at a time, as a share of what plain training of the
+whole window takes. The planner gets the cap as a budget: it counts what a process takes, so a process's baseline is added, and its
+margin is taken of the cap instead. Its times are about this CPU (`snugfit plan --calibrate`).
+
+*Every plan*: all sub-sets of the rungs that the search may use and that save anything on this model, times all micro-batches. The peak
+of each is of torch's allocation events. Those that stay under the cap are run once, and those among them that come near the fastest
+again, in turns with the choice; what is compared are medians. A choice is at the finest level of precision at which any plan fits,
+and is compared with the plans of that level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from cases import MODELS, Case  # noqa: E402
+from common import write_result  # noqa: E402
+from memory import allocated_peak  # noqa: E402
+
+from snugfit.core.batch import Batch  # noqa: E402
+from snugfit.core.job import Plan  # noqa: E402
+from snugfit.core.malloc import resident_bytes, tune_malloc  # noqa: E402
+from snugfit.core.selection import check  # noqa: E402
+from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
+from snugfit.errors import SnugfitError  # noqa: E402
+from snugfit.planner.answer import Answer  # noqa: E402
+from snugfit.planner.calibrate import calibrate  # noqa: E402
+from snugfit.planner.dryrun import Subject  # noqa: E402
+from snugfit.planner.hardware import Device, this_device  # noqa: E402
+from snugfit.planner.plan import Request, make_plan  # noqa: E402
+from snugfit.planner.predict import BASELINE, Machine, Planner  # noqa: E402
+from snugfit.planner.search import Budget  # noqa: E402
+from snugfit.techniques import discover, find  # noqa: E402
+from snugfit.training.assemble import Material, make_step  # noqa: E402
+from snugfit.training.fit import sizes  # noqa: E402
+from snugfit.training.step import Step  # noqa: E402
+
+PAIRS = (
+    # the model, the cap as a share of the plain peak, and the coarsest precision
+    ("mlp", 0.97, "full"),
+    ("mlp", 0.6, "compact"),
+    ("resnet", 0.8, "full"),
+    ("vit", 0.7, "full"),
+    ("bert", 0.8, "full"),
+    ("bert", 0.55, "compact"),
+    ("t5", 0.75, "full"),
+    ("gpt2", 0.7, "full"),
+    ("gpt2", 0.45, "compact"),
+    ("llama", 0.85, "full"),
+    ("llama", 0.6, "full"),
+    ("llama", 0.4, "compact"),
+)
+REGRET = 0.10
+"""Of the time of the best plan that a choice may take more, at most."""
+
+MARGIN = 0.02
+"""Of the cap that is left free: the bound of the error of a prediction."""
+
+NEAR = 1.25
+"""Times the fastest run, up to which a plan is run again."""
+
+NOTICED = 0.99
+"""A rung that leaves more than this of the peak at every size saves nothing."""
+
+TURNS = 9
+
+
+@dataclass
+class Tried:
+    """A plan that was run: its peak, and the seconds of its updates."""
+
+    techniques: tuple[Technique, ...]
+    micro_batch: int
+    peak_bytes: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def level(self) -> Fidelity:
+        return max(each.card.fidelity for each in self.techniques)
+
+    @property
+    def name(self) -> str:
+        words = [_told(each) for each in self.techniques if each.card.name != "adamw"]
+        return " + ".join([*words, f"micro-batch {self.micro_batch}"])
+
+
+def _told(technique: Technique) -> str:
+    kept = getattr(technique, "keep", ())
+    return technique.card.name + (f" (keep {', '.join(kept)})" if kept else "")
+
+
+@dataclass
+class Bench:
+    """One model, and every plan for it that saves something."""
+
+    model: str
+    device: Device
+    tried: list[Tried] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        made = MODELS[self.model]
+        self.bare, self.window = made.make(), Batch.of(made.data())
+        self.subject: Subject = Case(self.model).subject(self.bare, self.window)
+        self.plain = self.run(self.subject.techniques, self.window.rows)
+        assert self.plain is not None
+
+    def chosen(self, cap: int, level: str) -> Answer:
+        """What the planner answers for a cap on the allocated bytes."""
+        usable = resident_bytes(round(cap * (1 - MARGIN)), BASELINE)
+        budget = Budget(usable, fidelity=Fidelity[level.upper()], margin=0.0)
+        machine = Machine(self.device, self.device)
+        return make_plan(self.subject, machine, Request(Plan(), budget))
+
+    def every(self, level: Fidelity) -> None:
+        """Run every plan up to this level of precision, where it has not been run."""
+        own = self.subject.techniques
+        rungs = [rung for rung in _rungs(level) if self._saves(rung)]
+        for count in range(len(rungs) + 1):
+            for added in itertools.combinations(rungs, count):
+                techniques = together(own, added)
+                if techniques is not None:
+                    for size in self.sizes:
+                        self.run(techniques, size)
+
+    def run(self, techniques: tuple[Technique, ...], size: int) -> Tried | None:
+        """A plan's peak, once; None where it cannot be run."""
+        for known in self.tried:
+            if known.techniques == techniques and known.micro_batch == size:
+                return known
+        try:
+            peak = allocated_peak(lambda: _updates(self.step(techniques, size), self.window))
+        except SnugfitError:
+            return None
+        made = Tried(techniques, size, peak)
+        self.tried.append(made)
+        return made
+
+    def step(self, techniques: Sequence[Technique], size: int) -> Step:
+        """The step of a plan on weights of its own, which count as allocated where they are made here."""
+        subject = self.subject
+        material = Material(copy.deepcopy(self.bare), range(subject.examples), None, subject.loss)
+        return make_step(subject.job, Plan(micro_batch=size), material, None, techniques)
+
+    @property
+    def sizes(self) -> list[int]:
+        rows = self.window.rows
+        fixed = Planner(self.subject, Machine(self.device, self.device)).fixed_micro_batch
+        return [rows] if fixed else sizes(rows)
+
+    def _saves(self, rung: Technique) -> bool:
+        """Whether a rung saves anything, at the largest micro-batch or the smallest."""
+        techniques = together(self.subject.techniques, (rung,))
+        if techniques is None:
+            return False
+        for size in {self.sizes[0], self.sizes[-1]}:
+            with_it, without = self.run(techniques, size), self.run(self.subject.techniques, size)
+            if with_it and without and with_it.peak_bytes < NOTICED * without.peak_bytes:
+                return True
+        return False
+
+
+def _rungs(level: Fidelity) -> Iterator[Technique]:
+    """What the search may add."""
+    for technique in discover().values():
+        card = technique.card
+        if card.family is Family.PLACEMENT or Fidelity.FULL < card.fidelity <= level:
+            yield from technique.rungs()
+
+
+def together(own: Sequence[Technique], added: Sequence[Technique]) -> tuple[Technique, ...] | None:
+    """The techniques with those that are added, each in the place of one that it replaces; None where they exclude each other."""
+    found = list(own)
+    for rung in added:
+        place = next((n for n, each in enumerate(found) if rung.in_place_of(each) is not None), None)
+        if place is None:
+            found.append(rung)
+        else:
+            found[place] = rung.in_place_of(found[place]) or rung
+    try:
+        check(found)
+    except SnugfitError:
+        return None
+    return tuple(found)
+
+
+def _updates(step: Step, window: Batch, count: int = 2) -> None:
+    """Some updates, the first of which makes the optimizer's state."""
+    window = copy.deepcopy(window)
+    for _ in range(count):
+        step(window)
+
+
+def _timed(step: Step, window: Batch) -> float:
+    began = time.perf_counter()
+    step(window)
+    return time.perf_counter() - began
+
+
+def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
+    """One pair: the choice beside the best of all plans."""
+    answer = bench.chosen(cap, level)
+    row: dict[str, Any] = {"model": bench.model, "cap_bytes": cap, "fidelity": level}
+    row |= {"plain_bytes": bench.plain.peak_bytes, "planned_seconds": answer.planned_seconds, "why": answer.why}
+    bench.every(Fidelity[level.upper()])
+    fitting = [each for each in bench.tried if each.peak_bytes <= cap and each.level <= Fidelity[level.upper()]]
+    if not answer.fits or not fitting:
+        return row | {"fits": answer.fits, "plans_that_fit": len(fitting)}
+    techniques = tuple(find(name)(**settings) for entry in answer.choice.techniques for name, settings in entry.items())
+    chosen = bench.run(techniques, answer.choice.micro_batch)
+    assert chosen is not None
+    rivals = [each for each in fitting if each.level == min(every.level for every in fitting)]
+    medians = _race(bench, chosen, rivals)
+    best = min(medians, key=lambda place: medians[place])
+    others = {"chosen": chosen, "best": bench.tried[best]}
+    return row | {
+        "fits": True,
+        "plans": len(bench.tried),
+        "plans_that_fit": len(fitting),
+        "predicted_bytes": answer.prediction.peak_bytes,
+        "predicted_seconds": answer.prediction.seconds_per_update,
+        **{name: each.name for name, each in others.items()},
+        **{f"{name}_bytes": each.peak_bytes for name, each in others.items()},
+        **{f"{name}_seconds": medians[bench.tried.index(each)] for name, each in others.items()},
+        "under_cap": chosen.peak_bytes <= cap,
+        "regret": medians[bench.tried.index(chosen)] / medians[best] - 1,
+        "runs": {bench.tried[place].name: bench.tried[place].seconds for place in medians},
+    }
+
+
+def _race(bench: Bench, chosen: Tried, rivals: Sequence[Tried]) -> dict[int, float]:
+    """Median seconds of the choice and of the rivals that come near the fastest, in turns; by their places in `tried`."""
+    for each in rivals:
+        if not each.seconds:
+            step = bench.step(each.techniques, each.micro_batch)
+            _updates(step, bench.window)
+            each.seconds = [min(_timed(step, bench.window) for _ in range(2))]
+    fastest = min(each.seconds[0] for each in rivals)
+    near = [each for each in rivals if each.seconds[0] <= NEAR * fastest and each is not chosen]
+    racing = [(each, bench.step(each.techniques, each.micro_batch)) for each in (chosen, *near)]
+    for _, step in racing:
+        _updates(step, bench.window)
+    times: dict[int, list[float]] = {}
+    for turn in range(TURNS):
+        for each, step in racing if turn % 2 else reversed(racing):
+            times.setdefault(bench.tried.index(each), []).append(_timed(step, bench.window))
+    for place, found in times.items():
+        bench.tried[place].seconds = [bench.tried[place].seconds[0] if bench.tried[place].seconds else found[0], *found]
+    return {place: statistics.median(found) for place, found in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="the pairs of this model")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    tune_malloc()
+    device = this_device("cpu")
+    if not device.calibrated:
+        device = calibrate(torch.device("cpu"))
+    pairs = [pair for pair in PAIRS if asked.only in (None, pair[0])]
+    rows: list[dict[str, Any]] = []
+    for model, own in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        bench = Bench(model, device)
+        for _, share, level in own:
+            began = time.perf_counter()
+            row = compare(bench, round(share * bench.plain.peak_bytes), level)
+            rows.append(row | {"share": share, "seconds": time.perf_counter() - began})
+            print(json.dumps({key: value for key, value in rows[-1].items() if key != "runs"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The planner's own process: what it returns, what it raises, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from snugfit.errors import DataError, PlannerFailed, SettingError
+from snugfit.planner.worker import Worker
+
+
+def refuse() -> None:
+    raise DataError("data.train: rows.csv is not there.")
+
+
+def die() -> None:
+    print("the last words")
+    os._exit(3)
+
+
+def hang() -> None:
+    time.sleep(60)
+
+
+@pytest.mark.slow
+def test_an_error_of_the_function_is_raised_as_it_is() -> None:
+    with pytest.raises(DataError, match=r"^data\.train: rows\.csv is not there\.$"):
+        Worker().run(refuse, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_leaves_its_last_words() -> None:
+    with pytest.raises(PlannerFailed, match="ended with code 3:\nthe last words"):
+        Worker().run(die, timeout=120)
+
+
+def test_a_process_that_takes_too_long_is_ended() -> None:
+    worker = Worker()
+    with pytest.raises(PlannerFailed, match="no answer after 0.5 seconds"):
+        worker.run(hang, timeout=0.5)
+    assert worker._process.poll() is not None
+
+
+def test_what_cannot_be_sent_is_refused_at_once() -> None:
+    worker = Worker()
+    with pytest.raises(SettingError, match="cannot be handed to a process of its own"):
+        worker.run(lambda held: held, open(os.devnull), timeout=120)
+    assert worker._process.poll() is not None
+
+
+def test_a_function_of_a_script_is_sent_by_value() -> None:
+    factor = 3
+    assert Worker().run(lambda number: number * factor, 14, timeout=120) == 42
