@@ -37,6 +37,7 @@ from cases import MODELS, Case  # noqa: E402
 from common import write_result  # noqa: E402
 from memory import allocated_peak  # noqa: E402
 
+from snugfit.core.allocation import AllocatedBytes  # noqa: E402
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Plan  # noqa: E402
 from snugfit.core.malloc import resident_bytes, tune_malloc  # noqa: E402
@@ -95,13 +96,13 @@ class Tried:
     seconds: list[float] = field(default_factory=list)
 
     @property
-    def level(self) -> Fidelity:
-        return max(each.card.fidelity for each in self.techniques)
-
-    @property
     def name(self) -> str:
         words = [_told(each) for each in self.techniques if each.card.name != "adamw"]
         return " + ".join([*words, f"micro-batch {self.micro_batch}"])
+
+
+def _level(techniques: Sequence[Technique]) -> Fidelity:
+    return max(each.card.fidelity for each in techniques)
 
 
 def _told(technique: Technique) -> str:
@@ -132,16 +133,24 @@ class Bench:
         machine = Machine(self.device, self.device)
         return make_plan(self.subject, machine, Request(Plan(), budget))
 
-    def every(self, level: Fidelity) -> None:
-        """Run every plan up to this level of precision, where it has not been run."""
-        own = self.subject.techniques
+    def rivals(self, cap: int, coarsest: Fidelity) -> list[Tried]:
+        """All plans that stay under the cap, of the finest level of precision at which any does."""
+        for level in range(coarsest + 1):
+            found = [each for each in self._every(Fidelity(level)) if each.peak_bytes <= cap]
+            if found:
+                return found
+        return []
+
+    def _every(self, level: Fidelity) -> list[Tried]:
+        """Every plan of this level of precision, run where it has not been."""
         rungs = [rung for rung in _rungs(level) if self._saves(rung)]
+        found = []
         for count in range(len(rungs) + 1):
             for added in itertools.combinations(rungs, count):
-                techniques = together(own, added)
-                if techniques is not None:
-                    for size in self.sizes:
-                        self.run(techniques, size)
+                techniques = together(self.subject.techniques, added)
+                if techniques is not None and _level(techniques) is level:
+                    found += [self.run(techniques, size) for size in self.sizes]
+        return [each for each in found if each is not None]
 
     def run(self, techniques: tuple[Technique, ...], size: int) -> Tried | None:
         """A plan's peak, once; None where it cannot be run."""
@@ -149,10 +158,11 @@ class Bench:
             if known.techniques == techniques and known.micro_batch == size:
                 return known
         try:
-            peak = allocated_peak(lambda: _updates(self.step(techniques, size), self.window))
+            with AllocatedBytes() as allocated:
+                _updates(self.step(techniques, size), self.window)
         except SnugfitError:
             return None
-        made = Tried(techniques, size, peak)
+        made = Tried(techniques, size, allocated.peak)
         self.tried.append(made)
         return made
 
@@ -222,27 +232,27 @@ def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
     answer = bench.chosen(cap, level)
     row: dict[str, Any] = {"model": bench.model, "cap_bytes": cap, "fidelity": level}
     row |= {"plain_bytes": bench.plain.peak_bytes, "planned_seconds": answer.planned_seconds, "why": answer.why}
-    bench.every(Fidelity[level.upper()])
-    fitting = [each for each in bench.tried if each.peak_bytes <= cap and each.level <= Fidelity[level.upper()]]
-    if not answer.fits or not fitting:
-        return row | {"fits": answer.fits, "plans_that_fit": len(fitting)}
+    rivals = bench.rivals(cap, Fidelity[level.upper()])
+    if not answer.fits or not rivals:
+        return row | {"fits": answer.fits, "plans_that_fit": len(rivals)}
     techniques = tuple(find(name)(**settings) for entry in answer.choice.techniques for name, settings in entry.items())
     chosen = bench.run(techniques, answer.choice.micro_batch)
     assert chosen is not None
-    rivals = [each for each in fitting if each.level == min(every.level for every in fitting)]
     medians = _race(bench, chosen, rivals)
     best = min(medians, key=lambda place: medians[place])
     others = {"chosen": chosen, "best": bench.tried[best]}
+    peak = allocated_peak(lambda: _updates(bench.step(chosen.techniques, chosen.micro_batch), bench.window))
     return row | {
         "fits": True,
         "plans": len(bench.tried),
-        "plans_that_fit": len(fitting),
+        "plans_that_fit": len(rivals),
         "predicted_bytes": answer.prediction.peak_bytes,
         "predicted_seconds": answer.prediction.seconds_per_update,
         **{name: each.name for name, each in others.items()},
         **{f"{name}_bytes": each.peak_bytes for name, each in others.items()},
         **{f"{name}_seconds": medians[bench.tried.index(each)] for name, each in others.items()},
-        "under_cap": chosen.peak_bytes <= cap,
+        "measured_bytes": peak,
+        "under_cap": peak <= cap,
         "regret": medians[bench.tried.index(chosen)] / medians[best] - 1,
         "runs": {bench.tried[place].name: bench.tried[place].seconds for place in medians},
     }

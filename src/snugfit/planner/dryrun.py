@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.patches import as_real
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Role, Trace
+from snugfit.planner.several import shards_followed
 from snugfit.planner.untraceable import explaining
 from snugfit.planner.values import KnownValues
+from snugfit.strategies.base import Strategy
 from snugfit.training.assemble import Material, make_step
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.step import Forward, Step
@@ -70,12 +72,14 @@ def dry_run(
     *,
     shorten: Callable[[nn.Module], nn.Module] = lambda model: model,
     micro_batches: int | None = None,
+    strategy: Strategy | None = None,
 ) -> Trace:
     """An update, one as it is at the end of the run where that is another, and an evaluation, recorded.
 
     Args:
         shorten: takes blocks out of the model, in place.
         micro_batches: how many of them an update is to have; by default those of the window.
+        strategy: of one among several devices, within `several.fake_ranks`; the window is its share.
     Raises:
         UserError: the model, the techniques or the settings cannot be run.
         Untraceable: the model asks for numbers that are not there.
@@ -87,12 +91,14 @@ def dry_run(
     model = fake_(shorten(subject.model()), mode, "cpu" if subject.optimizer is None else plan.device)
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else _of(subject.window, size * micro_batches)
-    with explaining(), as_real(), mode:
+    several = nullcontext() if strategy is None else shards_followed(recorder.resized)
+    with explaining(), as_real(), several, mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
-            step = make_step(subject.job, plan, _material(subject, model), optimizer, techniques)
+            step = make_step(subject.job, plan, _material(subject, model), optimizer, techniques, strategy)
         recorder.knows(step.model)
+        recorder.holds(step.strategy.buckets, Role.GRADIENTS)
         recorder.holds(_own(step.model), Role.WEIGHTS)
         recorder.begin()
         for update, done in enumerate(_moments(step)):
@@ -112,8 +118,9 @@ def dry_run(
             recorder.holds(leaves(batch.data), Role.INPUTS)
             with recorder, recorder.label("evaluation"):
                 evaluate(Scored.of(step), [batch], {"rows": _row_metric} if subject.scored else {})
-        with recorder, recorder.label("save"):
-            _deliver(step)
+        if not step.strategy.shards:
+            with recorder, recorder.label("save"):
+                _deliver(step)
     return recorder.finish()
 
 
@@ -198,6 +205,7 @@ def _tell(step: Step, recorder: Recorder) -> None:
     states = [state.state_dict() for state in step.seams.states.values()]
     recorder.holds(leaves(states), Role.AVERAGES)
     recorder.holds((p.grad for p in step.parameters if p.grad is not None), Role.GRADIENTS)
+    recorder.holds(step.strategy.buckets, Role.GRADIENTS)
     recorder.holds(leaves(step.optimizer.state_dict()["state"]), Role.OPTIMIZER)
     recorder.holds(_own(step.model), Role.WEIGHTS)
 

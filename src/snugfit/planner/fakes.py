@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves, map_tree
@@ -79,7 +79,8 @@ class BareOptimizer:
         for bare, state in self.optimizer.state.items():
             for value in leaves(state):
                 memo[id(value)] = _fake_state(value, memo[id(bare)].device, mode)
-        return _copied(self.optimizer, memo)
+        with _disable_current_modes():  # tensors of its own are copied as they are
+            return _copied(self.optimizer, memo)
 
 
 def fake_(model: nn.Module, mode: FakeTensorMode, device: torch.device | str) -> nn.Module:

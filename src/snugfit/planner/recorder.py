@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -49,6 +50,7 @@ class Recorder(TorchDispatchMode):
         self._costs: dict[tuple[Any, ...], _Costs] = {}
         self._names: dict[int, str] = {}
         self._blocks: dict[str, int] = {}
+        self._sharded = False
         self._modules: list[str] = []
         self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
         self._again: set[int] = set()  # storages made where a block is computed again
@@ -72,6 +74,7 @@ class Recorder(TorchDispatchMode):
         """Give the model's modules their names, and its blocks their numbers."""
         self._names = {id(module): name for name, module in model.named_modules()}
         self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
+        self._sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
     def holds(self, tensors: Iterable[Tensor], role: Role) -> None:
         """Say what the storages of tensors are for; those that were not seen yet are counted from now on."""
@@ -86,6 +89,14 @@ class Recorder(TorchDispatchMode):
             known = self._known.get(id(plain.untyped_storage()))
             if known is not None:
                 self.trace.storages[known[1]].bytes = 0
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage that was freed or allocated again without an operator; what it is for stays."""
+        if id(storage) in self._known:
+            number = self._known[id(storage)][1]
+            device = self.trace.storages[number].device
+            self._seen(storage, device, len(self.trace.ops) - 1)
+            self.trace.storages[self._known[id(storage)][1]].role = self.trace.storages[number].role
 
     def begin(self) -> None:
         """The run begins: what was made before and is kept without a name is the techniques' own."""
@@ -212,6 +223,9 @@ class Recorder(TorchDispatchMode):
     def _entered(self, module: nn.Module, args: Any) -> None:
         self._modules.append(self._names.get(id(module), self._modules[-1] if self._modules else ""))
         self._note()
+        if self._sharded:  # a block that holds this module has gathered its weights
+            gathered = (each for each in module._parameters.values() if each is not None)
+            self.holds((each for each in gathered if not isinstance(each, DTensor)), Role.WEIGHTS)
 
     def _left(self, module: nn.Module, args: Any, outputs: Any) -> None:
         self._modules.pop()
@@ -285,6 +299,7 @@ def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     for tensor in tensors:
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
-            yield from _plain(getattr(tensor, name) for name in names)
+            parts = (getattr(tensor, name) for name in names)
+            yield from _plain(part for part in parts if isinstance(part, Tensor))  # a DTensor names its mesh too
         elif tensor.layout == torch.strided:
             yield tensor

@@ -89,13 +89,13 @@ def _operator(text: str) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of code outside of the libraries, or the last of a library's model; nothing in a backward, which has neither."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if _library(each.filename) is None]
-    models = [each for each in frames if _library(each.filename) == "transformers"]
-    if not (own or models):
+    """The last line of the user's code, else of a model of transformers, else of torch's layers and optimizers; a backward has none."""
+    frames: dict[str | None, traceback.FrameSummary] = {}
+    for each in traceback.extract_tb(error.__traceback__):
+        frames[_library(each.filename)] = each
+    last = next((frames[kind] for kind in (None, "transformers", "torch.nn", "torch.optim") if kind in frames), None)
+    if last is None:
         return ""
-    last = (own or models)[-1]
     return f" ({last.filename}:{last.lineno}{f': `{last.line}`' if last.line else ''})"
 
 
@@ -112,7 +112,7 @@ def _library(filename: str) -> str | None:
 
 @cache
 def _folders() -> dict[str, list[str]]:
-    specs = {name: find_spec(name) for name in ("torch", "transformers", "snugfit")}
+    specs = {name: find_spec(name) for name in ("torch.nn", "torch.optim", "torch", "transformers", "snugfit")}
     return {
         name: list(spec.submodule_search_locations or ()) for name, spec in specs.items() if spec is not None
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -13,6 +14,11 @@ class Strategy:
 
     world_size: int = 1
     rank: int = 0
+    shards: bool = False
+    """Whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
+
+    buckets: Sequence[Tensor] = ()
+    """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Make the model a distributed one."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.blocks import repeated_blocks
+from snugfit.core.placing import place_
 from snugfit.strategies.base import Strategy, summed_over_ranks
 
 if TYPE_CHECKING:
@@ -43,12 +44,16 @@ class FullyShard(Strategy):
     reduce_each: bool = False
     world_size: int = field(init=False)
     rank: int = field(init=False)
+    shards: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Shard the model in place; its parameters become DTensors, each with this rank's rows."""
+        """Shard the model in place, and move it to the device of the mesh block by block, so that it is never whole there.
+
+        Its parameters become DTensors, each with this rank's rows.
+        """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import (
             CPUOffloadPolicy,
@@ -58,12 +63,14 @@ class FullyShard(Strategy):
             fully_shard,
         )
 
-        device = next(model.parameters()).device.type
-        mesh = self.mesh or init_device_mesh(device, (self.world_size,))
+        mesh = self.mesh or init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
+        device = mesh.device_type
         # memory can be pinned for an accelerator only
         offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
         precision = MixedPrecisionPolicy(param_dtype=self.computes_in)
-        for module in (*repeated_blocks(model).values(), model):
+        blocks = repeated_blocks(model)
+        for module in (*blocks.values(), model):
+            place_(module, device, blocks if module is model else ())
             fully_shard(
                 module,
                 mesh=mesh,

@@ -20,7 +20,8 @@ from snugfit.core.random import derive_seed
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
-from snugfit.errors import DataError, SettingError
+from snugfit.errors import DataError, PlanConflict, SettingError
+from snugfit.strategies.base import Strategy
 from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
@@ -100,16 +101,25 @@ def make_step(
     material: Material,
     optimizer: torch.optim.Optimizer | Technique | None,
     techniques: Sequence[Technique],
+    strategy: Strategy | None = None,
 ) -> Step:
     """The step of a run, before anything is trained.
 
+    Args:
+        strategy: for several devices; None is for one.
     Raises:
-        PlanConflict: techniques exclude each other.
+        PlanConflict: techniques exclude each other, or keep in host memory what the strategy spreads over devices.
         SettingError: a setting is impossible, or does not suit the model.
     """
     staying = [name for technique in techniques for name in technique.stays(material.model)]
+    sharded = strategy is not None and strategy.shards
+    if sharded and staying:
+        raise PlanConflict(
+            f"'{staying[0]}' and {len(staying) - 1} more modules are to stay in host memory by a technique, and a sharded model is "
+            "spread over the devices. Remove the technique, or copy the model to each device (ddp)."
+        )
     step = Step(
-        place_(material.model, plan.device, staying),
+        material.model if sharded else place_(material.model, plan.device, staying),
         optimizer,
         material.loss,
         techniques,
@@ -120,6 +130,7 @@ def make_step(
         nominal=float(job.global_batch),
         device=plan.device,
         load=material.load,
+        strategy=strategy,
     )
     step.seams.begin(step.model, step.progress, job.seed)  # what is frozen at first is not counted as trained
     return step

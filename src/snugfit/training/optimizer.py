@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,6 +112,12 @@ def _checked(
         )
     if seams.make_optimizer is not None:
         raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
+    closure = inspect.signature(type(given).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise SettingError(
+            f"optimizer: {type(given).__name__} evaluates the loss as often as it likes, and a step computes each window's gradient "
+            "once. Give another one, such as AdamW()."
+        )
     own = {id(parameter) for parameter in model.parameters()}
     foreign = sum(id(parameter) not in own for group in given.param_groups for parameter in group["params"])
     if foreign:
