@@ -17,8 +17,11 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import commit, machine  # noqa: E402
 
-LIMITS = {"laws": 150, "seven": 70, "seventy": 200, "peers": 120}
-"""Seconds of each part: nine minutes together."""
+LIMITS = {"laws": 150, "seven": 70, "seventy": 200, "peers": 120, "predicted": 240}
+"""Seconds of each part: thirteen minutes together."""
+
+SETTINGS = {"predicted": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}}
+"""Of the environment of a part: plans are about the allocator's default."""
 
 
 def run_part(part: str, toy: bool, seconds: int) -> dict[str, Any]:
@@ -28,7 +31,14 @@ def run_part(part: str, toy: bool, seconds: int) -> dict[str, Any]:
         command = [sys.executable, str(HERE / f"{part}.py"), str(out), *(["--toy"] if toy else [])]
         started = time.monotonic()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+                env={**os.environ, **SETTINGS.get(part, {})},
+            )
             tail = done.stderr.strip().splitlines()[-3:] if done.returncode else []
         except subprocess.TimeoutExpired:
             tail = [f"stopped after {seconds} s"]

@@ -1,9 +1,10 @@
 #!/bin/sh
-# What Snugfit does on a GPU: the laws, a 7B QLoRA under 16 GiB, a 70B QLoRA streamed under 24 GiB, and an 8B QLoRA beside
-# its peers. In at most nine minutes, on a machine without internet.
+# What Snugfit does on a GPU: the laws, a 7B QLoRA under 16 GiB, a 70B QLoRA streamed under 24 GiB, an 8B QLoRA beside its
+# peers, and runs beside what the planner says of them. In at most thirteen minutes, on a machine without internet.
 #
-#   benchmarks/gpu/run.sh --fetch     on a machine with internet: puts bitsandbytes' wheel beside this file (43 MB, not committed)
+#   benchmarks/gpu/run.sh --fetch     on a machine with internet: puts two wheels beside this file (43 MB, not committed)
 #   benchmarks/gpu/run.sh             on the GPU machine; results go to benchmarks/results/gpu, or to $OUT where that is set
+#   benchmarks/gpu/run.sh --only predicted     one part, or more; `--only` works with --toy too
 #   benchmarks/gpu/run.sh --toy       the same at toy size on any machine, to see whether it runs; writes where --out says
 #
 # It needs Python >= 3.11 with torch >= 2.11 (CUDA), transformers >= 5.17, peft, accelerate, safetensors and numpy; Snugfit
@@ -14,9 +15,9 @@ root=$(cd "$here/../.." && pwd)
 python=${PYTHON:-python3}
 
 if [ "${1:-}" = --fetch ]; then
-    version=$(sed -n 's/^bitsandbytes==//p' "$root/constraints.txt")
+    pinned() { grep "^$1==" "$root/constraints.txt"; }
     exec "$python" -m pip download --quiet --no-deps --dest "$here/wheels" \
-        --platform manylinux_2_24_x86_64 --only-binary=:all: "bitsandbytes==$version"
+        --platform manylinux_2_24_x86_64 --only-binary=:all: "$(pinned bitsandbytes)" "$(pinned cloudpickle)"
 fi
 
 extra=$(mktemp -d)

@@ -51,6 +51,13 @@ class Case:
         words += ["evaluation"] if self.evaluated else []
         return f"{self.model}: {', '.join(words) or 'adamw'}"
 
+    @property
+    def made(self) -> Model:
+        """What the model is, and what it is trained on."""
+        from deep import MODELS as deep
+
+        return MODELS.get(self.model) or deep[self.model]
+
     def techniques(self) -> tuple[Technique, ...]:
         found = [_made(entry) for entry in self.entries]
         if not any("optimizer" in technique.card.seams for technique in found):
@@ -70,7 +77,7 @@ class Case:
             Job(global_batch=window.rows, windows=UPDATES, epochs=None),
             100,
             self.techniques(),
-            MODELS[self.model].loss,
+            self.made.loss,
             evaluation=window if self.evaluated else None,
         )
 
@@ -96,10 +103,12 @@ def from_config(config: str, model: str, **settings: Any) -> Callable[[], nn.Mod
     return make
 
 
-def tokens(length: int = 64, vocabulary: int = 4000, classes: int = 0) -> Callable[[], dict[str, Tensor]]:
+def tokens(rows: int = ROWS, classes: int = 0) -> Callable[[], dict[str, Tensor]]:
+    """Texts of 64 tokens, to be classified where there are classes."""
+
     def make() -> dict[str, Tensor]:
-        ids = torch.randint(0, vocabulary, (ROWS, length))
-        labels = torch.randint(0, classes, (ROWS,)) if classes else ids.clone()
+        ids = torch.randint(0, 4000, (rows, 64))
+        labels = torch.randint(0, classes, (rows,)) if classes else ids.clone()
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
     return make
@@ -174,6 +183,14 @@ _WIDE = {
     "vocab_size": 4000,
 }
 _VISION = {key: value for key, value in _WIDE.items() if key != "vocab_size"}
+
+_LARGE = {
+    **_WIDE,
+    "hidden_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "intermediate_size": 1408,
+}
 
 MODELS: Mapping[str, Model] = {
     "mlp": Model(
@@ -259,10 +276,23 @@ MODELS: Mapping[str, Model] = {
         tokens(),
         "causal_lm",
     ),
+    "large llama": Model(
+        "transformer",
+        from_config("LlamaConfig", "LlamaForCausalLM", **_LARGE, num_key_value_heads=4),
+        tokens(),
+        "causal_lm",
+    ),
+    "large bert": Model(
+        "transformer", from_config("BertConfig", "BertForSequenceClassification", **_LARGE), tokens(classes=2)
+    ),
+    "large resnet": Model(
+        "convolution",
+        from_config("ResNetConfig", "ResNetForImageClassification", depths=[2, 2, 2, 2], num_labels=10),
+        images(128),
+    ),
     "lstm": Model("other", Recurrent, tokens(classes=10)),
     "odd module": Model("other", Odd, tokens(classes=10)),
 }
-
 
 
 def _cases(model: str, *rows: tuple[Entry, ...] | Case) -> list[Case]:
@@ -297,7 +327,13 @@ CASES: tuple[Case, ...] = (
     ),
     *_cases("resnet bottleneck", ("sgd",), ("bf16", "ema"), ("activation_offload",)),
     *_cases(
-        "vit", (), ("mixup", "label_smoothing"), ("pure_bf16",), ("recompute",), ("stochastic_depth",), ("sam",)
+        "vit",
+        (),
+        ("mixup", "label_smoothing"),
+        ("pure_bf16",),
+        ("recompute",),
+        ("stochastic_depth",),
+        ("sam",),
     ),
     *_cases(
         "bert",
@@ -322,7 +358,7 @@ CASES: tuple[Case, ...] = (
         ("adamw_8bit",),
         ("adamw_4bit",),
         ("fp16", "clip_norm"),
-        ("weight_streaming",),
+        ("weight_streaming", _ADAPTERS),
         ("activation_offload",),
         ("schedule_free",),
         ("lion", "ema"),
@@ -349,6 +385,21 @@ CASES: tuple[Case, ...] = (
     *_cases("lstm", (), ("sgd", "clip_norm"), ("ema",)),
     *_cases("odd module", (), ("recompute",), Case("odd module", ("ema",), 2, evaluated=True)),
 )
+
+SMALLEST = Case("odd module")
+
+RESIDENT_CASES: tuple[Case, ...] = (
+    Case("large llama"),
+    Case("large llama", ("recompute",)),
+    Case("large llama", (_ADAPTERS, "recompute"), 2),
+    Case("large llama", ("ema",), evaluated=True),
+    Case("large bert"),
+    Case("large bert", ("bf16",)),
+    Case("large bert", ("sam",), 4),
+    Case("large resnet"),
+    Case("large resnet", ("sgd",), 4),
+)
+"""Large enough that what a process takes besides is a small part."""
 
 QUICK = (0, 9, 20, 26, 38, 43, 53, 71, 75)
 """Places of a few cases, of each kind of model."""

@@ -5,7 +5,7 @@
     python benchmarks/planner/memory.py --only t5   the cases whose name holds a text; writes nothing
 
 *Allocated*: models from their configs, trained for a few updates, and evaluated where the case says so. The peak is of torch's
-allocation events (the profiler's), which count what kernels take within an operator; the weights and the window are in it. *Resident*: the same in a process of its own, by the operating system's account, with malloc as a run has it.
+allocation events (the profiler's), which count what kernels take within an operator; weights and windows are in it. *Resident*: the same in a process of its own, by the operating system's account, with malloc as a run has it.
 *Depth*: the prediction from few blocks and micro-batches, beside that from all of them.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -29,12 +30,13 @@ from torch.profiler import ProfilerActivity, profile
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from cases import CASES, MODELS, QUICK, UPDATES, Case  # noqa: E402
+from cases import CASES, QUICK, RESIDENT_CASES, SMALLEST, UPDATES, Case  # noqa: E402
 from common import write_result  # noqa: E402
-
+from deep import DEEP  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.malloc import resident_bytes, tune_malloc  # noqa: E402
+from snugfit.core.memory import memory_bytes  # noqa: E402
 from snugfit.errors import UserError  # noqa: E402
 from snugfit.planner.answer import Prediction  # noqa: E402
 from snugfit.planner.hardware import uncalibrated  # noqa: E402
@@ -45,7 +47,7 @@ from snugfit.training.evaluate import Scored, evaluate  # noqa: E402
 BOUNDS = {"transformer": 0.005, "convolution": 0.015, "other": 0.015}
 """Of the error of a case, by the kind of its model."""
 
-MEDIAN, RESIDENT = 0.001, 0.03
+MIB = 2**20
 
 
 def predicted(case: Case, model: nn.Module, window: Batch, whole: bool = False) -> tuple[Prediction, float]:
@@ -63,10 +65,9 @@ def train(case: Case, model: nn.Module, window: Batch) -> None:
     material = Material(model, range(subject.examples), None, subject.loss)
     step = make_step(subject.job, case.plan, material, None, subject.techniques)
     for _ in range(UPDATES):
-        step(window)
+        step(copy.deepcopy(window))  # whose memory counts while it is trained on
     if subject.evaluation is not None:
-        rows = min(window.rows, case.micro_batch or window.rows)
-        evaluate(Scored.of(step), [window.select(range(rows))], {})
+        evaluate(Scored.of(step), [copy.deepcopy(window)], {})
     with torch.no_grad(), step.averaged():
         if step.seams.export is not None:
             step.seams.export(step.model)
@@ -87,15 +88,15 @@ def allocated_peak(run: Callable[[], None]) -> int:
 def compare(case: Case) -> dict[str, Any]:
     """One case: predicted beside measured."""
     torch.manual_seed(0)
-    made = MODELS[case.model]
+    made = case.made
     model, window = made.make(), Batch.of(made.data())
     row: dict[str, Any] = {"case": case.name, "model": case.model, "kind": made.kind}
     try:
         found, seconds = predicted(case, model, window)
     except UserError as error:
         return {**row, "refused": str(error)}
-    # copies, so that their memory is counted, and that it is let go where a technique packs the weights
-    measured = allocated_peak(lambda: train(case, copy.deepcopy(model), copy.deepcopy(window)))
+    # a copy, so that its memory is counted, and that it is let go where a technique packs the weights
+    measured = allocated_peak(lambda: train(case, copy.deepcopy(model), window))
     return {
         **row,
         "predicted_bytes": found.peak_bytes,
@@ -122,15 +123,182 @@ def allocated(cases: Iterable[Case]) -> list[dict[str, Any]]:
     return rows
 
 
+def depth(cases: Iterable[Case]) -> list[dict[str, Any]]:
+    """The prediction from few blocks and micro-batches beside that from all of them."""
+    rows = []
+    for case in cases:
+        torch.manual_seed(0)
+        model, window = case.made.make(), Batch.of(case.made.data())
+        (told, seconds), (whole, all_seconds) = (
+            predicted(case, model, window, whole=each) for each in (False, True)
+        )
+        same = (told.peak_bytes, told.peak_by_kind) == (whole.peak_bytes, whole.peak_by_kind)
+        rows.append(
+            {
+                "case": case.name,
+                "carried_on": "carried on" in told.confidence["memory"],
+                "peak_bytes": told.peak_bytes,
+                "peak_bytes_of_all": whole.peak_bytes,
+                "same": same,
+                "peak_by_kind": told.peak_by_kind,
+                "peak_by_kind_of_all": whole.peak_by_kind,
+                "seconds": seconds,
+                "seconds_of_all": all_seconds,
+            }
+        )
+        row = rows[-1]
+        print(
+            f"{case.name:65} {told.peak_bytes:>12,} from all {whole.peak_bytes:>12,} "
+            f"{'the same' if same else 'NOT THE SAME'}{'' if row['carried_on'] else ', as all of it was run'}, "
+            f"{seconds:.1f} s for {all_seconds:.1f} s",
+            flush=True,
+        )
+    return rows
+
+
+def resident(case: Case) -> dict[str, Any]:
+    """The most that this process was resident with in a run, beside what is predicted; to be called in a fresh process."""
+    import transformers  # noqa: F401
+
+    if not tune_malloc():
+        raise SystemExit("malloc is set up by the environment already, or is not glibc's: nothing to compare")
+    torch.manual_seed(0)
+    made = case.made
+    train(SMALLEST, SMALLEST.made.make(), Batch.of(SMALLEST.made.data()))  # loads what any run loads
+    window = Batch.of(made.data())
+    baseline = memory_bytes(torch.device("cpu"))
+    train(case, made.make(), window)
+    measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found, _ = predicted(case, made.make(), window)
+    told = resident_bytes(found.peak_bytes, baseline)
+    return {
+        "case": case.name,
+        "baseline_bytes": baseline,
+        "allocated_bytes": found.peak_bytes,
+        "predicted_bytes": told,
+        "measured_bytes": measured,
+        "error": told / measured - 1,
+    }
+
+
+def in_process(number: int) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "memory.py"), "--resident", str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"case": RESIDENT_CASES[number].name, "failed": done.stderr[-2000:]}
+    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(
+        f"{row['case']:55} predicted {row['predicted_bytes']:>13,} resident {row['measured_bytes']:>13,} {row['error']:+.2%}",
+        flush=True,
+    )
+    return row
+
+
+def summary(
+    rows: list[dict[str, Any]], resident: list[dict[str, Any]], deep: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What of the bounds holds."""
+    errors = {
+        kind: [abs(row["error"]) for row in rows if row["kind"] == kind and "error" in row] for kind in BOUNDS
+    }
+    every = [error for kind in errors.values() for error in kind]
+    return {
+        "cases": len(every),
+        "refused": sum("refused" in row for row in rows),
+        "median": statistics.median(every),
+        "worst": {kind: max(found, default=0.0) for kind, found in errors.items()},
+        "resident_worst": max((abs(row["error"]) for row in resident if "error" in row), default=0.0),
+        "deep_the_same": sum(row["same"] for row in deep),
+        "deep": len(deep),
+    }
+
+
+def readme(result: dict[str, Any]) -> str:
+    told = result["summary"]
+    lines = [
+        "| case | predicted, MiB | measured, MiB | error | seconds to predict |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["allocated"]:
+        if "refused" in row:
+            lines.append(f"| {row['case']} | refused: {row['refused']} | | | |")
+            continue
+        lines.append(
+            f"| {row['case']} | {row['predicted_bytes'] / MIB:,.2f} | {row['measured_bytes'] / MIB:,.2f} | {row['error']:+.3%} "
+            f"| {row['seconds']:.1f} |"
+        )
+    process = ["| case | predicted, MiB | resident, MiB | error |", "|---|---|---|---|"]
+    process += [
+        f"| {row['case']} | {row['predicted_bytes'] / MIB:,.0f} | {row['measured_bytes'] / MIB:,.0f} | {row['error']:+.2%} |"
+        for row in result["resident"]
+        if "error" in row
+    ]
+    deep = ["| case | from few, bytes | from all, bytes | the same, also by kind |", "|---|---|---|---|"]
+    deep += [
+        f"| {row['case']} | {row['peak_bytes']:,} | {row['peak_bytes_of_all']:,} | {'yes' if row['same'] else 'no'} |"
+        for row in result["deep"]
+    ]
+    worst = ", ".join(f"{kind} {error:.3%}" for kind, error in told["worst"].items())
+    new = "\n"
+    return f"""# How near does the planner come to the memory of a run?
+
+Made by `python benchmarks/planner/memory.py` on {result["date"]} at commit {result["commit"]}; the raw figures are in `results/`. The
+other benchmarks of this folder: `workspace.py` (what kernels take within an operator), `speed.py` (how long a plan takes).
+
+Models from their configs, trained for {UPDATES} updates on a CPU with one thread, evaluated where the case says so, and made ready to be
+saved. Of {told["cases"]} cases the median error is {told["median"]:.4%}; the worst by kind of model: {worst}.
+
+## Allocated: the profiler's peak
+
+{new.join(lines)}
+
+## Resident: the operating system's
+
+In a process of its own each, with malloc as a run has it; predicted is the baseline before the model is made, what is allocated, and
+30 MB of overhead. The worst is {told["resident_worst"]:.2%}.
+
+{new.join(process)}
+
+## Depth: from few blocks and micro-batches, and from all
+
+{told["deep_the_same"]} of {told["deep"]} are the same to the byte.
+
+{new.join(deep)}
+"""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a few cases")
     parser.add_argument("--only", help="cases whose name holds this")
+    parser.add_argument("--resident", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.resident is not None:
+        print(json.dumps(resident(RESIDENT_CASES[asked.resident])))
+        return
     chosen = [CASES[place] for place in QUICK] if asked.quick else list(CASES)
     chosen = [case for case in chosen if asked.only is None or asked.only in case.name]
     rows = allocated(chosen)
+    deep = depth(
+        DEEP[:1] if asked.quick else [case for case in DEEP if asked.only is None or asked.only in case.name]
+    )
+    of_processes = [
+        in_process(number)
+        for number, case in enumerate(RESIDENT_CASES)
+        if (asked.only is None or asked.only in case.name) and not (asked.quick and number)
+    ]
+    if rows:
+        told = summary(rows, of_processes, deep)
+        print(json.dumps(told, indent=1))
+    if asked.quick or asked.only:
+        return
+    path = write_result(
+        HERE, {"summary": told, "allocated": rows, "resident": of_processes, "deep": deep}, "memory"
+    )
+    (HERE / "README.md").write_text(readme(json.loads(path.read_text())))
 
 
 if __name__ == "__main__":

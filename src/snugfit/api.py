@@ -217,7 +217,12 @@ def plan(
     host_budget: int | str | None = None,
     fidelity: str | None = None,
     device: str | None = None,
+    devices: int = 1,
+    nodes: int = 1,
+    link: str | None = None,
+    network: str | None = None,
     search: bool = True,
+    probe: bool = False,
     forward: Forward | None = None,
 ) -> Answer:
     """What training `model` needs, in bytes and seconds, before it runs, and the fastest plan that fits.
@@ -231,7 +236,10 @@ def plan(
         budget, host_budget: memory of the device and of the host, in bytes or like "24GiB"; what is here by default.
         fidelity: the coarsest precision that the plan may choose: full, mixed, compact, adapters or quantized.
         device: a name of the catalogue, such as "rtx4090"; this machine's by default.
+        devices, nodes: how many of them on each node, and how many nodes; the plan says whether and how they share the work.
+        link, network: between the devices of a node, such as "nvlink4", and between nodes, such as "infiniband-ndr".
         search: False predicts exactly what was asked for.
+        probe: measure with few examples on this machine's device, for models that cannot be run without numbers.
 
     Returns:
         The answer: `fits`, `prediction`, `choice`, `alternatives`, `rejected`, `why`; `as_dict()` has plain values.
@@ -252,6 +260,11 @@ def plan(
         host_memory=None if host_budget is None else parse_bytes(host_budget, "host_budget"),
         fidelity=fidelity,
         search=search,
+        probe=probe,
+        devices=devices,
+        nodes=nodes,
+        link=link,
+        network=network,
     )
     here = Plan(micro_batch=micro_batch, device=find_device("auto"))
     return plan_module(

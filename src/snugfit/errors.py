@@ -67,6 +67,10 @@ class MissingExtra(UserError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed. Install it with: pip install 'snugfit[{extra}]'")
+        self._given = package, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return type(self), self._given  # from a process of the planner's
 
 
 class SnugfitWarning(UserWarning):

@@ -13,18 +13,21 @@ from torch import nn
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.memory import available_bytes
+from snugfit.core.memory import available_bytes, memory_bytes
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.answer import Answer
+from snugfit.planner.candidate import Budget
+from snugfit.planner.communication import Cluster
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 from snugfit.planner.fakes import BareOptimizer, skeleton
-from snugfit.planner.hardware import Device, find_device
-from snugfit.planner.plan import Request, make_plan
+from snugfit.planner.hardware import Device, find_device, find_link
+from snugfit.planner.largest import make_largest
+from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.predict import Machine
-from snugfit.planner.search import Budget
+from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.worker import Worker
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 _SECONDS = 300.0
 """After which an answer is not waited for any more."""
 
+_TRACKER_BYTES = 190_000_000
+"""Resident bytes that MLflow takes in the process whose run it follows; measured with MLflow 3.17."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -44,25 +50,34 @@ class Target:
     Args:
         device: a name of the catalogue; or `cpu`, `cuda`.
         memory, host_memory: in bytes.
-        devices: how many of them.
-        link: between them, by name, such as nvlink4.
+        devices, nodes: how many of them on each node, and how many nodes.
+        link: between the devices of a node, by name, such as nvlink4.
+        network: between nodes, by name, such as infiniband-ndr.
         host_link: between each and the host, such as pcie4.
         fidelity: the coarsest level of precision that may be chosen; by default the recipe's own.
         search: whether other plans than the recipe's are looked at.
+        contented: whether the recipe's own plan is the choice where it fits, however fast others are.
+        probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
         margin: share of the memory to be left free.
         here: the device as it was found on this machine, where it is not in the catalogue.
+        largest: batch, sequence or model: the largest that fits is looked for, in place of a plan of what the recipe has.
     """
 
     device: str | None = None
     memory: int | None = None
     host_memory: int | None = None
     devices: int = 1
+    nodes: int = 1
     link: str | None = None
+    network: str | None = None
     host_link: str | None = None
     fidelity: str | None = None
     search: bool = True
+    contented: bool = False
+    probe: bool = False
     margin: float = 0.05
     here: Device | None = None
+    largest: str | None = None
 
     def level(self) -> Fidelity:
         """The fidelity as a level.
@@ -90,7 +105,8 @@ def plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Wo
         PlannerFailed: the planner died, or took too long.
     """
     target = _found(target, plan)
-    answer: Answer = (worker or Worker()).run(_plan_recipe, recipe, job, plan, target, timeout=_SECONDS)
+    worker = worker or Worker(hide_gpu=not target.probe)
+    answer: Answer = worker.run(_plan_recipe, recipe, job, plan, target, timeout=_SECONDS)
     return answer
 
 
@@ -116,7 +132,7 @@ def plan_module(
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     material = Material(skeleton(model), range(examples), None, loss, None, forward)
     bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
-    answer: Answer = Worker().run(
+    answer: Answer = Worker(hide_gpu=not target.probe).run(
         _plan_material, material, window, job, plan, tuple(techniques), bare, target, timeout=_SECONDS
     )
     return answer
@@ -150,7 +166,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
             assumed=assumed,
         )
         about = {"recipe": recipe.name, "task": recipe.task, "model": recipe.model, "data": _sizes(task)}
-        return _planned(subject, machine, plan, target, about)
+        return _planned(subject, machine, plan, target, about, _TRACKER_BYTES if recipe.track.mlflow else 0)
 
 
 def _plan_material(
@@ -168,28 +184,58 @@ def _plan_material(
 
 
 def _planned(
-    subject: Subject, machine: Machine, plan: Plan, target: Target, about: Mapping[str, Any]
+    subject: Subject, machine: Machine, plan: Plan, target: Target, about: Mapping[str, Any], beside: int = 0
 ) -> Answer:
+    # this process has loaded what one that trains loads, but for what follows a run
+    machine = replace(machine, baseline=memory_bytes(torch.device("cpu")) + beside)
     budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), target.margin)
-    request = Request(replace(plan, device=machine.type), budget, target.search)
+    request = Request(
+        replace(plan, device=machine.type), budget, target.search, target.contented, target.probe
+    )
     known = {
         "parameters": describe_model(subject.model()),
         "window": subject.window.rows,
         "total_updates": subject.total_updates,
     }
-    return make_plan(subject, machine, request, {**about, **known})
+    if target.largest is not None:
+        return make_largest(target.largest, subject, machine, request, {**about, **known})
+    if target.devices * target.nodes > 1:
+        return make_shared_plan(subject, machine, request, _cluster(target, machine), {**about, **known})
+    make = make_measured_plan if target.probe else make_plan
+    return make(subject, machine, request, {**about, **known})
+
+
+def _cluster(target: Target, machine: Machine) -> Cluster:
+    """The devices that train together.
+
+    Raises:
+        SettingError: there are nodes, and no network between them.
+    """
+    peer = machine.device.peer_link
+    if target.nodes == 1:
+        return Cluster(target.devices, 1, peer, peer)
+    if target.network is None:
+        raise SettingError(
+            f"network: {target.nodes} nodes exchange weights or gradients over a network that decides how they share the work. Name "
+            "it, such as ethernet-25 or infiniband-ndr."
+        )
+    return Cluster(target.devices, target.nodes, peer, find_link(target.network, "network"))
 
 
 @contextmanager
 def _machine(target: Target) -> Iterator[Machine]:
     """The machine that is planned for; within, its device may be named."""
-    named = target.here or find_device(target.device or "cpu")
-    device = named if target.memory is None else replace(named, memory_bytes=target.memory)
     if target.here is None:
         device = find_device(target.device or "cpu", target.memory, target.host_link, target.link)
+    else:
+        device = replace(target.here, memory_bytes=target.memory or target.here.memory_bytes)
+        if target.host_link is not None:
+            device = replace(device, host_link=find_link(target.host_link, "host_link"))
+        if target.link is not None:
+            device = replace(device, peer_link=find_link(target.link))
     host = device if device.kind == "cpu" else find_device("cpu")
-    if device.kind != "cuda":
-        yield Machine(device, host, "cpu")
+    if device.kind != "cuda" or target.probe:
+        yield Machine(device, host, device.kind if target.probe else "cpu")
         return
     assert device.capability is not None
     try:

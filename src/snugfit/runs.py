@@ -15,7 +15,7 @@ from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
-from snugfit.errors import PlannerFailed, RunFolderError, SettingError, UserError
+from snugfit.errors import PlannerFailed, RunFolderError, SettingError, Untraceable
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planning import Target, expected
@@ -163,9 +163,8 @@ def _planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None
     if not options.plan:
         return recipe, None, []
     try:
-        answer = plan_recipe(recipe)
-    except (PlannerFailed, UserError) as error:
-        # what is wrong with the recipe shows again in the run itself, and there it is an error
+        answer = plan_recipe(recipe, Target(contented=True))
+    except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:
         raise impossible(answer)

@@ -91,7 +91,11 @@ def prepare_assumed(recipe: Recipe) -> Task:
             return load_text_classifier(name, ("0", "1"), folder=recipe.folder, empty=True).model
         return load_causal_lm(name, folder=recipe.folder, empty=True).model
 
-    model = load(recipe.model)
+    model: Any = load(recipe.model)
+    if (
+        model.config.pad_token_id is None
+    ):  # the tokenizer's, by which a classifier on a decoder finds the last token
+        model.config.pad_token_id = 0
     check_length(model, recipe.data.max_length)
     data = assumed_text(recipe.data.max_length, recipe.train.global_batch, classes=classes)
     held_out = None if recipe.data.validation is None else data

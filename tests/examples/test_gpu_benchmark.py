@@ -24,6 +24,8 @@ def test_every_part_runs_and_writes_its_figures(tmp_path: Path) -> None:
     assert found["seven"]["it_learns"]
     assert found["seventy"]["streamed"]["copies_per_micro_batch"] >= 4
     assert found["peers"]["tokens_per_second_ratio"] > 0
+    allocated = found["predicted"]["summary"]["allocated"]
+    assert allocated["held"] == allocated["of"] >= 2
 
 
 def test_a_part_that_passes_its_limit_is_said() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
 from snugfit.errors import DataError, SnugfitWarning, TrainingFailed
+from snugfit.planner.answer import Largest
 from snugfit.recipe import load_recipe
 from snugfit.training.result import RunResult
 from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
@@ -318,12 +320,41 @@ def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
         (["--memory", "much"], "--memory: 'much' cannot be read"),
         (["--devices", "0"], "--devices: must be at least 1, found 0"),
         (["--link", "nvlink4"], "--link: is between devices, and there is one"),
+        (["--max", "batch", "--devices", "2"], "--max: is looked for on one device, and there are 2"),
+        (["--max", "batch", "--export", "hf"], "--max: looks for a size, and --export writes the plan"),
     ],
 )
 def test_plan_refuses_a_machine_that_cannot_be(recipe, planned, capsys, options, words):
     assert main(["plan", str(recipe), *options]) == 2
     assert words in capsys.readouterr().err
     assert planned == []
+
+
+@pytest.mark.parametrize(
+    ("what", "unit", "changes"),
+    [
+        ("batch", "examples", " train.global_batch=12 plan.micro_batch=12"),
+        ("sequence", "tokens", " data.max_length=12"),
+        ("model", "blocks", None),
+    ],
+)
+def test_the_largest_is_in_the_first_line_and_in_the_command(
+    recipe, monkeypatch, capsys, what, unit, changes
+):
+    asked = []
+
+    def plan(recipe, target, worker):
+        asked.append(target.largest)
+        return replace(qlora_on_a_4090(), command="", largest=Largest(what, 12, 1, 1, unit, 13, 2))
+
+    monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
+    monkeypatch.setattr(snugfit.runs, "plan_recipe", plan)
+    assert main(["plan", str(recipe), "--max", what]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"The largest {what} that fits: 12 {unit}: 11.7 GiB of 24 GiB")
+    assert asked == [what]
+    assert ("snugfit train" in said) == (changes is not None)
+    assert changes is None or said.rstrip().endswith(f"{recipe}{changes}")
 
 
 def test_report_and_replay_say_what_they_did(monkeypatch, capsys):

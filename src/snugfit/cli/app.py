@@ -190,8 +190,14 @@ def plan(
     ] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device: 24GiB.")] = None,
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the host: 64GiB.")] = None,
-    devices: Annotated[int, typer.Option(metavar="N", help="How many of them.")] = 1,
-    link: Annotated[str | None, typer.Option(metavar="NAME", help="Between them: pcie4, nvlink4.")] = None,
+    devices: Annotated[int, typer.Option(metavar="N", help="How many of them on each node.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", help="How many machines with as many devices.")] = 1,
+    link: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Between the devices of a node: pcie4, nvlink4.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Between nodes: ethernet-25, infiniband-ndr.")
+    ] = None,
     host_link: Annotated[
         str | None, typer.Option(metavar="NAME", help="Between a device and the host.")
     ] = None,
@@ -204,6 +210,10 @@ def plan(
     search: Annotated[
         bool, typer.Option(help="Look for a plan that fits, or only predict the recipe's.")
     ] = True,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Measure on this device, for models that cannot be planned otherwise."),
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Why, and all that was tried.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
     export: Annotated[
@@ -213,6 +223,10 @@ def plan(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where exported files go.")
     ] = Path("."),
+    largest: Annotated[
+        str | None,
+        typer.Option("--max", metavar="SIZE", help="The largest that fits: batch, sequence or model."),
+    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this device first, for some 20 seconds.")
     ] = False,
@@ -232,7 +246,22 @@ def plan(
     if path is None:
         raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
     asked = command.Asked(
-        device, memory, host_memory, devices, link, host_link, fidelity, search, explain, html, export, output
+        device=device,
+        memory=memory,
+        host_memory=host_memory,
+        devices=devices,
+        link=link,
+        host_link=host_link,
+        fidelity=fidelity,
+        search=search,
+        probe=probe,
+        explain=explain,
+        html=html,
+        export=export,
+        output=output,
+        largest=largest,
+        nodes=nodes,
+        network=network,
     )
     command.check(asked)
     return command.plan(path, changes, asked, as_json)

@@ -30,10 +30,14 @@ class Asked:
     host_link: str | None = None
     fidelity: str | None = None
     search: bool = True
+    probe: bool = False
     explain: bool = False
     html: Path | None = None
     export: str | None = None
     output: Path = Path(".")
+    largest: str | None = None
+    nodes: int = 1
+    network: str | None = None
 
     def target(self) -> Target:
         """The machine that is meant.
@@ -48,10 +52,14 @@ class Asked:
             memory=_bytes(self.memory, "--memory"),
             host_memory=_bytes(self.host_memory, "--host-memory"),
             devices=self.devices,
+            nodes=self.nodes,
             link=self.link,
+            network=self.network,
             host_link=self.host_link,
             fidelity=self.fidelity,
             search=self.search,
+            probe=self.probe,
+            largest=self.largest,
         )
 
 
@@ -59,7 +67,7 @@ def plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> in
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
     from snugfit.planner.worker import Worker
 
-    worker = Worker()  # loads its libraries while we load ours
+    worker = Worker(hide_gpu=not asked.probe)  # loads its libraries while we load ours
     try:
         from snugfit import runs
         from snugfit.recipe import load_recipe, located
@@ -115,9 +123,16 @@ def _with_command(answer: Answer, path: str, overrides: Sequence[str]) -> Answer
     import shlex
     from dataclasses import replace
 
-    return (
-        replace(answer, command=shlex.join(["snugfit", "train", path, *overrides])) if answer.fits else answer
-    )
+    if not answer.fits or (answer.largest is not None and answer.largest.what == "model"):
+        return answer
+    if answer.largest is not None:
+        value = answer.largest.value
+        sizes = {
+            "batch": (f"train.global_batch={value}", f"plan.micro_batch={value}"),
+            "sequence": (f"data.max_length={value}",),
+        }
+        overrides = [*overrides, *sizes[answer.largest.what]]
+    return replace(answer, command=shlex.join(["snugfit", "train", path, *overrides]))
 
 
 def _bytes(text: str | None, option: str) -> int | None:
@@ -136,5 +151,24 @@ def check(asked: Asked) -> None:
     """
     if asked.devices < 1:
         raise SettingError(f"--devices: must be at least 1, found {asked.devices}.")
+    if asked.largest is not None and asked.devices * asked.nodes > 1:
+        raise SettingError(
+            f"--max: is looked for on one device, and there are {asked.devices * asked.nodes}. Leave --devices and --nodes out."
+        )
+    if asked.largest is not None and asked.export is not None:
+        raise SettingError(
+            "--max: looks for a size, and --export writes the plan of the recipe as it is. Give one of them."
+        )
+    if asked.probe and (asked.device is not None or asked.devices * asked.nodes > 1):
+        raise SettingError(
+            "--probe: measures on the device at hand, and another machine is named. Give one of them."
+        )
     if asked.link is not None and asked.devices == 1:
         raise SettingError("--link: is between devices, and there is one. Give --devices.")
+    if asked.nodes < 1:
+        raise SettingError(f"--nodes: must be at least 1, found {asked.nodes}.")
+    if (asked.network is None) != (asked.nodes == 1):
+        raise SettingError(
+            f"--network: is what joins nodes, of which there are {asked.nodes}. Give both --nodes and --network, such as "
+            "infiniband-ndr, or neither."
+        )

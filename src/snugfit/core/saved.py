@@ -26,11 +26,12 @@ def storage_of(tensor: Tensor) -> StorageWeakRef:
 
 
 def storages_of(tensors: Iterable[Tensor]) -> Iterator[StorageWeakRef]:
-    """The storages of tensors, of which a quantised weight has several."""
+    """The storages of tensors, of which a quantised weight has several, and a sharded one names its mesh besides."""
     for tensor in tensors:
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
-            yield from storages_of(getattr(tensor, name) for name in names)
+            parts = (getattr(tensor, name) for name in names)
+            yield from storages_of(part for part in parts if isinstance(part, Tensor))
         else:
             yield storage_of(tensor)
 

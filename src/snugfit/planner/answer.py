@@ -29,6 +29,9 @@ class Prediction:
     share_of_peak: float  # of what the device could compute in the time
     confidence: Mapping[str, str]
     timeline: Timeline | None = None
+    peak_by_phase: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # by kind, at each phase's peak
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,20 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class Largest:
+    """The largest that fits: `what` is batch, sequence or model, counted in `unit`; `beyond` is the first that does not fit, with the
+    bytes that a device would have to have for it, None where nothing larger was looked at."""
+
+    what: str
+    value: int
+    peak_bytes: int
+    parameters: int
+    unit: str
+    beyond: int | None
+    beyond_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """The plan of a run for a device and a budget.
 
@@ -97,6 +114,7 @@ class Answer:
         str, ...
     ] = ()  # the decision on how many devices and how they share the work, with its numbers
     planned_seconds: float = 0.0
+    largest: Largest | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, the prediction's beside the others; without the timeline, which is for pictures."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +37,8 @@ class Blocks:
 
     @property
     def long(self) -> bool:
-        """Whether there is anything to save."""
-        return self.count > self.fewest + self.period
+        """Whether there is anything to save: three runs of fewer blocks are less than one of all."""
+        return self.count > 3 * (self.fewest + self.period)
 
 
 def longest_blocks(model: nn.Module) -> Blocks | None:
@@ -72,11 +73,39 @@ def shortened_(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
     for place, block in enumerate(held):
         for name, key in numbered:
             setattr(block.get_submodule(name), key, place)
+    _configure(model, blocks.count, count)
+    return model
+
+
+def deepened_(model: nn.Module) -> tuple[str, int]:
+    """Copy the last block of a model's longest list, in place, until it is long enough to tell how a deeper one grows.
+
+    Returns:
+        The list's name, and how many blocks it had; "" and 0 where no list has two of one kind.
+    """
+    lists: dict[str, list[nn.Module]] = {}
+    for name, block in repeated_blocks(model).items():
+        lists.setdefault(name.rpartition(".")[0], []).append(block)
+    name, blocks = max(lists.items(), key=lambda pair: len(pair[1]), default=("", []))
+    held: Any = model.get_submodule(name)
+    if len(blocks) < 2 or not isinstance(held, (nn.ModuleList, nn.Sequential)):
+        return "", 0
+    numbered, count = _numbered(blocks), len(blocks)
+    for place in range(count, 2 * _FEWEST):
+        block = copy.deepcopy(blocks[-1])
+        for inner, key in numbered:
+            setattr(block.get_submodule(inner), key, place)
+        held.append(block)
+    _configure(model, count, len(held))
+    return name, count
+
+
+def _configure(model: nn.Module, count: int, now: int) -> None:
+    """Where the model's configuration says how many blocks it has, let it say so of the new number."""
     for module in model.modules():
         config = getattr(module, "config", None)
-        if getattr(config, "num_hidden_layers", None) == blocks.count:
-            config.num_hidden_layers = count  # type: ignore[union-attr]
-    return model
+        if getattr(config, "num_hidden_layers", None) == count:
+            config.num_hidden_layers = now  # type: ignore[union-attr]
 
 
 def _pattern(kinds: list[Hashable]) -> tuple[int, int] | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
-from snugfit.core.tree import leaves
+from snugfit.core.tree import leaves, map_tree
 from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.patches import as_real
 from snugfit.planner.recorder import Recorder
@@ -87,12 +88,11 @@ def dry_run(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
     recorder = Recorder(values)
-    # a torch optimizer holds the very parameters of the model, so they are where the plan wants them from the start
-    model = fake_(shorten(subject.model()), mode, "cpu" if subject.optimizer is None else plan.device)
+    model = fake_(shorten(subject.model()), mode, "cpu")
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
-    whole = subject.window if micro_batches is None else _of(subject.window, size * micro_batches)
+    whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
     several = nullcontext() if strategy is None else shards_followed(recorder.resized)
-    with explaining(), as_real(), several, mode:
+    with explaining(), as_real(), several, _own_garbage(), mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
@@ -105,23 +105,38 @@ def dry_run(
             with recorder, recorder.label("prime"):
                 _prime(step, done)
             _tell(step, recorder)
+            primed = {each: recorder.numbered(_primed(step, each)) for each in step.parameters}
             recorder.update = update
             batch = fake_batch(whole, mode, values)
             recorder.holds(leaves(batch.data), Role.INPUTS)
             with _gradients_told(step, recorder) as reached, recorder:
                 step(batch)
             _tell(step, recorder)
-            recorder.lacks(_unreached(step, reached))
+            # of what the loss does not depend on, a run has no gradient, and nothing of it in the optimizer
+            recorder.lacks(number for each in primed if each not in reached for number in primed[each])
             del batch
         if subject.evaluation is not None:
-            batch = fake_batch(_of(subject.evaluation, min(subject.evaluation.rows, size)), mode, values)
+            batch = fake_batch(
+                subject.evaluation, mode, values
+            )  # all of it is there, however few are scored at once
             recorder.holds(leaves(batch.data), Role.INPUTS)
             with recorder, recorder.label("evaluation"):
-                evaluate(Scored.of(step), [batch], {"rows": _row_metric} if subject.scored else {})
+                part = _longest(batch, min(batch.rows, size))
+                evaluate(Scored.of(step), [part], {"rows": _row_metric} if subject.scored else {})
         if not step.strategy.shards:
             with recorder, recorder.label("save"):
                 _deliver(step)
     return recorder.finish()
+
+
+@contextmanager
+def _own_garbage() -> Iterator[None]:
+    """Within, garbage is looked for among what is made within, and not each time among all that the libraries hold."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _deliver(step: Step) -> None:
@@ -152,13 +167,29 @@ def _prime(step: Step, done: int) -> None:
     step.seams.updated(step.model, step.progress)
 
 
-def _of(window: Batch, rows: int) -> Batch:
+def _primed(step: Step, parameter: nn.Parameter) -> Iterator[Tensor]:
+    """What is there of a parameter for a gradient that it may turn out not to get."""
+    if parameter.requires_grad and parameter.grad is not None:
+        yield parameter.grad
+    yield from leaves(step.optimizer.state.get(parameter, {}))
+
+
+def _longest(batch: Batch, rows: int) -> Batch:
+    """The longest rows of a batch."""
+    lengths = batch.lengths
+    if lengths is None or rows == batch.rows:
+        return batch.select(range(rows))
+    return batch.select(sorted(range(batch.rows), key=lambda row: -lengths[row])[:rows])
+
+
+def longest_rows(window: Batch, rows: int) -> Batch:
     """A window of so many rows: the same, or its longest one as often as it takes."""
     if rows == window.rows:
         return window
     lengths = window.lengths
     with unset_fake_temporarily():
-        return window.select([0 if lengths is None else lengths.index(max(lengths))] * rows)
+        found = window.select([0 if lengths is None else lengths.index(max(lengths))] * rows)
+        return replace(found, data=map_tree(torch.clone, found.data))  # a view of one row holds them all
 
 
 def _own(model: nn.Module) -> Iterator[Tensor]:
@@ -191,13 +222,7 @@ def _gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _unreached(step: Step, reached: set[nn.Parameter]) -> Iterator[Tensor]:
-    """What the optimizer was given to hold for parameters that the loss does not depend on, of which a run has no gradient."""
-    for parameter, state in step.optimizer.state.items():
-        if isinstance(parameter, nn.Parameter) and parameter.requires_grad and parameter not in reached:
-            yield from leaves(state)
+        reached.update(parameter for parameter in step.parameters if parameter.grad is not None)
 
 
 def _tell(step: Step, recorder: Recorder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -37,10 +38,11 @@ def skeleton(model: nn.Module) -> nn.Module:
     for module in model.modules():
         for value in vars(module).values():
             if isinstance(value, Tensor):
-                memo.setdefault(id(value), value)  # neither parameter nor buffer, and often no leaf
+                # neither parameter nor buffer, and often no leaf; a forward may write to it
+                memo.setdefault(id(value), value.detach().clone())
     try:
         return copy.deepcopy(model, dict(memo))
-    except Exception:  # a class that cannot be copied may say so in any way
+    except Exception:  # noqa: BLE001 - a class that cannot be copied may say so in any way
         return copy.deepcopy(model, {**memo, **_uncopied(model, memo)})
 
 
@@ -72,8 +74,8 @@ class BareOptimizer:
                     memo[id(value)] = value.detach().to("meta")
         return cls(_copied(optimizer, memo), names)
 
-    def on(self, model: nn.Module, mode: FakeTensorMode) -> torch.optim.Optimizer:
-        """The optimizer of a model of fake tensors, with fake states beside them."""
+    def on(self, model: nn.Module, mode: AbstractContextManager[Any]) -> torch.optim.Optimizer:
+        """The optimizer of a model's tensors, with states of zeros beside them that are made within `mode`."""
         parameters = dict(model.named_parameters())
         memo: dict[int, Any] = {id(bare): parameters[name] for name, bare in self.names.items()}
         for bare, state in self.optimizer.state.items():
@@ -83,10 +85,11 @@ class BareOptimizer:
             return _copied(self.optimizer, memo)
 
 
-def fake_(model: nn.Module, mode: FakeTensorMode, device: torch.device | str) -> nn.Module:
-    """Replace each parameter and buffer of a model by a fake one on `device`; what is shared stays shared.
+def fake_(model: nn.Module, mode: AbstractContextManager[Any], device: torch.device | str) -> nn.Module:
+    """Replace each parameter and buffer of a model by one on `device` that is made within `mode`, such as a mode of fake tensors; what is
+    shared stays shared.
 
-    Not by `Module.to`, which cannot exchange the parameters of fake models.
+    Not by `Module.to`, which cannot exchange the parameters of fake models, and makes two of one that is shared on the meta device.
     """
     made: dict[int, Tensor] = {}
 
@@ -159,18 +162,18 @@ def _uncopied(model: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:
                 continue
             try:
                 copy.deepcopy(value, {**memo, id(module): module})
-            except Exception:
+            except Exception:  # noqa: BLE001
                 found[id(value)] = value
     return found
 
 
-def _fake_state(value: Tensor, device: torch.device, mode: FakeTensorMode) -> Tensor:
+def _fake_state(value: Tensor, device: torch.device, mode: AbstractContextManager[Any]) -> Tensor:
     with unset_fake_temporarily():
         number = None if value.is_meta else value.item()
     with mode:
         if number is not None:
             return torch.tensor(number, dtype=value.dtype)
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device).zero_()
 
 
 def _copied(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:

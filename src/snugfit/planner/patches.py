@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest import mock
 
 import torch
@@ -31,11 +33,31 @@ def as_real() -> Iterator[None]:
 
             stack.enter_context(mock.patch.object(import_utils, "is_fake_tensor", return_value=False))
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _applied))
-        stack.enter_context(mock.patch.object(_meta_registrations, "_meta_grouped_mm_common", _grouped_product))
+        stack.enter_context(mock.patch.object(FakeTensor, "__deepcopy__", _copied, create=True))
+        stack.enter_context(
+            mock.patch.object(_meta_registrations, "_meta_grouped_mm_common", _grouped_product)
+        )
+        stack.enter_context(mock.patch.object(torch._VF, "_pad_packed_sequence", _padded))
         # torch's encoder layers are scored as nested tensors, which cannot be fake
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         yield
+
+
+def _padded(
+    data: Tensor, batch_sizes: Tensor, batch_first: bool, padding: float, total_length: int
+) -> tuple[Tensor, Tensor]:
+    """Sequences with their padding as torch makes them, whose C++ writes the lengths into memory that fake tensors lack."""
+    sizes: list[int] = batch_sizes.tolist()
+    output = data.new_full((max(len(sizes), total_length), sizes[0], *data.shape[1:]), padding)
+    step = start = 0
+    for size, run in itertools.groupby(sizes):
+        count = len(list(run))
+        rows = data[start : start + count * size].view(count, size, *data.shape[1:])
+        output[step : step + count, :size].copy_(rows)
+        step, start = step + count, start + count * size
+    lengths = torch.tensor([sum(size > row for size in sizes) for row in range(sizes[0])])
+    return output.transpose(0, 1) if batch_first else output, lengths
 
 
 _grouped_product_of_bf16 = _meta_registrations._meta_grouped_mm_common
@@ -50,6 +72,16 @@ def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> 
         for each in (left, right)
     ]
     return _grouped_product_of_bf16(*half, *args, **kwargs).to(left.dtype)
+
+
+def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A copy of a parameter has no gradient; torch takes a fake one for a tensor, whose copy has."""
+    if not isinstance(tensor, nn.Parameter):
+        return Tensor.__deepcopy__(tensor, memo)  # type: ignore[no-untyped-call, no-any-return]
+    if id(tensor) not in memo:
+        memo[id(tensor)] = nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
+    found: Tensor = memo[id(tensor)]
+    return found
 
 
 def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

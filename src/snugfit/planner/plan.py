@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from snugfit.core.job import Plan
 from snugfit.errors import OutOfMemory
 from snugfit.planner.answer import Answer
+from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.predict import Machine, Planner
-from snugfit.planner.search import Budget, Candidate, Search, alternatives, describe, faster, rejected
-from snugfit.units import format_bytes
+from snugfit.planner.probe import measure
+from snugfit.planner.search import Search
+from snugfit.planner.told import alternatives, describe, rejected, why, why_not
+from snugfit.planner.words import brief_bytes
 
 SEARCH_SECONDS = 45.0
 """After which no further rung is tried; what was found until then is compared."""
@@ -25,53 +30,98 @@ class Request:
 
     Args:
         search: False predicts the plan as it stands.
+        contented: what fits as it stands is the choice, whether or not something else is faster.
+        probe: measure on the device itself instead, for models that cannot be run on fake tensors.
         seconds: for the search.
     """
 
     plan: Plan
     budget: Budget
     search: bool = True
+    contented: bool = False
+    probe: bool = False
     seconds: float = SEARCH_SECONDS
 
 
 def make_plan(
-    subject: Subject, machine: Machine, request: Request, about: Mapping[str, Any] | None = None
+    subject: Subject,
+    machine: Machine,
+    request: Request,
+    about: Mapping[str, Any] | None = None,
+    planner: Planner | None = None,
 ) -> Answer:
     """The plan.
 
+    Args:
+        planner: predicts in place of one for a single device.
     Raises:
         UserError: the model, the techniques or the settings cannot be run as the recipe has them.
     """
     started = time.monotonic()
-    planner = Planner(subject, machine)
-    search = Search(planner, request.plan, request.budget, started + request.seconds)
-    asked = _asked(planner, request)
-    chosen: Candidate | None = asked
-    why = "As the recipe says."
-    if request.search and not (asked.fits and asked.micro_batch == subject.window.rows):
-        search.tried.append(asked)
-        chosen = search.best()
-        if chosen is not None:
-            chosen = _checked(planner, request, chosen)
-            why = faster(chosen, search)
+    with _settled():
+        planner = planner or Planner(subject, machine)
+        search = Search(
+            planner, request.plan, request.budget, started + request.seconds, _asked(planner, request)
+        )
+        content = not request.search or (request.contented and search.asked.fits)
+        chosen = search.fastest() if content else _chosen(search)
+        needed = search.needed() if chosen is None and request.search else {}
     best = chosen or min(search.tried, key=lambda each: each.found.reserved_bytes)
     return Answer(
-        fits=chosen is not None and chosen.fits,
-        device=_device(machine),
+        fits=chosen is not None,
+        device=device_of(machine),
         budget_bytes=request.budget.memory_bytes,
         prediction=best.found,
-        choice=describe(best, request.plan),
+        choice=describe(best),
         alternatives=alternatives(search, chosen),
         rejected=rejected(search),
         why=(
-            why if chosen is not None and chosen.fits else _why_not(search, request.budget, best),
-            *_upper_bound(subject),
+            why_not(search, needed) if chosen is None else why(chosen, search),
+            *upper_bound(subject),
             *machine.notes,
         ),
-        would_fit={} if chosen is not None and chosen.fits else search.needed(),
+        would_fit=needed,
         about=about or {},
         planned_seconds=time.monotonic() - started,
     )
+
+
+def make_measured_plan(
+    subject: Subject, machine: Machine, request: Request, about: Mapping[str, Any]
+) -> Answer:
+    """What the plan as it stands needs, measured with few examples on the device itself.
+
+    Raises:
+        SettingError: the device is not here.
+        OutOfMemory: two examples are too many.
+    """
+    started = time.monotonic()
+    found = measure(subject, request.plan, subject.techniques, machine)
+    size, budget = request.plan.micro_batch, request.budget
+    rows = min(size, subject.window.rows) if isinstance(size, int) else subject.window.rows
+    candidate = Candidate(subject.techniques, rows, (), found, budget.holds(found))
+    told = f"Measured on this machine: {brief_bytes(found.reserved_bytes)} of {brief_bytes(budget.memory_bytes)}."
+    return Answer(
+        fits=candidate.fits,
+        device=device_of(machine),
+        budget_bytes=budget.memory_bytes,
+        prediction=found,
+        choice=describe(candidate),
+        why=(told, *upper_bound(subject)),
+        about=about,
+        planned_seconds=time.monotonic() - started,
+    )
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """Within, what there was before is not looked at when unreachable objects are collected, which each dry run does."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _asked(planner: Planner, request: Request) -> Candidate:
@@ -83,14 +133,23 @@ def _asked(planner: Planner, request: Request) -> Candidate:
     return Candidate(subject.techniques, rows, (), found, request.budget.holds(found))
 
 
-def _checked(planner: Planner, request: Request, chosen: Candidate) -> Candidate:
-    """The choice again, in full: what the search took for granted is looked at."""
-    plan = replace(request.plan, micro_batch=chosen.micro_batch)
-    found = planner.predict(plan, chosen.techniques)
-    return replace(chosen, found=found, fits=request.budget.holds(found))
+def _chosen(search: Search) -> Candidate | None:
+    """The best plan, predicted again in full: what the search took for granted is looked at."""
+    asked = search.asked
+    if asked.fits and asked.micro_batch == search.rows and search.planner.machine.type != "cpu":
+        return asked  # nothing is faster than the whole window at once; on a CPU less may be, which its caches hold
+    chosen = search.best()
+    while chosen is not None and chosen is not asked:
+        plan = replace(search.plan, micro_batch=chosen.micro_batch)
+        chosen = search.checked(chosen, search.planner.predict(plan, chosen.techniques))
+        if chosen.fits:
+            break
+        chosen = search.fastest()
+    return chosen
 
 
-def _upper_bound(subject: Subject) -> tuple[str, ...]:
+def upper_bound(subject: Subject) -> tuple[str, ...]:
+    """What was assumed where there is no data to look at, as a sentence."""
     if not subject.assumed:
         return ()
     told = f"An upper bound: {subject.assumed}."
@@ -99,21 +158,11 @@ def _upper_bound(subject: Subject) -> tuple[str, ...]:
     return (told,)
 
 
-def _device(machine: Machine) -> dict[str, Any]:
+def device_of(machine: Machine) -> dict[str, Any]:
+    """The device as an answer has it."""
     known = asdict(machine.device)
     kept = ("name", "kind", "memory_bytes", "reserved", "calibrated")
     return {key: known[key] for key in kept}
-
-
-def _why_not(search: Search, budget: Budget, best: Candidate) -> str:
-    found = best.found
-    if budget.host_bytes is not None and found.host_peak_bytes > budget.host_bytes:
-        return f"The host has {format_bytes(budget.host_bytes)}, and the least that was found takes {format_bytes(found.host_peak_bytes)} of it."
-    told = "; ".join(f"{format_bytes(bytes)} at {level}" for level, bytes in search.needed().items())
-    return (
-        f"Nothing that was tried fits in {format_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
-        f"The smallest that would do: {told or format_bytes(found.reserved_bytes)}."
-    )
 
 
 def impossible(answer: Answer) -> OutOfMemory:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,28 +22,34 @@ from snugfit.planner.depth import Blocks, longest_blocks, shortened_
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.hardware import Device
-from snugfit.planner.records import Phase, Trace
+from snugfit.planner.records import Parts, Phase, Trace
 from snugfit.planner.roofline import combined, costs_of
 from snugfit.planner.segments import ROLES, Segment, cut
+from snugfit.strategies.base import Strategy
 
 _FEW = 5
 """Micro-batches that are run as they are; of more, two and three tell what comes of them, which is as much to run."""
 
-BASELINE = 600_000_000
-"""Bytes that a process is resident with before it trains: Python, torch and the libraries of a model."""
+_FEWEST = 2
+"""Micro-batches of the shorter run, and of the one that a rough answer comes from."""
 
-_BESIDE = (Phase.SETUP, Phase.EVALUATION)
+BASELINE = 600_000_000
+"""Bytes that a process is resident with before it trains, where that is not measured: Python, torch, a model's libraries."""
+
+_BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 """Phases that are no part of an update."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan is for: a device, and the CPU beside it; `type` is the device as torch names it in the dry run."""
+    """What a plan is for: a device, and the CPU beside it; `type` is the device as torch names it in the dry run;
+    `baseline` is what a process is resident with before it trains, in bytes."""
 
     device: Device
     host: Device
     type: str = "cpu"
     notes: tuple[str, ...] = ()
+    baseline: int = BASELINE
 
 
 @dataclass
@@ -58,6 +65,7 @@ class Planner:
     whole: bool = False
     blocks: Blocks | None = field(init=False)
     fixed_micro_batch: bool = field(init=False)
+    wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
 
     def __post_init__(self) -> None:
         model = self.subject.model()
@@ -78,44 +86,78 @@ class Planner:
         Raises:
             UserError: the model, the techniques or the settings cannot be run.
         """
-        try:
-            if not self.whole and (self.blocks is not None or self.micro_batches(plan) > _FEW):
-                return self._prediction(
-                    self._carried_on(plan, techniques, rough), plan, techniques, exact=False
-                )
-        except (
-            NotLinear,
-            SnugfitError,
-        ):  # a technique may name a block that is left out: all of them say whether it may
-            pass
-        return self._prediction(self._run(plan, techniques, None, None), plan, techniques, exact=True)
+        return self.predicted(plan, techniques, rough)[0]
+
+    def predicted(
+        self, plan: Plan, techniques: Sequence[Technique], rough: bool = False
+    ) -> tuple[Prediction, Run]:
+        """What a plan needs, and the run that tells it."""
+        run, exact = self._found(plan, techniques, rough)
+        return self._prediction(run, plan, techniques, exact), run
+
+    def _found(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
+        """The run, and whether it was run whole."""
+        few = None if self.micro_batches(plan) <= (_FEWEST if rough else _FEW) else _FEWEST
+        for base in self._bases(few is not None):
+            try:
+                return self._carried_on(plan, techniques, base, few, rough), False
+            except (NotLinear, SnugfitError):  # a technique may name a block that is left out
+                if self.wanted is not None:
+                    raise
+        return self.run(plan, techniques, None, None), True
+
+    def _bases(self, many: bool) -> Iterator[int | None]:
+        """From how many blocks a run is carried on: from more where a technique looks further than to the next block, and from all
+        (None) where it has many micro-batches."""
+        if self.whole:
+            return
+        if self.blocks is not None:
+            fewest, period = self.blocks.fewest, self.blocks.period
+            yield fewest
+            if fewest + 3 * period < self.blocks.count:
+                yield fewest + 2 * period
+        if many:
+            yield None
+
+    def strategy(self) -> AbstractContextManager[Strategy | None]:
+        """A context around each dry run that gives what the step is to know of other devices."""
+        return nullcontext()
 
     def micro_batches(self, plan: Plan) -> int:
         """How many micro-batches a window has."""
         rows = self.subject.window.rows
         return 1 if plan.micro_batch in (None, AUTO) else math.ceil(rows / int(plan.micro_batch))
 
-    def _carried_on(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> _Run:
+    def _carried_on(
+        self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
+    ) -> Run:
+        """The run from `base` blocks and `few` micro-batches, each None for all of them."""
+        one = self._deep(plan, techniques, base, few, check=not rough)
+        if few is None:
+            return one
         count = self.micro_batches(plan)
-        if count <= _FEW and self.blocks is not None:
-            return self._deep(plan, techniques, None, check=not rough)
-        two = self._deep(plan, techniques, 2, check=not rough)
         if rough:
-            return _Run([_repeated(each, count) for each in two.segments], two.reserved)
-        three = self._deep(plan, techniques, 3, check=False)
-        return _Run(stretch(two.segments, three.segments, Axis("micro_batch", 2, count)), three.reserved)
+            return replace(one, segments=[_repeated(each, count) for each in one.segments])
+        more = self._deep(plan, techniques, base, few + 1, check=False)
+        axis = Axis("micro_batch", few, count)
+        return replace(more, segments=stretch(one.segments, more.segments, axis))
 
     def _deep(
-        self, plan: Plan, techniques: Sequence[Technique], micro_batches: int | None, check: bool
-    ) -> _Run:
+        self,
+        plan: Plan,
+        techniques: Sequence[Technique],
+        base: int | None,
+        micro_batches: int | None,
+        check: bool,
+    ) -> Run:
         """The run of all blocks, from those of few."""
         blocks = self.blocks
-        if blocks is None:
-            return self._run(plan, techniques, None, micro_batches)
-        base, period = blocks.fewest, blocks.period
-        one, two = (self._run(plan, techniques, depth, micro_batches) for depth in (base, base + period))
-        if check and blocks.count > base + 2 * period:
-            three = self._run(plan, techniques, base + 2 * period, micro_batches)
+        if blocks is None or base is None:
+            return self.run(plan, techniques, None, micro_batches)
+        period, wanted = blocks.period, self.wanted or blocks.count
+        one, two = (self.run(plan, techniques, depth, micro_batches) for depth in (base, base + period))
+        if check and wanted > base + 2 * period:
+            three = self.run(plan, techniques, base + 2 * period, micro_batches)
             told = stretch(
                 one.segments, two.segments, Axis("block", base, base + 2 * period, period, blocks.start)
             )
@@ -123,12 +165,14 @@ class Planner:
                 (each.key, each.bytes) for each in three.segments
             ]:
                 raise NotLinear("a third depth is not what two of them tell")
-        found = stretch(one.segments, two.segments, Axis("block", base, blocks.count, period, blocks.start))
-        return _Run(found, two.reserved)
+        found = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
+        return replace(two, segments=found)
 
-    def _run(
+    def run(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
-    ) -> _Run:
+    ) -> Run:
+        """The step with so many blocks and micro-batches; None for as many as there are."""
+
         def shorten(model: nn.Module) -> nn.Module:
             if depth is None or self.blocks is None:
                 return model
@@ -136,9 +180,17 @@ class Planner:
 
         machine = self.machine
         tf32 = any(each.card.needs == "tf32" for each in techniques)
-        trace = dry_run(self.subject, plan, techniques, shorten=shorten, micro_batches=micro_batches)
+        with self.strategy() as strategy:
+            trace = dry_run(
+                self.subject,
+                plan,
+                techniques,
+                shorten=shorten,
+                micro_batches=micro_batches,
+                strategy=strategy,
+            )
         pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
-        return _Run(pieces, self._reserved(trace))
+        return Run(pieces, self._reserved(trace), trace.bounded, trace.parts)
 
     def _reserved(self, trace: Trace) -> float:
         """How much the allocator takes of the device for each byte that is allocated."""
@@ -147,7 +199,7 @@ class Planner:
         found = reserved_bytes(trace, self.machine.type)
         return found.peak_reserved / max(1, found.peak_requested)
 
-    def _prediction(self, run: _Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
+    def _prediction(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
         device, subject = self.machine.device, self.subject
         counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
         if subject.loaded_so:
@@ -162,26 +214,29 @@ class Planner:
         allocated, host = peak.bytes, max(each.host for each in counted)
         return Prediction(
             peak_bytes=allocated,
-            peak_by_kind={str(role): int(part) for role, part in zip(ROLES, peak.peak, strict=True) if part},
+            peak_by_kind=_by_kind(peak),
             peak_at={"segment": _named(peak), "module": peak.module, "operator": peak.operator},
-            reserved_bytes=resident_bytes(allocated, BASELINE)
+            reserved_bytes=resident_bytes(allocated, self.machine.baseline)
             if on_cpu
             else round(allocated * run.reserved) + device.reserved,
-            host_peak_bytes=resident_bytes(host, BASELINE),
+            host_peak_bytes=resident_bytes(host, self.machine.baseline),
             seconds_per_update=seconds,
             seconds_total=None if subject.total_updates is None else seconds * subject.total_updates,
             tokens_per_second=None if lengths is None else sum(lengths) / seconds,
             examples_per_second=subject.window.rows / seconds,
             flops_per_update=flops,
             share_of_peak=flops / seconds / max(device.flops.values()),
-            confidence=self._confidence(exact),
+            confidence=self._confidence(exact, run.bounded),
             timeline=_timeline(update, device),
+            peak_by_phase=_by_phase(counted),
         )
 
-    def _confidence(self, exact: bool) -> dict[str, str]:
+    def _confidence(self, exact: bool, bounded: tuple[str, ...]) -> dict[str, str]:
         memory = "each operator of the step as it runs"
         if not exact:
             memory += ", carried on from few blocks or micro-batches to all of them"
+        if bounded:
+            memory += f"; an upper bound, as data decides what {', '.join(bounded)} gives"
         time = (
             "measured rates of this device"
             if self.machine.device.calibrated
@@ -197,16 +252,34 @@ class Planner:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """The pieces of a run, and what the allocator takes for each byte of them."""
+class Run:
+    """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, and the parts
+    of the model that was run, which may have had fewer blocks."""
 
     segments: list[Segment]
     reserved: float
+    bounded: tuple[str, ...]
+    parts: Parts
 
 
 def _repeated(segment: Segment, count: int) -> Segment:
     """Of two micro-batches the second one, standing for all that follow the first."""
     return replace(segment, times=count - 1) if segment.key.micro_batch == 1 else segment
+
+
+def _by_kind(segment: Segment) -> dict[str, int]:
+    """The bytes of a piece at its peak."""
+    return {str(role): int(part) for role, part in zip(ROLES, segment.peak, strict=True) if part}
+
+
+def _by_phase(segments: Sequence[Segment]) -> dict[str, dict[str, int]]:
+    """Of each phase the bytes at its peak."""
+    highest: dict[Phase, Segment] = {}
+    for each in segments:
+        phase = each.key.phase
+        if phase not in highest or each.bytes > highest[phase].bytes:
+            highest[phase] = each
+    return {str(phase): _by_kind(each) for phase, each in highest.items()}
 
 
 def _named(segment: Segment) -> str:

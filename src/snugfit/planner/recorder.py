@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.phases import watched
 from snugfit.planner.flops import compute_dtype, flops_of, op_device, read_written
-from snugfit.planner.records import Op, Phase, Place, Role, Storage, Trace
+from snugfit.planner.records import Op, Parts, Phase, Place, Role, Storage, Trace
 from snugfit.planner.sequence import node_number, sequence_number
 from snugfit.planner.values import KnownValues
 from snugfit.planner.workspace import hidden_result_bytes, workspace_bytes
@@ -75,6 +75,7 @@ class Recorder(TorchDispatchMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
         self._sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        self.trace.parts = _parts(model)
 
     def holds(self, tensors: Iterable[Tensor], role: Role) -> None:
         """Say what the storages of tensors are for; those that were not seen yet are counted from now on."""
@@ -83,12 +84,15 @@ class Recorder(TorchDispatchMode):
             self._seen(storage, plain.device.type, -1)
             self.trace.storages[self._known[id(storage)][1]].role = role
 
-    def lacks(self, tensors: Iterable[Tensor]) -> None:
-        """Say that a run would not have made these."""
-        for plain in _plain(tensors):
-            known = self._known.get(id(plain.untyped_storage()))
-            if known is not None:
-                self.trace.storages[known[1]].bytes = 0
+    def numbered(self, tensors: Iterable[Tensor]) -> list[int]:
+        """The numbers of tensors' storages, of those that were seen."""
+        places = (id(plain.untyped_storage()) for plain in _plain(tensors))
+        return [self._known[place][1] for place in places if place in self._known]
+
+    def lacks(self, numbers: Iterable[int]) -> None:
+        """Say that a run would not have made these storages."""
+        for number in numbers:
+            self.trace.storages[number].bytes = 0
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Count a storage that was freed or allocated again without an operator; what it is for stays."""
@@ -108,6 +112,7 @@ class Recorder(TorchDispatchMode):
     def finish(self) -> Trace:
         """The trace, with a role for what nobody has named: activations live from the forward until the backward."""
         trace = self.trace
+        trace.bounded = tuple(dict.fromkeys(self.values.bounded))
         starts = [op.event for op in trace.ops]
         freed = {-event - 1: place for place, event in enumerate(trace.events) if event < 0}
         for number, storage in enumerate(trace.storages):
@@ -254,6 +259,19 @@ class Recorder(TorchDispatchMode):
         self.trace.events.append(-(number + 1))
 
 
+def _parts(model: nn.Module) -> Parts:
+    """How much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
+
+    def sizes(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
+        found = [(each.nbytes, each.requires_grad) for each in parameters]
+        return sum(size for size, _ in found), sum(size for size, trained in found if trained)
+
+    blocks = [sizes(block.parameters()) for block in repeated_blocks(model).values()]
+    whole, trained = sizes(model.parameters())
+    all_of_them, trained_ones = tuple(size for size, _ in blocks), tuple(size for _, size in blocks)
+    return Parts(all_of_them, whole - sum(all_of_them), trained_ones, trained - sum(trained_ones))
+
+
 class _Costs(NamedTuple):
     device: str
     dtype: torch.dtype
@@ -300,6 +318,8 @@ def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
             parts = (getattr(tensor, name) for name in names)
-            yield from _plain(part for part in parts if isinstance(part, Tensor))  # a DTensor names its mesh too
+            yield from _plain(
+                part for part in parts if isinstance(part, Tensor)
+            )  # a DTensor names its mesh too
         elif tensor.layout == torch.strided:
             yield tensor

@@ -85,16 +85,29 @@ class Storage:
     role: Role = Role.TEMPORARIES
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Bytes of a model's weights, wherever they lie: those of each repeated block and those outside of them, all and the trained ones."""
+
+    blocks: tuple[int, ...] = ()
+    outside: int = 0
+    trained_blocks: tuple[int, ...] = ()
+    trained_outside: int = 0
+
+
 @dataclass
 class Trace:
     """A recorded run of some updates.
 
-    `events` says in order what was allocated, `+(n + 1)` for storage n, and what was freed, `-(n + 1)`.
+    `events` says in order what was allocated, `+(n + 1)` for storage n, and what was freed, `-(n + 1)`. `bounded` names operators whose
+    results depend on data, and were taken to be as large as they may be.
     """
 
     ops: list[Op] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
+    bounded: tuple[str, ...] = ()
+    parts: Parts = Parts()
 
     def changes(self) -> Iterator[tuple[int, Storage, int]]:
         """Each event as the number of the storage, the storage, and the sign: 1 for an allocation, -1 for a free."""

@@ -27,7 +27,8 @@ from snugfit.planner.communication import (
     hybrid_sharded,
 )
 from snugfit.planner.hardware import Link
-from snugfit.units import format_bytes, format_seconds
+from snugfit.planner.words import brief_seconds
+from snugfit.units import format_bytes
 
 CLOSE = 1.05
 """What is at most this much slower than the fastest is as fast."""
@@ -45,8 +46,9 @@ class Facts:
 
     Of `peak`, which one copy needs at its worst, `weights`, `gradients` and `optimizer` are there for the parameters, and the rest
     for activations and temporaries. `exchanged` is all gradients of an update. `largest_weights` and `largest_activations` are the
-    largest block's, of which the model has `blocks`; `outside` are weights that belong to none. `forward` and `backward` are those of the whole update, which one device
-    computes in `micro_batches`. `device_memory` is what a device has to give, `host_memory` what the host of a node has.
+    largest block's, of which the model has `blocks`; `outside` are weights that belong to none. `forward` and `backward` are those
+    of the whole update, which one device computes in `micro_batches`, and `update` is the optimizer's on all weights.
+    `device_memory` is what a device has to give, `host_memory` what the host of a node has, None where that is not said.
     """
 
     peak: int
@@ -63,8 +65,9 @@ class Facts:
     backward: float
     cluster: Cluster
     device_memory: int
-    host_memory: int
+    host_memory: int | None
     host_link: Link
+    update: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("weights", "blocks", "micro_batches"):
@@ -127,12 +130,13 @@ class Way:
 
 @dataclass(frozen=True)
 class Decision:
-    """The way that is taken, None where nothing fits, and each sentence of why."""
+    """The way that is taken, None where nothing fits, and each sentence of why; all ways, and those that fit."""
 
     strategy: str
     why: tuple[str, ...]
     way: Way | None
     ways: tuple[Way, ...]
+    fitting: tuple[Way, ...] = ()
 
 
 NOT_YET = "pipeline/tensor parallel: not in Snugfit yet"
@@ -160,27 +164,34 @@ def decide(facts: Facts) -> Decision:
         ),
         chosen,
         ways,
+        tuple(fitting),
     )
 
 
 def _ways(facts: Facts) -> Iterator[Way]:
     """Each way there is on these devices, simple ones first."""
     cluster, world = facts.cluster, facts.cluster.world
-    yield Way("single", 1, facts.peak, 0, facts.forward + facts.backward, NOTHING)
+    yield Way("single", 1, facts.peak, 0, facts.forward + facts.backward + facts.update, NOTHING)
     if world == 1:
         return
     work, shard = facts.work(world), facts.shard(world)
     block = facts.gathered + facts.scattered + facts.rest
 
-    def way(strategy: str, needed: int, exchange: Exchange, host: int = 0) -> Way:
-        return Way(strategy, world, needed, host, work.compute, exchange)
+    def way(strategy: str, needed: int, exchange: Exchange, host: int = 0, shards: int = world) -> Way:
+        update = 0.0 if host else facts.update / shards
+        return Way(strategy, world, needed, host, work.compute + update, exchange)
 
     # the buckets hold each gradient once more
-    yield way("ddp", facts.peak + facts.exchanged, data_parallel(work, cluster))
+    yield way("ddp", facts.peak + facts.exchanged, data_parallel(work, cluster), shards=1)
     whole = facts.weights + facts.largest_weights + facts.scattered + facts.rest
     yield way("fsdp (zero-2)", whole + shard, fully_sharded(work, cluster, reshard=False))
     if cluster.nodes > 1 and cluster.devices > 1:
-        yield way("hybrid shard", facts.shard(cluster.devices) + block, hybrid_sharded(work, cluster))
+        yield way(
+            "hybrid shard",
+            facts.shard(cluster.devices) + block,
+            hybrid_sharded(work, cluster),
+            shards=cluster.devices,
+        )
     yield way("fsdp (zero-3)", shard + block, fully_sharded(work, cluster, reshard=True))
     copied = fully_sharded(work, cluster, reshard=True, copy=1 / facts.host_link.bandwidth)
     yield way("fsdp + cpu offload", block, copied, host=shard * cluster.devices)
@@ -190,7 +201,7 @@ def _missing(way: Way, facts: Facts) -> str | None:
     """What does not fit, if anything."""
     if way.bytes > facts.device_memory:
         return f"needs {format_bytes(way.bytes)} on a device, which has {format_bytes(facts.device_memory)}"
-    if way.host_bytes > facts.host_memory:
+    if facts.host_memory is not None and way.host_bytes > facts.host_memory:
         return f"needs {format_bytes(way.host_bytes)} of a host's memory, which has {format_bytes(facts.host_memory)}"
     return None
 
@@ -212,13 +223,14 @@ def _parts(facts: Facts) -> str:
 def _chosen(way: Way, facts: Facts) -> str:
     fits = f"{way.strategy}: {format_bytes(way.bytes)} of {format_bytes(facts.device_memory)} on a device"
     if way.host_bytes:
-        fits += f", {format_bytes(way.host_bytes)} of {format_bytes(facts.host_memory)} of a host's memory"
+        there = "" if facts.host_memory is None else f"{format_bytes(facts.host_memory)} of "
+        fits += f", {format_bytes(way.host_bytes)} of {there}a host's memory"
     if way.devices == 1:
-        return f"{fits}, {_time(way.seconds)} an update."
+        return f"{fits}, {brief_seconds(way.seconds)} an update."
     without = ", without the optimizer's on the host" if way.host_bytes else ""
     return (
-        f"{fits}; an update takes {_time(way.seconds)} on {way.devices} devices: {_time(way.compute)} of compute"
-        f"{without}, and {_time(way.exchange.seconds)} over {_links(way, facts)}, {_time(way.exchange.hidden)} of it "
+        f"{fits}; an update takes {brief_seconds(way.seconds)} on {way.devices} devices: {brief_seconds(way.compute)} of compute"
+        f"{without}, and {brief_seconds(way.exchange.seconds)} over {_links(way, facts)}, {brief_seconds(way.exchange.hidden)} of it "
         "behind compute."
     )
 
@@ -234,9 +246,11 @@ def _links(way: Way, facts: Facts) -> str:
 
 
 def _slower(way: Way, chosen: Way) -> str:
-    return (
-        f"{way.strategy} fits too and takes {_time(way.seconds)} an update, against {_time(chosen.seconds)}."
-    )
+    times = f"{brief_seconds(way.seconds)} an update, against {brief_seconds(chosen.seconds)}"
+    without = ", and the optimizer's on the host besides" if way.host_bytes else ""
+    if way.seconds <= CLOSE * chosen.seconds:
+        return f"{way.strategy} fits too and is no faster: {times}{without}. {chosen.strategy} is simpler."
+    return f"{way.strategy} fits too and takes {times}{without}."
 
 
 def _last_resort(facts: Facts) -> tuple[str, str]:
@@ -256,7 +270,7 @@ def _last_resort(facts: Facts) -> tuple[str, str]:
             "There is one device, so nothing can be shared: what remains is to offload the optimizer, to stream frozen weights, a "
             "lower precision, or more devices."
         )
-    if whole <= facts.device_memory:
+    if whole <= facts.device_memory and facts.host_memory is not None:
         return "fsdp + cpu offload", (
             f"The largest block fits on a device ({format_bytes(whole)} of {memory}), but hosts do not hold the rest: more of their "
             f"memory or more nodes would do; there are {facts.cluster.nodes} with {format_bytes(facts.host_memory)} each."
@@ -271,7 +285,3 @@ def _last_resort(facts: Facts) -> tuple[str, str]:
         f"The largest block needs {format_bytes(whole)} and a device has {memory}; {format_bytes(facts.largest_activations)} of that are "
         "activations, which sharding does not divide: the block itself would have to be split among devices."
     )
-
-
-def _time(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else format_seconds(seconds)

@@ -74,22 +74,31 @@ def shards_followed(resized: Callable[[torch.UntypedStorage], None]) -> Iterator
     FSDP2 frees and allocates gathered weights without an operator, by `UntypedStorage.resize_`: `resized(storage)` is called
     after each. DTensor finds the shapes of results by running operators on fake tensors of the whole model's size: modes do not
     see those. A mode must leave operators on DTensors themselves alone (return NotImplemented); those on their local parts follow.
+    One axis of a mesh finds this rank's place by the values of tensors, which modes do not see either.
     """
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     resize, lock = torch.UntypedStorage.resize_, ShardingPropagator._fake_mode_lock
+    axis = DeviceMesh.__getitem__
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         found = resize(storage, size)
         resized(storage)
         return found
 
+    def getitem(mesh: DeviceMesh, names: Any) -> DeviceMesh:
+        with _disable_current_modes():
+            return axis(mesh, names)
+
     torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment, method-assign]
+    DeviceMesh.__getitem__ = getitem  # type: ignore[method-assign]
     ShardingPropagator._fake_mode_lock = _Unseen()  # type: ignore[assignment]
     try:
         yield
     finally:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+        DeviceMesh.__getitem__ = axis  # type: ignore[method-assign]
         ShardingPropagator._fake_mode_lock = lock
 
 

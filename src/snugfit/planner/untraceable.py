@@ -93,7 +93,9 @@ def _place(error: BaseException) -> str:
     frames: dict[str | None, traceback.FrameSummary] = {}
     for each in traceback.extract_tb(error.__traceback__):
         frames[_library(each.filename)] = each
-    last = next((frames[kind] for kind in (None, "transformers", "torch.nn", "torch.optim") if kind in frames), None)
+    last = next(
+        (frames[kind] for kind in (None, "transformers", "torch.nn", "torch.optim") if kind in frames), None
+    )
     if last is None:
         return ""
     return f" ({last.filename}:{last.lineno}{f': `{last.line}`' if last.line else ''})"
@@ -112,7 +114,9 @@ def _library(filename: str) -> str | None:
 
 @cache
 def _folders() -> dict[str, list[str]]:
-    specs = {name: find_spec(name) for name in ("torch.nn", "torch.optim", "torch", "transformers", "snugfit")}
+    specs = {
+        name: find_spec(name) for name in ("torch.nn", "torch.optim", "torch", "transformers", "snugfit")
+    }
     return {
         name: list(spec.submodule_search_locations or ()) for name, spec in specs.items() if spec is not None
     }

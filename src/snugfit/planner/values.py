@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
@@ -54,7 +54,7 @@ class KnownValues:
             return True, self._packed(*args)
         if not number and torch.Tag.dynamic_output_shape not in func.tags:
             return False, None
-        known = all(tensor in self._values for tensor in tensors)
+        known = all(self._value(tensor) is not None for tensor in tensors)
         if number:
             return (True, self._compute(func, args, kwargs)) if known else (False, None)
         if known:
@@ -72,23 +72,38 @@ class KnownValues:
         made: list[Tensor],
     ) -> None:
         """After an operator: learn the value of what it gave, or forget what it overwrote."""
-        known = all(tensor in self._values for tensor in tensors) and all(map(_worth, made))
-        if known and func.namespace == "aten" and _RANDOM not in func.tags and "empty" not in func.name():
+        overwritten = written(func, args, kwargs) if func._schema.is_mutable else []
+        known = all(self._value(tensor) is not None for tensor in tensors) and all(map(_worth, made))
+        kept = all(tensor in self._values for tensor in overwritten)  # no tensor of the user's is written to
+        if (
+            known
+            and kept
+            and func.namespace == "aten"
+            and _RANDOM not in func.tags
+            and "empty" not in func.name()
+        ):
             values = tree_leaves(self._compute(func, args, kwargs))
             for tensor, value in zip(made, values, strict=False):
                 self.learn(tensor, value)
-        elif func._schema.is_mutable:
-            self._forget(written(func, args, kwargs))
+        elif overwritten:
+            self._forget(overwritten)
         elif (truth := _of_finite(func, args)) is not None and _worth(made[0]):
             with unset_fake_temporarily():
                 self._values[made[0]] = torch.tensor(truth).expand(made[0].shape)
+
+    def _value(self, tensor: Tensor) -> Tensor | None:
+        """What a tensor holds, if that is known: of one that is not fake too, such as what a model is given as a list of numbers."""
+        if isinstance(tensor, FakeTensor) or tensor in self._values:
+            found: Tensor | None = self._values.get(tensor)
+            return found
+        return tensor if type(tensor) is Tensor and tensor.device.type == "cpu" and _worth(tensor) else None
 
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The operator on the values, on the host."""
 
         def real(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
-                return self._values[leaf]
+                return self._value(leaf)
             return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
         with _disable_current_modes(), torch.no_grad():
@@ -113,7 +128,9 @@ class KnownValues:
         elif func is _aten.index.Tensor:
             found = _aten.index.Tensor(first, _as_places(args[1]))
         elif func is _aten._unique2.default:
-            places, counts = (first.new_empty(shape, dtype=torch.int64) for shape in (first.shape, first.numel()))
+            places, counts = (
+                first.new_empty(shape, dtype=torch.int64) for shape in (first.shape, first.numel())
+            )
             found = first.new_empty(first.numel()), places, counts
         else:
             return False, None
@@ -123,7 +140,7 @@ class KnownValues:
     def _packed(self, padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """A batch of sequences without their padding, and how many of them go on at each step: a real tensor, which recurrent
         layers read in C++."""
-        known = self._values.get(lengths)
+        known = self._value(lengths)
         if known is None:
             self.bounded.append("aten._pack_padded_sequence.default")
         with unset_fake_temporarily():
@@ -135,7 +152,9 @@ class KnownValues:
 
     def _forget(self, tensors: list[Tensor]) -> None:
         """What was written to is not known any more, nor what shares its storage."""
-        places = {self._values[tensor].untyped_storage().data_ptr() for tensor in tensors if tensor in self._values}
+        places = {
+            self._values[tensor].untyped_storage().data_ptr() for tensor in tensors if tensor in self._values
+        }
         if places:
             for tensor, value in list(self._values.items()):
                 if value.untyped_storage().data_ptr() in places:

@@ -115,7 +115,9 @@ def headline(answer: Answer) -> str:
             said.append(f"{brief_seconds(found.seconds_total)} in all")
         time = basis(found, "time")
         how = memory if memory == time else f"memory {memory}, time {time}"
-        return f"Fits: {', '.join(said)} ({how})"
+        most = answer.largest
+        start = "Fits" if most is None else f"The largest {most.what} that fits: {most.value:,} {most.unit}"
+        return f"{start}: {', '.join(said)} ({how})"
     if (
         found.reserved_bytes <= answer.budget_bytes and answer.why
     ):  # it is not the device's memory that is short

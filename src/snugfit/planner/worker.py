@@ -25,18 +25,18 @@ _LINES = 12
 class Worker:
     """A process that runs one function and gives back what it returned.
 
+    Args:
+        hide_gpu: whether it sees no GPU of this machine.
+
     >>> worker = Worker()
     >>> worker.run(divmod, 7, 2, timeout=120)
     (3, 1)
     """
 
-    def __init__(self) -> None:
-        # a GPU of this machine would answer where another one is pretended
-        environment = {
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": "",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
+    def __init__(self, hide_gpu: bool = True) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        if hide_gpu:  # one of this machine would answer where another one is pretended
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", _MODULE],
             stdin=subprocess.PIPE,

@@ -106,7 +106,7 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None) ->
     )
 
 
-class _Forecast(NamedTuple):
+class Forecast(NamedTuple):
     """What larger micro-batches allocate, from what two small ones did: at each operation it grows by as much for each row,
     and which operation has the peak depends on the size."""
 
@@ -128,8 +128,8 @@ class _Probe:
         self._step, self._batch = step, batch
         self._moments = _moments(step)
         self.limit = limit_bytes
-        self._alone: _Forecast | None = None
-        self._among_others: _Forecast | None = None
+        self._alone: Forecast | None = None
+        self._among_others: Forecast | None = None
         smallest = sizes[-2:][::-1]
         try:
             if not _has_state(step):  # an update of a small window, whose weights are given back
@@ -165,7 +165,7 @@ class _Probe:
         lengths = self._batch.lengths
         return self._batch.select([0 if lengths is None else lengths.index(max(lengths))] * count)
 
-    def _forecast(self, sizes: list[int], micro_batches: int) -> _Forecast:
+    def _forecast(self, sizes: list[int], micro_batches: int) -> Forecast:
         """From windows of that many micro-batches, at the moment that needs the most."""
         found = []
         for updates in self._moments:
@@ -175,7 +175,7 @@ class _Probe:
                 with AllocatedBytes(self._step.device) as allocated:
                     self._run(rows, size, updates)
                 histories.append(allocated.history)
-            found.append(_Forecast((sizes[0], sizes[1]), (histories[0], histories[1])))
+            found.append(Forecast((sizes[0], sizes[1]), (histories[0], histories[1])))
         return max(found, key=lambda forecast: forecast.at(self._batch.rows))
 
     def _measure(self, batch: Batch, size: int) -> int:

@@ -102,6 +102,8 @@ class Step:
         check(techniques)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
+        new = {name for name, parameter in model.named_parameters() if parameter not in given}
+        del given  # a strategy that shards them gives each up for its part of it
         self.strategy = strategy or Strategy()
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
@@ -129,7 +131,7 @@ class Step:
         self.user_loss = over_batches(found)
         context = Context(model, self.device, total_updates, seed, found, forward, load)
         self.seams = compose(techniques, context, self.user_loss, _run)
-        added = {name: p for name, p in model.named_parameters() if p not in given and p.requires_grad}
+        added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
         self.optimizer = make_optimizer(optimizer, self.seams, model, added)
         set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
         self.kernels: set[str] | None = None  # of attention, as the first micro-batch was computed

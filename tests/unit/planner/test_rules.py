@@ -107,7 +107,7 @@ def test_one_copy_and_its_buckets_are_what_ddp_needs() -> None:
     last_bucket = 2 * 7 / 8 * GIB / 41 / 300e9  # of ⌈1024 / 25⌉
     assert seconds(found)["ddp"] == pytest.approx(0.375 + last_bucket)
     assert found.way is not None and found.way.strategy == "ddp"
-    assert "single fits too and takes 3.0s an update, against 0.4s." in found.why
+    assert "single fits too and takes 3.00 s an update, against 0.38 s." in found.why
 
 
 def test_stage_2_keeps_the_weights_and_a_share_of_everything() -> None:

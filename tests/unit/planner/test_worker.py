@@ -8,12 +8,16 @@ import time
 
 import pytest
 
-from snugfit.errors import DataError, PlannerFailed, SettingError
+from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
 from snugfit.planner.worker import Worker
 
 
 def refuse() -> None:
     raise DataError("data.train: rows.csv is not there.")
+
+
+def lack() -> None:
+    raise MissingExtra("bitsandbytes", "quantization")
 
 
 def die() -> None:
@@ -29,6 +33,12 @@ def hang() -> None:
 def test_an_error_of_the_function_is_raised_as_it_is() -> None:
     with pytest.raises(DataError, match=r"^data\.train: rows\.csv is not there\.$"):
         Worker().run(refuse, timeout=120)
+
+
+@pytest.mark.slow
+def test_a_missing_package_is_told_with_the_line_that_installs_it() -> None:
+    with pytest.raises(MissingExtra, match=r"^bitsandbytes is not installed.*snugfit\[quantization\]'$"):
+        Worker().run(lack, timeout=120)
 
 
 @pytest.mark.slow

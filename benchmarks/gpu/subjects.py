@@ -1,0 +1,168 @@
+"""What predicted.py plans and trains: models from their configs, whole and tiny, with techniques of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.technique import Technique
+from snugfit.techniques import find
+
+Entry = str | tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of 100 to 300 million parameters, or the same in tiny; an update's examples; the loss."""
+
+    make: Callable[[bool], nn.Module]
+    data: Callable[[bool], Any]
+    loss: str = "cross_entropy"
+
+
+def mlp(tiny: bool) -> nn.Module:
+    width = 64 if tiny else 8192
+    return nn.Sequential(
+        nn.Linear(width, width), nn.GELU(), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, 10)
+    )
+
+
+def rows_of_numbers(tiny: bool) -> Any:
+    rows, width = (8, 64) if tiny else (4096, 8192)
+    return torch.randn(rows, width), torch.randint(10, (rows,))
+
+
+def from_config(
+    config: str, model: str, whole: Mapping[str, Any], small: Mapping[str, Any]
+) -> Callable[[bool], nn.Module]:
+    def make(tiny: bool) -> nn.Module:
+        import transformers
+
+        settings = getattr(transformers, config)(**(small if tiny else whole))
+        found: nn.Module = getattr(transformers, model)(settings)
+        return found
+
+    return make
+
+
+def texts(vocabulary: int, classes: int = 0) -> Callable[[bool], dict[str, Tensor]]:
+    def make(tiny: bool) -> dict[str, Tensor]:
+        rows, tokens = (4, 32) if tiny else (8, 512)
+        ids = torch.randint(0, 128 if tiny else vocabulary, (rows, tokens))
+        labels = torch.randint(0, classes, (rows,)) if classes else ids.clone()
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+    return make
+
+
+def images(tiny: bool) -> dict[str, Tensor]:
+    rows, size = (4, 32) if tiny else (32, 224)
+    return {"pixel_values": torch.randn(rows, 3, size, size), "labels": torch.randint(0, 2, (rows,))}
+
+
+_TINY = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128}
+
+MODELS: Mapping[str, Model] = {
+    "mlp": Model(mlp, rows_of_numbers),
+    "resnet": Model(
+        from_config(
+            "ResNetConfig",
+            "ResNetForImageClassification",
+            {"hidden_sizes": [512, 1024, 2048, 4096]},  # ResNet-50, twice as wide
+            {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]},
+        ),
+        images,
+    ),
+    "vit": Model(
+        from_config(
+            "ViTConfig", "ViTForImageClassification", {}, {**_TINY, "image_size": 32, "patch_size": 8}
+        ),
+        images,
+    ),
+    "bert": Model(
+        from_config("BertConfig", "BertForSequenceClassification", {}, {**_TINY, "vocab_size": 128}),
+        texts(30522, classes=2),
+    ),
+    "gpt2": Model(
+        from_config(
+            "GPT2Config", "GPT2LMHeadModel", {}, {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 128}
+        ),
+        texts(50257),
+        "causal_lm",
+    ),
+    "llama": Model(
+        from_config(
+            "LlamaConfig",
+            "LlamaForCausalLM",
+            {
+                "hidden_size": 1024,
+                "intermediate_size": 4096,
+                "num_hidden_layers": 16,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "vocab_size": 32000,
+            },
+            {**_TINY, "num_key_value_heads": 2, "vocab_size": 128},
+        ),
+        texts(32000),
+        "causal_lm",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, the techniques that it is trained with, and the examples of a micro-batch."""
+
+    model: str
+    entries: tuple[Entry, ...] = ()
+    micro_batch: int | None = None
+
+    @property
+    def name(self) -> str:
+        words = [entry if isinstance(entry, str) else entry[0] for entry in self.entries] or ["fp32"]
+        return f"{self.model}: {', '.join(words)}" + (
+            f", micro-batch {self.micro_batch}" if self.micro_batch else ""
+        )
+
+    def techniques(self) -> tuple[Technique, ...]:
+        found = [
+            find(entry)() if isinstance(entry, str) else find(entry[0])(**entry[1]) for entry in self.entries
+        ]
+        if not any("optimizer" in each.card.seams for each in found):
+            found.insert(0, find("adamw")(learning_rate=1e-4))
+        return tuple(found)
+
+
+_LORA = ("lora", {"rank": 16, "alpha": 32.0})
+_AVERAGE = ("ema", {"decay": 0.999})
+_CLIP = ("clip_norm", {"max_norm": 1.0})
+
+CASES = (
+    Case("mlp"),
+    Case("mlp", ("tf32",)),
+    Case("resnet"),
+    Case("resnet", ("fp16", "channels_last", _AVERAGE, _CLIP)),
+    Case("vit", ("tf32", "recompute")),
+    Case("vit", ("bf16", _AVERAGE, _CLIP)),
+    Case("bert"),
+    Case("bert", ("fp16", _CLIP), 2),
+    Case("gpt2", ("bf16",)),
+    Case("gpt2", ("bf16", "chunked_loss")),
+    Case("gpt2", ("bf16", "activation_offload")),
+    Case("gpt2", ("bf16", "optimizer_offload")),
+    Case("gpt2", ("bf16", "adamw_8bit")),
+    Case("llama", ("bf16",)),
+    Case("llama", ("bf16", "recompute"), 2),
+    Case("llama", ("bf16", "chunked_loss", _LORA)),
+    Case("llama", ("bf16", "recompute", "nf4", _LORA)),
+    Case("llama", ("tf32", _AVERAGE, _CLIP)),
+)
+TOY_CASES = (
+    Case("gpt2", ("recompute", _AVERAGE, _CLIP), 2),
+    Case("llama", ("nf4", _LORA)),
+)

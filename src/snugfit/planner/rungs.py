@@ -1,0 +1,81 @@
+"""What a run may have added to it so that it fits, and which of it goes together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from snugfit.core.entry import as_entry
+from snugfit.core.selection import check
+from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.errors import PlanConflict
+from snugfit.planner.hardware import Device
+from snugfit.techniques import discover
+
+Techniques = tuple[Technique, ...]
+
+
+def level_of(techniques: Sequence[Technique]) -> Fidelity:
+    """How much precision a run with these gives up: as much as the coarsest of them."""
+    return max((each.card.fidelity for each in techniques), default=Fidelity.FULL)
+
+
+def placements() -> Iterator[Technique]:
+    """What saves memory and leaves the numbers as they are."""
+    for technique in discover().values():
+        if technique.card.family is Family.PLACEMENT:
+            yield from technique.rungs()
+
+
+def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
+    """What saves memory at the price of precision, as much as this level gives up, on a device that can compute so."""
+    for technique in discover().values():
+        card = technique.card
+        if card.fidelity is level and (not card.needs or card.needs in device.flops):
+            yield from technique.rungs()
+
+
+def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques:
+    """All of them; one that may stand in the place of another does.
+
+    Raises:
+        PlanConflict: they exclude each other.
+    """
+    found = list(own)
+    for each in added:
+        place = next((n for n, other in enumerate(found) if each.in_place_of(other) is not None), None)
+        if place is None:
+            found.append(each)
+        else:
+            found[place] = each.in_place_of(found[place]) or each
+    check(found)
+    return tuple(found)
+
+
+def sets(own: Sequence[Technique], rungs: Sequence[Technique]) -> list[tuple[Techniques, Techniques]]:
+    """Every sub-set of the rungs that goes together with these techniques, and the techniques that come of it."""
+    found: list[tuple[Techniques, Techniques]] = [((), tuple(own))]
+    for rung in rungs:
+        for added, _ in list(found):
+            try:
+                found.append(((*added, rung), together(own, (*added, rung))))
+            except PlanConflict:
+                continue
+    return found
+
+
+def told(technique: Technique) -> str:
+    """A technique with the settings that are not its defaults, such as recompute(keep=('attention',))."""
+    (settings,) = as_entry(technique).values()
+    usual: dict[str, object] = (
+        {each.name: each.default for each in dataclasses.fields(technique)}
+        if dataclasses.is_dataclass(technique)
+        else {}
+    )
+    own = ", ".join(f"{name}={value}" for name, value in settings.items() if value != usual.get(name))
+    return f"{technique.card.name}({own})" if own else technique.card.name
+
+
+def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
+    """What a plan has beyond the recipe's own techniques, in words."""
+    return tuple(told(each) for each in techniques if each not in own)

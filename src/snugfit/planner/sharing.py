@@ -1,0 +1,305 @@
+"""A plan for several devices: which way they share the work, and that way as one of them runs it.
+
+A run on one device tells what each way comes to (`rules`). The ways that would do are then run as rank 0 of as many ranks, the one
+that should be fastest first, until one fits. Where none does, techniques that save memory are looked for beside the leanest.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from snugfit.core.blocks import repeated_blocks
+from snugfit.core.job import AUTO
+from snugfit.core.technique import Fidelity
+from snugfit.errors import SettingError, SnugfitError
+from snugfit.planner.answer import Alternative, Answer, Choice, Rejected
+from snugfit.planner.communication import (
+    Cluster,
+)
+from snugfit.planner.dryrun import Subject, longest_rows
+from snugfit.planner.plan import Request, make_plan
+from snugfit.planner.predict import Machine, Planner, Run
+from snugfit.planner.rank import PASSES, STRATEGIES, Rank, seconds_of, whole
+from snugfit.planner.records import Phase, Role
+from snugfit.planner.rules import CLOSE, Decision, Facts, Way, decide
+from snugfit.planner.segments import ROLES
+from snugfit.planner.words import brief_seconds
+from snugfit.training.fit import sizes
+from snugfit.units import format_bytes
+
+if TYPE_CHECKING:
+    pass
+
+_MOST_RUNS = 4
+"""Ways that are run one after the other as they should fit, before techniques are looked for."""
+
+_AFTER = (Phase.UNSCALE, Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES)
+_BESIDE = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
+"""What sharding divides."""
+
+
+_OFFLOAD = "fsdp + cpu offload"
+
+
+def make_shared_plan(
+    subject: Subject,
+    machine: Machine,
+    request: Request,
+    cluster: Cluster,
+    about: Mapping[str, Any] | None = None,
+) -> Answer:
+    """The plan of a run on several devices: as `make_plan`, with the way to share in `choice` and why in `rules`.
+
+    Raises:
+        UserError: as `make_plan`; or a window has fewer examples than there are devices.
+    """
+    started = time.monotonic()
+    shared = _Shared(subject, machine, request, cluster, about or {})
+    answer = shared.answer()
+    return replace(answer, planned_seconds=time.monotonic() - started)
+
+
+@dataclass
+class _Shared:
+    """One question, and what was found on the way to its answer."""
+
+    subject: Subject
+    machine: Machine
+    request: Request
+    cluster: Cluster
+    about: Mapping[str, Any]
+    share: Subject = field(init=False)
+    depth: int = field(init=False)
+    sizes: list[int] = field(init=False)
+    said: list[str] = field(default_factory=list)
+    failed: list[Rejected] = field(default_factory=list)
+    deadline: float = field(init=False)
+    nearest: Answer | None = None  # of those that do not fit, the one that needs least
+
+    def __post_init__(self) -> None:
+        rows, world = self.subject.window.rows, self.cluster.world
+        if rows < world:
+            raise SettingError(
+                f"devices: {world} devices cannot share a window of {rows} examples. Raise train.global_batch to {world} or more, or "
+                "plan for fewer devices."
+            )
+        each = math.ceil(rows / world)
+        self.share = replace(self.subject, window=longest_rows(self.subject.window, each))
+        self.deadline = time.monotonic() + 2 * self.request.seconds
+        self.depth = len(repeated_blocks(self.subject.model()))
+        self.said.append(
+            f"{world} devices take {each} of the {rows} examples of a window each. "
+            f"{format_bytes(self.request.budget.usable)} of each may be used."
+        )
+
+    def answer(self) -> Answer:
+        decisions = self._decisions()
+        options = _options(decisions)
+        size, decision = next(
+            ((size, each) for way, size, each in options), (self.sizes[-1], decisions[-1][1])
+        )
+        self.said += [f"In micro-batches of {size}, by what a step on one device takes:", *decision.why]
+        # what lies on the host is slow: not before what techniques can do
+        found = self._first_that_fits([each for each in options if each[0].strategy != _OFFLOAD])
+        if found is None and self.request.search:
+            found = self._with_techniques(decisions[-1][1])
+        if found is None:
+            found = self._first_that_fits([each for each in options if each[0].strategy == _OFFLOAD])
+        if found is None and self.nearest is None:
+            self._run("fsdp (zero-3)", self._as_asked(self.sizes[-1]))
+        found = found or self.nearest
+        if found is None:
+            told = "; ".join(f"{each.rung}: {each.reason}" for each in self.failed)
+            raise SettingError(
+                f"devices: no way to share this among {self.cluster.world} could be planned. {told}"
+            )
+        return replace(
+            found,
+            rules=tuple(self.said),
+            alternatives=(*found.alternatives, *_alternatives(options, found)),
+            rejected=(*found.rejected, *self.failed, *_rejections(decisions, options)),
+        )
+
+    def _decisions(self) -> list[tuple[int, Decision]]:
+        """What would be decided with each micro-batch, the largest first."""
+        alone = Planner(self.share, self.machine)
+        rows, size = self.share.window.rows, self.request.plan.micro_batch
+        self.sizes = [rows] if alone.fixed_micro_batch else sizes(rows)
+        if size not in (None, AUTO):
+            self.sizes = [min(int(size), rows)]
+        ends = {each: self._facts(alone, each) for each in (self.sizes[0], self.sizes[-1])}
+        return [(each, decide(_between(ends, each, rows))) for each in self.sizes]
+
+    def _facts(self, alone: Planner, size: int) -> Facts:
+        """What a step on one device comes to in micro-batches of this size."""
+        plan = replace(self.request.plan, micro_batch=size)
+        found, run = alone.predicted(plan, self.share.techniques, rough=True)
+        blocks, _, gradients = whole(run.parts, self.depth)
+        world, budget = self.cluster.world, self.request.budget
+        kinds = {role: found.peak_by_kind.get(str(role), 0) for role in _BESIDE}
+        forward, backward, update = (seconds_of(run, self.machine, phases) for phases in (*PASSES, _AFTER))
+        return Facts(
+            peak=found.reserved_bytes,
+            weights=max(1, kinds[Role.WEIGHTS]),
+            gradients=kinds[Role.GRADIENTS],
+            optimizer=kinds[Role.OPTIMIZER],
+            exchanged=gradients,
+            largest_weights=max(run.parts.blocks, default=0),
+            largest_activations=_activations(run) + found.reserved_bytes - found.peak_bytes,
+            blocks=blocks,
+            outside=run.parts.outside,
+            micro_batches=world * alone.micro_batches(plan),
+            forward=world * forward,
+            backward=world * backward,
+            cluster=self.cluster,
+            device_memory=budget.usable,
+            host_memory=budget.host_bytes,
+            host_link=self.machine.device.host_link,
+            update=update,
+        )
+
+    def _first_that_fits(self, options: Sequence[tuple[Way, int, Decision]]) -> Answer | None:
+        too_large: dict[str, int] = {}  # micro-batch that did not fit
+        for way, size, _ in options:
+            if size >= too_large.get(way.strategy, size + 1) or len(too_large) == _MOST_RUNS:
+                continue
+            if way.strategy == "single":
+                return make_plan(self.subject, self.machine, self.request, self.about)
+            found = self._run(way.strategy, self._as_asked(size))
+            if found is not None and found.fits:
+                return found
+            too_large[way.strategy] = 0 if found is None else size
+        return None
+
+    def _as_asked(self, micro_batch: int) -> Request:
+        """The recipe's own plan in micro-batches of this size."""
+        return replace(self.request, plan=replace(self.request.plan, micro_batch=micro_batch), search=False)
+
+    def _with_techniques(self, decision: Decision) -> Answer | None:
+        """The recipe with techniques beside it that save memory, at the finest level at which any do."""
+        budget = self.request.budget
+        leanest = decision.strategy if decision.strategy in STRATEGIES else "fsdp (zero-3)"
+        for fidelity in dict.fromkeys((Fidelity.FULL, budget.fidelity)):
+            for way in dict.fromkeys((leanest, _OFFLOAD)):
+                left = self.deadline - time.monotonic()
+                if left < 0:
+                    self.said.append("No more was tried: the time for planning was over.")
+                    return None
+                found = self._run(
+                    way, replace(self.request, budget=replace(budget, fidelity=fidelity), seconds=left / 2)
+                )
+                if found is not None and found.fits:
+                    return found
+        return None
+
+    def _run(self, way: str, request: Request) -> Answer | None:
+        """The plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
+        cluster = self.cluster
+        rank = Rank(
+            self.share, self.machine, cluster=cluster, way=way, window=self.subject.window, depth=self.depth
+        )
+        try:
+            found = make_plan(self.share, self.machine, request, self.about, rank)
+        except Exception as error:  # noqa: BLE001 - torch's own too, where a technique and a way do not go together
+            told = str(error).strip().partition("\n")[0]
+            told = told if isinstance(error, SnugfitError) else f"{type(error).__name__}: {told}"
+            self.failed.append(Rejected(way, f"cannot be planned: {told}", None))
+            return None
+        needed, seconds = found.prediction.reserved_bytes, found.prediction.seconds_per_update
+        rung = f"{way}, micro-batch {found.choice.micro_batch}"
+        beside = f" with {', '.join(found.choice.added)}" if found.choice.added else ""
+        self.said.append(
+            f"Run as rank 0 of {cluster.world}: {rung}{beside} takes {format_bytes(needed)} of a device and "
+            f"{brief_seconds(seconds)} an update{'' if found.fits else ', and does not fit'}."
+        )
+        if not found.fits:
+            usable = format_bytes(request.budget.usable)
+            self.failed.append(Rejected(rung, f"needs {format_bytes(needed)} of {usable}", needed, seconds))
+        others = (replace(each, choice=self._shared(each.choice, way)) for each in found.alternatives)
+        found = replace(found, choice=self._shared(found.choice, way), alternatives=tuple(others))
+        if not found.fits and (self.nearest is None or needed < self.nearest.prediction.reserved_bytes):
+            self.nearest = found
+        return found
+
+    def _shared(self, choice: Choice, way: str) -> Choice:
+        return replace(choice, strategy=way, devices=self.cluster.world)
+
+
+_Option = tuple[Way, int, Decision]
+"""A way that should fit, its micro-batch, and the decision that it was a part of."""
+
+
+def _options(decisions: Sequence[tuple[int, Decision]]) -> list[_Option]:
+    """What should fit, the best first: the faster, and of about as fast ones a decision's own way."""
+    fitting = [(way, size, decision) for size, decision in decisions for way in decision.fitting]
+    return sorted(
+        fitting,
+        key=lambda option: (option[0].seconds * (1 if option[0] is option[2].way else CLOSE), -option[1]),
+    )
+
+
+def _best(options: Sequence[_Option]) -> dict[str, _Option]:
+    """Of each way its best."""
+    found: dict[str, _Option] = {}
+    for option in options:
+        found.setdefault(option[0].strategy, option)
+    return found
+
+
+def _alternatives(options: Sequence[_Option], answer: Answer) -> Iterator[Alternative]:
+    """Each other way that should fit."""
+    for name, (way, size, _) in _best(options).items():
+        if name != answer.choice.strategy:
+            choice = replace(answer.choice, strategy=name, devices=way.devices, micro_batch=size)
+            rung = f"{name}, micro-batch {size} (estimated)"
+            yield Alternative(rung, choice, way.bytes, way.bytes, way.seconds)
+
+
+def _rejections(decisions: Sequence[tuple[int, Decision]], options: Sequence[_Option]) -> Iterator[Rejected]:
+    """Each way that fits with no micro-batch."""
+    size, decision = decisions[-1]
+    fitting = _best(options)
+    for way in decision.ways:
+        if way.strategy not in fitting:
+            yield Rejected(
+                f"{way.strategy}, micro-batch {size} (estimated)",
+                "does not fit with any micro-batch",
+                way.bytes,
+                way.seconds,
+            )
+
+
+def _between(ends: Mapping[int, Facts], size: int, rows: int) -> Facts:
+    """Facts of a micro-batch from those of the smallest and the largest: bytes grow with it, seconds with how many there are.
+
+    With one micro-batch there are no gradients yet where the others have them.
+    """
+    low, high = min(ends), max(ends)
+    first, last = ends[low], ends[high]
+    part = (size - low) / max(1, high - low)
+    later = 1.0 if low == high else (1 / low - 1 / size) / (1 / low - 1 / high)
+
+    def at(name: str, share: float) -> float:
+        return float(getattr(first, name) + (getattr(last, name) - getattr(first, name)) * share)
+
+    nearest = last if size == high else first
+    return replace(
+        nearest,
+        peak=round(nearest.peak - nearest.rest + at("rest", part)),
+        largest_activations=round(at("largest_activations", part)),
+        micro_batches=first.cluster.world * math.ceil(rows / size),
+        forward=at("forward", later),
+        backward=at("backward", later),
+    )
+
+
+def _activations(run: Run) -> int:
+    """Bytes that are there for the passes while the first block computes for the first time."""
+    forward = [each for each in run.segments if each.key.phase is Phase.FORWARD and each.key.micro_batch == 0]
+    first = next((each for each in forward if each.key.block == 0), forward[0])
+    kept = sum(int(first.peak[ROLES.index(role)]) for role in _BESIDE)
+    return first.bytes - kept

@@ -1,0 +1,125 @@
+"""The planner's memory beside that of a real run, by the profiler; all cases are in benchmarks/planner/memory.py."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import Job, Plan
+from snugfit.planner.dryrun import Subject
+from snugfit.planner.fakes import skeleton
+from snugfit.planner.hardware import uncalibrated
+from snugfit.planner.predict import Machine, Planner
+from snugfit.techniques import find
+from snugfit.training.assemble import Material, make_step
+
+ROWS, LENGTH = 8, 32
+
+
+class Encoder(nn.Module):
+    """Of one layer's shape each block; with a layer that is never called, and a mean over what a mask leaves."""
+
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.words = nn.Embedding(500, 64)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True) for _ in range(blocks)
+        )
+        self.head = nn.Linear(64, 4)
+        self.unused = nn.Linear(64, 512)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        states = self.words(input_ids)
+        for block in self.blocks:
+            states = block(states)
+        kept = attention_mask.unsqueeze(-1)
+        logits: Tensor = self.head((states * kept).sum(1) / kept.sum(1))
+        return logits
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 4),
+    )
+
+
+def texts() -> dict[str, Tensor]:
+    ids = torch.randint(0, 500, (ROWS, LENGTH))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.randint(0, 4, (ROWS,))}
+
+
+def images() -> tuple[Tensor, Tensor]:
+    return torch.randn(ROWS, 3, 32, 32), torch.randint(0, 4, (ROWS,))
+
+
+def subject(model: nn.Module, window: Batch, names: tuple[str, ...]) -> Subject:
+    bare = skeleton(model)
+    job = Job(global_batch=window.rows, windows=3, epochs=None)
+    techniques = tuple(find(name).example() for name in names)
+    return Subject(lambda: copy.deepcopy(bare), window, job, 100, techniques)
+
+
+def predicted(planned: Subject, plan: Plan, whole: bool = False) -> tuple[int, Mapping[str, int]]:
+    cpu = uncalibrated("cpu")
+    found = Planner(planned, Machine(cpu, cpu), whole).predict(plan, planned.techniques)
+    return found.peak_bytes, found.peak_by_kind
+
+
+def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
+    """The profiler's peak over all updates, and what is saved; weights and windows are copied, so that they count."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        material = Material(copy.deepcopy(model), range(planned.examples), None, planned.loss)
+        step = make_step(planned.job, plan, material, None, planned.techniques)
+        del material
+        for _ in range(3):
+            step(copy.deepcopy(planned.window))
+        with torch.no_grad(), step.averaged():
+            if step.seams.export is not None:
+                step.seams.export(step.model)
+    events = [each for each in profiled.profiler.kineto_results.events() if each.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda each: each.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "names", "micro_batch", "bound"),
+    [
+        (Encoder, texts, ("adamw",), None, 0.001),
+        (Encoder, texts, ("adamw", "recompute", "clip_norm"), None, 0.001),
+        (Encoder, texts, ("adamw", "ema"), 2, 0.001),
+        (Encoder, texts, ("adamw", "sam"), None, 0.001),
+        (Encoder, texts, ("sgd", "hard_examples"), None, 0.005),
+        (Encoder, texts, ("adamw", "bf16"), None, 0.005),
+        (convolutions, images, ("adamw",), None, 0.015),
+    ],
+)
+def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_batch, bound):
+    torch.manual_seed(0)
+    model, window, plan = make(), Batch.of(data()), Plan(micro_batch=micro_batch)
+    planned = subject(model, window, names)
+    peak, by_kind = predicted(planned, plan)
+    assert sum(by_kind.values()) == peak
+    assert peak == pytest.approx(measured(planned, plan, model), rel=bound)
+
+
+@pytest.mark.parametrize(("blocks", "micro_batch"), [(16, None), (1, 1)])
+def test_few_blocks_and_micro_batches_tell_what_all_of_them_need(blocks, micro_batch):
+    planned = subject(Encoder(blocks), Batch.of(texts()), ("adamw",))
+    plan = Plan(micro_batch=micro_batch)
+    assert predicted(planned, plan) == predicted(planned, plan, whole=True)

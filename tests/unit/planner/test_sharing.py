@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from snugfit.cli.plan import Asked, check
+from snugfit.core.job import Plan
+from snugfit.core.technique import Technique
+from snugfit.errors import SettingError
+from snugfit.planner.answer import Answer
+from snugfit.planner.communication import Cluster
+from snugfit.planner.dryrun import Subject, dry_run
+from snugfit.planner.hardware import Device, Link
+from snugfit.planner.plan import Request
+from snugfit.planner.predict import Machine
+from snugfit.planner.rank import Rank
+from snugfit.planner.records import Phase, Role, Trace
+from snugfit.planner.search import Budget
+from snugfit.planner.several import DataParallelTwin, fake_ranks
+from snugfit.planner.sharing import make_shared_plan
+from snugfit.strategies.fsdp import FullyShard
+from snugfit.techniques.learning.adamw import AdamW
+from tests.unit.planner.dry import subject_of
+from tests.unit.planner.shards import INPUTS, ROWS, WAYS, blocks, bytes_of, real_ranks
+
+WEIGHTS = bytes_of(blocks().parameters())
+COUNTERS = 4 * len(list(blocks().parameters()))  # AdamW's step of each parameter
+FAST, SLOW = Link("fast", 1e15, 0.0), Link("slow", 1e6, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_left() -> Any:
+    yield
+    assert not dist.is_initialized()
+
+
+def machine(memory_bytes: int = 2**40) -> Machine:
+    """A CPU that computes 1 TFLOP/s, of which nothing is taken before a run."""
+    device = Device(
+        name="example",
+        kind="cpu",
+        memory_bytes=memory_bytes,
+        flops={"float32": 1e12},
+        bandwidth=1e12,
+        efficiency=dict.fromkeys(("matmul", "convolution", "attention", "other"), 1.0),
+        reach=1.0,
+        launch=0.0,
+        host=0.0,
+        view=0.0,
+        update=0.0,
+        reserved=0,
+        host_link=FAST,
+        peer_link=FAST,
+    )
+    return Machine(device, device, baseline=0)
+
+
+def subject(model: nn.Module | None = None, *techniques: Technique) -> Subject:
+    data = torch.randn(ROWS, INPUTS), torch.zeros(ROWS, dtype=torch.long)
+    return subject_of(model or blocks(), data, (AdamW(learning_rate=1e-3), *techniques))
+
+
+def traced(
+    way: Callable[..., Any], *axes: int, micro_batch: int | None = None, of: Subject | None = None
+) -> Trace:
+    subject_ = of or subject()
+    with fake_ranks(*axes) as mesh:
+        return dry_run(subject_, Plan(micro_batch=micro_batch), subject_.techniques, strategy=way(mesh))
+
+
+def live(trace: Trace, phase: Phase) -> dict[Role, int]:
+    """Bytes by role when an operator of this phase ends the run of them."""
+    last = max(place for place, op in enumerate(trace.ops) if op.place.phase is phase)
+    found: dict[Role, int] = {}
+    for _, storage, sign in list(trace.changes())[: trace.ops[last].event]:
+        found[storage.role] = found.get(storage.role, 0) + sign * storage.bytes
+    return found
+
+
+def peak(trace: Trace) -> int:
+    """The most bytes of an update, but for its inputs."""
+    ops = [op for op in trace.ops if op.place.phase not in (Phase.SETUP, Phase.PRIME)]
+    now, most = 0, 0
+    for place, (_, storage, sign) in enumerate(trace.changes()):
+        now += sign * storage.bytes if storage.role is not Role.INPUTS else 0
+        most = max(most, now) if place >= ops[0].event else 0
+    return most
+
+
+def plan(memory_bytes: int, cluster: Cluster, search: bool = False, of: Subject | None = None) -> Answer:
+    here = machine(memory_bytes)
+    request = Request(Plan(micro_batch=2), Budget(memory_bytes, margin=0.0), search, seconds=10)
+    return make_shared_plan(of or subject(), here, request, cluster)
+
+
+@pytest.mark.parametrize("world", [1, 2, 8])
+def test_each_rank_keeps_its_part_of_weights_gradients_and_optimizer(world: int) -> None:
+    found = live(traced(lambda mesh: FullyShard(mesh, reduce_each=True), world), Phase.OPTIMIZER)
+
+    assert found[Role.WEIGHTS] == found[Role.GRADIENTS] == WEIGHTS // world
+    assert found[Role.OPTIMIZER] == 2 * WEIGHTS // world + COUNTERS
+
+
+def test_weights_are_whole_in_stage_2_until_the_last_backward_ends() -> None:
+    trace = traced(lambda mesh: FullyShard(mesh, reshard_after_forward=False), 8)
+
+    assert live(trace, Phase.LOSS)[Role.WEIGHTS] == WEIGHTS + WEIGHTS // 8
+    assert live(trace, Phase.OPTIMIZER)[Role.WEIGHTS] == WEIGHTS // 8
+
+
+def test_a_copy_of_the_model_has_its_gradients_a_second_time_in_buckets() -> None:
+    found = live(traced(lambda mesh: DataParallelTwin(), 8), Phase.OPTIMIZER)
+
+    assert found[Role.WEIGHTS] == WEIGHTS
+    assert found[Role.GRADIENTS] == 2 * WEIGHTS
+
+
+def test_the_parts_of_a_sharded_model_are_told_whole() -> None:
+    parts = traced(lambda mesh: FullyShard(mesh), 8).parts
+
+    assert sum(parts.blocks) + parts.outside == WEIGHTS
+    assert parts.trained_blocks == parts.blocks
+
+
+def test_no_device_has_the_model_whole_while_it_is_sharded() -> None:
+    trace = traced(lambda mesh: FullyShard(mesh), 8)
+    now, most = 0, 0
+    for _, storage, sign in list(trace.changes())[: trace.ops[-1].event]:
+        if (
+            storage.role is Role.WEIGHTS
+            and storage.op >= 0
+            and trace.ops[storage.op].place.phase is Phase.SETUP
+        ):
+            now += sign * storage.bytes
+            most = max(most, now)
+
+    assert most <= WEIGHTS // 8 + max(trace.parts.blocks)
+
+
+def test_integers_of_a_quantised_weight_are_sharded_too() -> None:
+    from snugfit.techniques.learning.lora import LoRA
+    from snugfit.techniques.numerics.nf4 import NF4
+
+    alone = live(traced(lambda mesh: None, 1, of=subject(blocks(), NF4(), LoRA())), Phase.OPTIMIZER)
+    shared = live(
+        traced(lambda mesh: FullyShard(mesh), 8, of=subject(blocks(), NF4(), LoRA())), Phase.OPTIMIZER
+    )
+
+    assert shared[Role.WEIGHTS] == pytest.approx(alone[Role.WEIGHTS] / 8, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS)
+def test_rank_0_of_two_real_ones_needs_what_the_dry_run_says(name: str, tmp_path: Path) -> None:
+    real = real_ranks(tmp_path)[name][-1][1]
+
+    found = peak(traced(WAYS[name][1], 2, micro_batch=ROWS // 2))
+
+    assert found == pytest.approx(real, rel=0.01)
+
+
+def test_a_model_that_fits_is_copied_to_each_device() -> None:
+    found = plan(2**40, Cluster(2, 1, FAST, FAST))
+
+    assert found.fits
+    assert (found.choice.strategy, found.choice.devices) == ("ddp", 2)
+    assert found.prediction.peak_by_kind["weights"] == WEIGHTS
+    assert {each.choice.strategy for each in found.alternatives} >= {"single", "fsdp (zero-3)"}
+
+
+def test_a_model_that_does_not_fit_is_sharded() -> None:
+    """A copy has its weights, two moments, gradients and buckets: five times the weights."""
+    found = plan(4 * WEIGHTS, Cluster(8, 1, FAST, FAST))
+
+    assert found.fits
+    assert found.choice.strategy.startswith("fsdp")
+    assert found.prediction.reserved_bytes <= 4 * WEIGHTS
+    assert any(each.rung.startswith("ddp") for each in found.rejected)
+
+
+def test_one_device_is_enough_where_the_link_is_slower_than_computing() -> None:
+    found = plan(2**40, Cluster(2, 1, SLOW, FAST))
+
+    assert (found.choice.strategy, found.choice.devices) == ("single", 1)
+    assert found.prediction.examples_per_second * found.prediction.seconds_per_update == pytest.approx(ROWS)
+
+
+def test_what_fits_no_way_is_said_with_the_least_that_was_found() -> None:
+    found = plan(WEIGHTS // 4, Cluster(2, 1, FAST, FAST))
+
+    assert not found.fits
+    assert found.prediction.reserved_bytes > WEIGHTS // 4
+    assert "does not fit" in found.rules[-1]
+
+
+def test_seconds_have_what_is_waited_for() -> None:
+    """Two devices at 1 MB/s send 2 · 1/2 of the gradients, of which backward hides next to nothing."""
+    one, other = (
+        Rank(
+            subject(),
+            machine(),
+            cluster=Cluster(2, 1, link, link),
+            way="ddp",
+            window=subject().window,
+            depth=len(traced(lambda mesh: None, 1).parts.blocks),
+        ).predict(Plan(), subject().techniques)
+        for link in (FAST, SLOW)
+    )
+
+    assert other.seconds_per_update - one.seconds_per_update == pytest.approx(WEIGHTS / 1e6, rel=0.01)
+
+
+def test_examples_a_second_are_those_of_all_devices() -> None:
+    found = plan(2**40, Cluster(2, 1, FAST, FAST)).prediction
+
+    assert found.examples_per_second * found.seconds_per_update == pytest.approx(ROWS)
+
+
+def test_a_window_of_fewer_examples_than_devices_is_refused() -> None:
+    with pytest.raises(SettingError, match=rf"{2 * ROWS} devices cannot share a window of {ROWS} examples"):
+        plan(2**40, Cluster(2 * ROWS, 1, FAST, FAST))
+
+
+def test_a_torch_optimizer_does_not_go_with_sharding_and_the_plan_says_so() -> None:
+    model = blocks()
+    data = torch.randn(ROWS, INPUTS), torch.zeros(ROWS, dtype=torch.long)
+    of = subject_of(model, data, optimizer=torch.optim.AdamW(model.parameters()))
+
+    found = plan(5 * WEIGHTS, Cluster(8, 1, FAST, FAST), of=of)
+
+    told = [each.reason for each in found.rejected if each.rung.startswith("fsdp")]
+    assert any("cannot be planned" in reason for reason in told)
+
+
+@pytest.mark.parametrize("given", [{"nodes": 2}, {"network": "ethernet-25"}, {"nodes": 0}])
+def test_nodes_and_the_network_between_them_go_together(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="--n"):
+        check(replace(Asked(devices=2), **given))
