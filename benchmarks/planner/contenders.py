@@ -77,6 +77,7 @@ PROBLEMS: Mapping[str, Problem] = {
         MODELS["gpt2"].data,
         "causal_lm",
         11,
+        32,
     ),
 }
 QUICK = ("mlp", "bert")

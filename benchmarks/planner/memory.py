@@ -1,6 +1,6 @@
 """How near does the planner come to the memory of a run? Predicted, and measured on this CPU.
 
-    python benchmarks/planner/memory.py             all cases, minutes on two cores; writes results/ and README.md
+    python benchmarks/planner/memory.py             all cases, minutes on two cores; writes results/ and memory.md
     python benchmarks/planner/memory.py --quick     a few of them; writes nothing
     python benchmarks/planner/memory.py --only t5   the cases whose name holds a text; writes nothing
 
@@ -298,7 +298,7 @@ def main() -> None:
     path = write_result(
         HERE, {"summary": told, "allocated": rows, "resident": of_processes, "deep": deep}, "memory"
     )
-    (HERE / "README.md").write_text(readme(json.loads(path.read_text())))
+    (HERE / "memory.md").write_text(readme(json.loads(path.read_text())))
 
 
 if __name__ == "__main__":

@@ -117,6 +117,11 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
     from snugfit.recipe.chosen import with_choice
 
     chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
+    if choice.strategy in ("hybrid shard", "fsdp + cpu offload"):
+        raise SettingError(
+            f"export: the plan shares the work by {choice.strategy}, which is not written for other tools yet. Plan without --export, or "
+            "for a machine on which ddp or fsdp fits."
+        )
     return export(
         ExportedPlan(
             micro_batch=choice.micro_batch,
@@ -129,7 +134,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
             else as_entry(chosen.plan.numerics),
             techniques=tuple(as_entry(each) for each in chosen.techniques),
             devices=choice.devices,
-            strategy=choice.strategy,  # type: ignore[arg-type]
+            strategy=choice.strategy.partition(" ")[0],  # type: ignore[arg-type]
             device=answer.device["kind"],
             epochs=None if train.updates is not None else train.epochs,
             max_length=None if recipe.task == "python" else recipe.data.max_length,

@@ -468,3 +468,34 @@ def test_the_run_tells_its_numerics(tmp_path: Path) -> None:
         nn.Linear(3, 2), data, techniques=[sf.BF16()], epochs=1, device="cpu", output=tmp_path, track=False
     )
     assert read_events(Path(result.run_dir) / "events.jsonl")[0]["plan"]["numerics"] == "bf16"
+
+
+@pytest.mark.slow
+def test_a_plan_from_python_is_of_the_module_as_it_is() -> None:
+    model = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 3))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    window = (torch.randn(64, 20), torch.randint(3, (64,)))
+    answer = sf.plan(model, window, optimizer=sf.SGD(learning_rate=0.1, momentum=0.9), search=False)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    assert answer.prediction.peak_by_kind["weights"] == weights
+    assert answer.prediction.peak_by_kind["optimizer"] == weights, "one momentum a parameter"
+    assert answer.fits and answer.choice.micro_batch == 64
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    with pytest.raises(sf.UserError, match=r"test_api\.py:\d+.*if inputs\.sum\(\) > 0"):
+        sf.plan(Undecided(), window, search=False)
+    measured = sf.plan(Undecided(), window, search=False, probe=True)
+    assert measured.prediction.peak_bytes > 0
+    assert measured.prediction.confidence["memory"].startswith("measured with 1 and 2 examples")
+
+
+class Undecided(nn.Module):
+    """A model that goes by the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.sum() > 0:
+            inputs = -inputs
+        return self.head(inputs)

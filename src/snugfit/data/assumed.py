@@ -16,7 +16,7 @@ collate_alike = PadRight({})
 
 @dataclass(frozen=True)
 class Alike(Sequence[Example]):
-    """One example, `count` times.
+    """One example, so many times.
 
     >>> data = Alike({"input_ids": [0, 0]}, 3)
     >>> len(data), data[2]
@@ -24,10 +24,10 @@ class Alike(Sequence[Example]):
     """
 
     example: Example
-    count: int
+    times: int
 
     def __len__(self) -> int:
-        return self.count
+        return self.times
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -35,8 +35,8 @@ class Alike(Sequence[Example]):
     def __getitem__(self, index: slice) -> Sequence[Example]: ...
     def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
         if isinstance(index, slice):
-            return Alike(self.example, len(range(*index.indices(self.count))))
-        if not -self.count <= index < self.count:
+            return Alike(self.example, len(range(*index.indices(self.times))))
+        if not -self.times <= index < self.times:
             raise IndexError(index)
         return self.example
 

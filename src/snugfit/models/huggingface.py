@@ -192,13 +192,17 @@ def _empty(
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> LoadedModel:
     """The architecture on the meta device, in float32."""
-    with quiet_transformers(), torch.device("meta"):
+    with quiet_transformers():
         import transformers
+        from transformers.initialization import no_init_weights
 
         kind: Any = getattr(transformers, auto)
-        model = call(
-            name, local, lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        )
+        with torch.device("meta"), no_init_weights():  # there is nothing to draw
+            model = call(
+                name,
+                local,
+                lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False),
+            )
     if tokenizer is not None:
         fit_tokenizer(model, tokenizer, name)
     return LoadedModel(model.eval())

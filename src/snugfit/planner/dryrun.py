@@ -71,14 +71,12 @@ def dry_run(
     plan: Plan,
     techniques: Sequence[Technique],
     *,
-    shorten: Callable[[nn.Module], nn.Module] = lambda model: model,
     micro_batches: int | None = None,
     strategy: Strategy | None = None,
 ) -> Trace:
     """An update, one as it is at the end of the run where that is another, and an evaluation, recorded.
 
     Args:
-        shorten: takes blocks out of the model, in place.
         micro_batches: how many of them an update is to have; by default those of the window.
         strategy: of one among several devices, within `several.fake_ranks`; the window is its share.
     Raises:
@@ -88,7 +86,7 @@ def dry_run(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
     recorder = Recorder(values)
-    model = fake_(shorten(subject.model()), mode, "cpu")
+    model = fake_(subject.model(), mode, "cpu")
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
     several = nullcontext() if strategy is None else shards_followed(recorder.resized)

@@ -60,18 +60,20 @@ def _padded(
     return output.transpose(0, 1) if batch_first else output, lengths
 
 
-_grouped_product_of_bf16 = _meta_registrations._meta_grouped_mm_common
+_grouped_product_of_bf16: Any = _meta_registrations._meta_grouped_mm_common
 
 
 def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Products of groups of rows, as mixtures of experts have them: fake ones are only taken in bfloat16, real ones in any type."""
     if left.dtype not in (torch.float32, torch.float16):
-        return _grouped_product_of_bf16(left, right, *args, **kwargs)
+        kept: Tensor = _grouped_product_of_bf16(left, right, *args, **kwargs)
+        return kept
     half = [
         torch.empty_strided(each.shape, each.stride(), dtype=torch.bfloat16, device=each.device)
         for each in (left, right)
     ]
-    return _grouped_product_of_bf16(*half, *args, **kwargs).to(left.dtype)
+    found: Tensor = _grouped_product_of_bf16(*half, *args, **kwargs)
+    return found.to(left.dtype)
 
 
 def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

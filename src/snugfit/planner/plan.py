@@ -66,7 +66,7 @@ def make_plan(
         content = not request.search or (request.contented and search.asked.fits)
         chosen = search.fastest() if content else _chosen(search)
         needed = search.needed() if chosen is None and request.search else {}
-    best = chosen or min(search.tried, key=lambda each: each.found.reserved_bytes)
+    best = chosen or search.least()
     return Answer(
         fits=chosen is not None,
         device=device_of(machine),

@@ -21,6 +21,7 @@ from snugfit.planner.answer import Prediction, Timeline
 from snugfit.planner.depth import Blocks, longest_blocks, shortened_
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
+from snugfit.planner.fakes import skeleton
 from snugfit.planner.hardware import Device
 from snugfit.planner.records import Parts, Phase, Trace
 from snugfit.planner.roofline import combined, costs_of
@@ -65,6 +66,7 @@ class Planner:
     whole: bool = False
     blocks: Blocks | None = field(init=False)
     fixed_micro_batch: bool = field(init=False)
+    _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
 
     def __post_init__(self) -> None:
@@ -172,25 +174,21 @@ class Planner:
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
     ) -> Run:
         """The step with so many blocks and micro-batches; None for as many as there are."""
-
-        def shorten(model: nn.Module) -> nn.Module:
-            if depth is None or self.blocks is None:
-                return model
-            return shortened_(model, self.blocks, depth)
-
         machine = self.machine
         tf32 = any(each.card.needs == "tf32" for each in techniques)
         with self.strategy() as strategy:
-            trace = dry_run(
-                self.subject,
-                plan,
-                techniques,
-                shorten=shorten,
-                micro_batches=micro_batches,
-                strategy=strategy,
-            )
+            subject = replace(self.subject, model=lambda: skeleton(self._of_depth(depth)))
+            trace = dry_run(subject, plan, techniques, micro_batches=micro_batches, strategy=strategy)
         pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
         return Run(pieces, self._reserved(trace), trace.bounded, trace.parts)
+
+    def _of_depth(self, depth: int | None) -> nn.Module:
+        """The model with so many blocks, None for all; made once."""
+        if depth not in self._models:
+            model = self.subject.model()
+            short = depth is not None and self.blocks is not None
+            self._models[depth] = shortened_(model, self.blocks, depth) if short else model  # type: ignore[arg-type]
+        return self._models[depth]
 
     def _reserved(self, trace: Trace) -> float:
         """How much the allocator takes of the device for each byte that is allocated."""

@@ -13,6 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
+from snugfit.errors import SettingError
 from snugfit.planner.answer import Prediction
 from snugfit.planner.communication import (
     Cluster,
@@ -70,8 +71,17 @@ class Rank(Planner):
 
     @contextmanager
     def strategy(self) -> Iterator[Strategy]:
-        """The strategy of rank 0, with ranks that are not there around it."""
+        """The strategy of rank 0, with ranks that are not there around it.
+
+        Raises:
+            SettingError: a torch optimizer was given for a model that is sharded.
+        """
         cluster = self.cluster
+        if self.subject.optimizer is not None and self.way != "ddp":
+            raise SettingError(
+                "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
+                "such as adamw."
+            )
         axes = (cluster.nodes, cluster.devices) if self.way == "hybrid shard" else (cluster.world,)
         with fake_ranks(*axes, device=self.machine.type) as mesh:
             yield STRATEGIES[self.way](mesh)

@@ -228,13 +228,13 @@ class Recorder(TorchDispatchMode):
     def _entered(self, module: nn.Module, args: Any) -> None:
         self._modules.append(self._names.get(id(module), self._modules[-1] if self._modules else ""))
         self._note()
-        if self._sharded:  # a block that holds this module has gathered its weights
-            gathered = (each for each in module._parameters.values() if each is not None)
-            self.holds((each for each in gathered if not isinstance(each, DTensor)), Role.WEIGHTS)
 
     def _left(self, module: nn.Module, args: Any, outputs: Any) -> None:
         self._modules.pop()
         self._note()
+        if self._sharded:  # its weights are still gathered
+            own = (each for each in module._parameters.values() if each is not None)
+            self.holds((each for each in own if not isinstance(each, DTensor)), Role.WEIGHTS)
 
     def _note(self) -> None:
         if threading.get_ident() != self._thread:  # computed again for a backward that another thread runs

@@ -88,6 +88,12 @@ class Search:
         alike = [each for each in fitting if each.found.seconds_per_update * _NOTICED <= least]
         return min(alike, key=lambda each: (each.level, len(each.added), -each.micro_batch), default=None)
 
+    def least(self) -> Candidate:
+        """Of the plans that are no coarser than what is allowed the one that needs the least."""
+        coarsest = max(self.asked.level, self.budget.fidelity)
+        allowed = [each for each in self.tried if each.level <= coarsest]
+        return min(allowed, key=lambda each: each.found.reserved_bytes)
+
     def needed(self) -> dict[str, int]:
         """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
         found: dict[str, int] = {}
@@ -123,8 +129,9 @@ class Search:
             chosen = _simplest(near)
             if best is None and chosen is None:
                 chosen = self._smaller(left, level)
-            if chosen is None or self._predict(chosen.added, chosen.micro_batch) is None:
+            if chosen is None:
                 return
+            self._predict(chosen.added, chosen.micro_batch)
 
     def _smaller(self, estimates: Sequence[Estimate], level: Fidelity) -> Estimate | None:
         """The plan that would need the least, if that is less than all that were tried need."""

@@ -109,8 +109,8 @@ class _Shared:
             found = self._with_techniques(decisions[-1][1])
         if found is None:
             found = self._first_that_fits([each for each in options if each[0].strategy == _OFFLOAD])
-        if found is None and self.nearest is None:
-            self._run("fsdp (zero-3)", self._as_asked(self.sizes[-1]))
+        if found is None and self.nearest is None:  # more may fit than was estimated
+            found = self._run("fsdp (zero-3)", self._as_asked(self.sizes[-1]))
         found = found or self.nearest
         if found is None:
             told = "; ".join(f"{each.rung}: {each.reason}" for each in self.failed)

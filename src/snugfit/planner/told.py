@@ -87,9 +87,7 @@ def why(chosen: Candidate, search: Search) -> str:
 
 def why_not(search: Search, needed: dict[str, int]) -> str:
     """Why nothing fits, and what would do."""
-    budget = search.budget
-    allowed = [each for each in search.tried if each.level <= max(search.asked.level, budget.fidelity)]
-    least = min(allowed, key=lambda each: each.found.reserved_bytes)
+    budget, least = search.budget, search.least()
     if least.found.reserved_bytes <= budget.usable:
         return f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}."
     told = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())

@@ -283,14 +283,14 @@ def _quantised_rows(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int
 
     Source: bitsandbytes/backends/default/ops.py, as is that of blocks.
     """
-    numbers = args[0].numel()
-    rows = numbers // args[0].shape[-1]
+    numbers: int = args[0].numel()
+    rows: int = numbers // args[0].shape[-1]
     return 8 * numbers + 8 * rows - (numbers + 4 * rows)
 
 
 def _quantised_blocks(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     """The scaled weight in float32, the places of its numbers among the levels, these in bytes, and both halves of the pairs."""
-    numbers = args[0].numel()
+    numbers: int = args[0].numel()
     whole = 0 if args[0].dtype == torch.float32 else 4 * numbers
     return whole + 9 * numbers + numbers // 2
 

@@ -70,13 +70,15 @@ class FullyShard(Strategy):
         precision = MixedPrecisionPolicy(param_dtype=self.computes_in)
         blocks = repeated_blocks(model)
         for module in (*blocks.values(), model):
-            place_(module, device, blocks if module is model else ())
+            if any(each.device.type != device for each in module.parameters()):
+                place_(module, device, blocks if module is model else ())
             fully_shard(
                 module,
                 mesh=mesh,
                 reshard_after_forward=self.reshard_after_forward,
                 mp_policy=precision,
                 offload_policy=offload,
+                ignored_params=_frozen_numbers(module),
             )
         for module in model.modules():
             if isinstance(
@@ -105,3 +107,8 @@ class FullyShard(Strategy):
     def add_up(self, values: list[Tensor]) -> list[Tensor]:
         """Sum scalars over all ranks."""
         return summed_over_ranks(values)
+
+
+def _frozen_numbers(module: nn.Module) -> set[nn.Parameter]:
+    """Single numbers that do not train, such as a quantised format keeps beside a weight: FSDP2 takes none, and each rank has them."""
+    return {each for each in module.parameters() if each.ndim == 0 and not each.requires_grad}

@@ -118,7 +118,8 @@ class Forecast(NamedTuple):
         if len(low) != len(high):  # a kernel was chosen by the size
             low, high = [max(low)], [max(high)]
         grown = (size - first) / (second - first)
-        return round(max(less + (more - less) * grown for less, more in zip(low, high, strict=True)))
+        # more rows never take less: where they seem to, another way was taken through the model
+        return round(max(less + max(more - less, 0) * grown for less, more in zip(low, high, strict=True)))
 
 
 class _Probe:

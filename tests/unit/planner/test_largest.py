@@ -145,7 +145,7 @@ def test_sizes_that_a_model_or_its_data_does_not_have_are_refused():
         ask("sequence", plain, 2**34)
     with pytest.raises(SettingError, match="--max model: needs a model that is a list of blocks"):
         ask("model", plain, 2**34)
-    with pytest.raises(SettingError, match="--max: there is no size 'bach'. Did you mean batch"):
+    with pytest.raises(SettingError, match="--max: there is no size 'bach'. Did you mean 'batch'"):
         ask("bach", plain, 2**34)
 
 

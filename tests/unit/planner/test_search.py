@@ -52,6 +52,9 @@ class Laws:
     fixed_micro_batch: bool = False
     overhead: float = 0.05  # seconds of a micro-batch
     cache: float = 0.0  # by how much longer an example takes in a micro-batch of the whole window
+    together: float = (
+        1.0  # what is left of activations and logits where there are several rungs, beyond what each leaves
+    )
     asked: list[tuple[Any, int]] = field(default_factory=list)
     subject: Any = field(
         default_factory=lambda: SimpleNamespace(window=SimpleNamespace(rows=ROWS), techniques=OWN)
@@ -76,9 +79,10 @@ class Laws:
             math.prod(column) for column in zip((1.0,) * 4, *shares, strict=True)
         )
         passes = math.ceil(ROWS / size)
+        more = self.together if len(shares) > 1 else 1.0
         base = round(400 * kept) * MB
-        forward = {"weights": base, "activations": round(40 * size * activations) * MB}
-        loss = {**forward, "temporaries": round(60 * size * logits) * MB}
+        forward = {"weights": base, "activations": round(40 * size * activations * more) * MB}
+        loss = {**forward, "temporaries": round(60 * size * logits * more) * MB}
         optimizer = {"weights": base, "temporaries": 100 * MB}
         phases = {"forward": forward, "loss": loss, "backward": loss, "optimizer": optimizer}
         peak = max(sum(each.values()) for each in phases.values())
@@ -161,6 +165,13 @@ def test_a_coarser_level_is_looked_at_only_where_nothing_finer_fits() -> None:
 def level_of_choice(megabytes: int, fidelity: Fidelity) -> Fidelity | None:
     chosen = searched(Laws(), megabytes, fidelity).best()
     return None if chosen is None else chosen.level
+
+
+def test_what_is_estimated_not_to_fit_is_tried_before_that_is_said() -> None:
+    laws = Laws(together=0.5, fixed_micro_batch=True)
+    # offload, recompute and chunked loss: 200 + 48 + 96 + 100 by the product of what each leaves, 200 + 100 + 100 in truth
+    chosen = searched(laws, 420).best()
+    assert chosen is not None and chosen.fits
 
 
 def test_where_nothing_fits_each_level_says_the_least_that_any_of_its_plans_needs() -> None:

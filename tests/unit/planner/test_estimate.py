@@ -1,0 +1,94 @@
+"""Estimates of plans from those of their parts, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from snugfit.planner.answer import Prediction
+from snugfit.planner.estimate import Estimator, saves, smallest
+from snugfit.techniques import find
+
+RECOMPUTE, CHUNKED = find("recompute")(), find("chunked_loss")()
+OVERHEAD = 50
+
+
+def predicted(phases: dict[str, dict[str, int]], seconds: float = 1.0, host: int = 0) -> Prediction:
+    peak = max(sum(each.values()) for each in phases.values())
+    return Prediction(
+        peak, {}, {}, peak + OVERHEAD, host, seconds, None, None, 1.0, 1, 0.5, {}, peak_by_phase=phases
+    )
+
+
+def test_shares_that_rungs_leave_are_multiplied_and_the_highest_phase_counts() -> None:
+    plain = predicted(
+        {"forward": {"weights": 100, "activations": 400}, "loss": {"weights": 100, "temporaries": 600}}, 2.0
+    )
+    known = Estimator(16)
+    known.learn_base(16, plain)
+    half = {"forward": {"weights": 100, "activations": 200}, "loss": {"weights": 100, "temporaries": 600}}
+    known.learn_rung(RECOMPUTE, predicted(half, 3.0), plain)
+    tenth = {"forward": {"weights": 50, "activations": 400}, "loss": {"weights": 100, "temporaries": 60}}
+    known.learn_rung(CHUNKED, predicted(tenth, 2.2), plain)
+    found = known.estimate((RECOMPUTE, CHUNKED), 16)
+    # forward 50 + 200, loss 100 + 60
+    assert found.reserved_bytes == pytest.approx(250 + OVERHEAD)
+    assert found.seconds == pytest.approx(2.0 * 1.5 * 1.1)
+
+
+def test_bytes_where_there_were_none_are_added() -> None:
+    plain = predicted({"optimizer": {"weights": 100}})
+    known = Estimator(16)
+    known.learn_base(16, plain)
+    known.learn_rung(CHUNKED, predicted({"optimizer": {"weights": 50, "temporaries": 20}}), plain)
+    assert known.estimate((CHUNKED,), 16).reserved_bytes == pytest.approx(70 + OVERHEAD)
+
+
+def test_between_two_sizes_bytes_follow_the_size_and_time_the_number_of_micro_batches() -> None:
+    known = Estimator(16)
+    known.learn_base(1, predicted({"forward": {"activations": 10}}, 1.0 + 16 * 0.1))
+    known.learn_base(8, predicted({"forward": {"activations": 80}}, 1.0 + 2 * 0.1))
+    known.learn_base(
+        16, predicted({"forward": {"activations": 9999}}, 9.0)
+    )  # of one pass, which has no say below it
+    found = known.estimate((), 4)
+    assert found.reserved_bytes == pytest.approx(40 + OVERHEAD)
+    assert found.seconds == pytest.approx(1.0 + 4 * 0.1)
+
+
+def test_a_prediction_mends_the_estimates_of_plans_with_more_rungs() -> None:
+    plain = predicted({"forward": {"activations": 950}}, 1.0)
+    known = Estimator(16)
+    known.learn_base(16, plain)
+    for rung in (RECOMPUTE, CHUNKED):
+        known.learn_rung(rung, predicted({"forward": {"activations": 475}}, 1.0), plain)
+    before = known.estimate((RECOMPUTE, CHUNKED), 16)
+    known.learn_plan((RECOMPUTE,), 16, predicted({"forward": {"activations": 1000}}, 2.0))
+    after = known.estimate((RECOMPUTE, CHUNKED), 16)
+    assert after.reserved_bytes == pytest.approx(before.reserved_bytes * 1050 / 525)
+    assert after.seconds == pytest.approx(before.seconds * 2)
+
+
+def test_a_rung_saves_that_lowers_a_phase_which_would_not_fit_though_another_one_is_the_highest() -> None:
+    without = predicted(
+        {"setup": {"weights": 1000}, "loss": {"temporaries": 900}, "optimizer": {"weights": 100}}
+    )
+    lower = predicted(
+        {"setup": {"weights": 1000}, "loss": {"temporaries": 90}, "optimizer": {"weights": 100}}
+    )
+    elsewhere = predicted(
+        {"setup": {"weights": 1000}, "loss": {"temporaries": 900}, "optimizer": {"weights": 10}}
+    )
+    assert saves(lower, without, usable=500)
+    assert not saves(elsewhere, without, usable=500)
+    assert not saves(lower, without, usable=990), "the loss fits as it is"
+
+
+def test_the_smallest_of_alike_plans_has_the_fewest_rungs() -> None:
+    known = Estimator(16)
+    plain = predicted({"forward": {"activations": 950}})
+    known.learn_base(16, plain)
+    known.learn_rung(CHUNKED, plain, plain)
+    both = [known.estimate((CHUNKED,), 16), known.estimate((), 16)]
+    found = smallest(both)
+    assert found is not None and found.added == ()
+    assert smallest([]) is None

@@ -1,0 +1,55 @@
+"""What may be added to a run, and what goes together."""
+
+from __future__ import annotations
+
+import pytest
+
+from snugfit.core.technique import Family, Fidelity
+from snugfit.errors import PlanConflict
+from snugfit.planner.hardware import find_device
+from snugfit.planner.rungs import coarser, level_of, placements, sets, together, told, told_added
+from snugfit.techniques import find
+
+ADAMW, RECOMPUTE, OFFLOAD = find("adamw")(), find("recompute")(), find("optimizer_offload")()
+
+
+def test_placements_leave_the_numbers_as_they_are() -> None:
+    found = list(placements())
+    assert RECOMPUTE in found and OFFLOAD in found
+    assert {each.card.family for each in found} == {Family.PLACEMENT}
+    assert level_of(found) is Fidelity.FULL
+
+
+def test_a_level_has_what_the_device_can_compute_and_nothing_of_other_levels() -> None:
+    old, new = (
+        {each.card.name for each in coarser(Fidelity.MIXED, find_device(name))} for name in ("t4", "rtx4090")
+    )
+    assert "bf16" in new and "bf16" not in old, "Turing has no bf16"
+    assert "fp16" in old & new
+    assert "adamw_8bit" not in new
+
+
+def test_a_technique_takes_the_place_of_the_one_it_replaces_with_its_settings() -> None:
+    (found,) = together([find("adamw")(learning_rate=0.5)], [find("adamw_8bit")()])
+    assert found == find("adamw_8bit")(learning_rate=0.5)
+
+
+def test_what_excludes_each_other_is_in_no_set() -> None:
+    backward = find("optimizer_in_backward")()
+    with pytest.raises(PlanConflict):
+        together([ADAMW], [OFFLOAD, backward])
+    found = [added for added, _ in sets([ADAMW], [OFFLOAD, backward, RECOMPUTE])]
+    assert found == [
+        (),
+        (OFFLOAD,),
+        (backward,),
+        (RECOMPUTE,),
+        (OFFLOAD, RECOMPUTE),
+        (backward, RECOMPUTE),
+    ]
+
+
+def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:
+    kept = find("recompute")(keep=("attention",))
+    assert told(RECOMPUTE) == "recompute" and told(kept) == "recompute(keep=('attention',))"
+    assert told_added([ADAMW, kept], [ADAMW]) == ("recompute(keep=('attention',))",)
