@@ -31,6 +31,7 @@ from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.worker import Worker
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
+from snugfit.training.probe import RESIDENT
 from snugfit.training.step import Forward
 
 if TYPE_CHECKING:
@@ -308,3 +309,10 @@ def expected(answer: Answer, device: str) -> dict[str, Any]:
         "peak_bytes": found.reserved_bytes if on_cpu else found.peak_bytes,
         "seconds_per_update": found.seconds_per_update,
     }
+
+
+def is_tight(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan, as a run's folder keeps it, leaves so little of the memory that on a CPU it matters what the C library keeps of
+    what was freed."""
+    peak, budget = plan.get("reserved_bytes"), plan.get("budget_bytes")
+    return peak is not None and budget is not None and peak * RESIDENT > budget

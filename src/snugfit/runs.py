@@ -18,7 +18,7 @@ from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import PlannerFailed, RunFolderError, SettingError, Untraceable
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
-from snugfit.planning import Target, expected
+from snugfit.planning import Target, expected, is_tight
 from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.tasks import Task, prepare
@@ -186,6 +186,9 @@ def _run_recipe(
     told: list[str] = []
     if folder is None and not smoke:
         recipe, answer, told = _planned(recipe, options)
+        options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
+    elif folder is not None:
+        options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
     job, plan = _job(recipe), _plan(recipe)
     techniques = recipe.all_techniques()
     metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}

@@ -38,12 +38,14 @@ Display = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins."""
+    """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins.
+    `tight`: on a CPU, memory that tensors no longer need goes back to the system at once, which takes time."""
 
     stop_after_seconds: float | None = None
     fast_dev_run: bool = False
     overfit_batches: int | None = None
     plan: bool = False
+    tight: bool = False
     started: float = field(default_factory=time.monotonic)
 
 
@@ -120,7 +122,7 @@ def run_session(
         TrainingFailed: the run failed on its own account; the events say so too.
     """
     folder = training.folder
-    if training.step.device.type == "cpu" and tune_malloc():
+    if options.tight and training.step.device.type == "cpu" and tune_malloc():
         header = {**header, "machine": {**header["machine"], "mmap_threshold_bytes": MMAP_THRESHOLD}}
     if resume:
         training.restore()

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from snugfit.planner.as_real import foreach_as_real, transformers_as_real
+from snugfit.planner.patches import as_real
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 
 aten = torch.ops.aten
@@ -176,7 +176,7 @@ def networks() -> dict[str, Any]:
         )
         words = nn.Sequential(nn.Embedding(50, 8), nn.LayerNorm(8), nn.Linear(8, 5))
     found: dict[str, Any] = {}
-    with elsewhere(*GPU), foreach_as_real():
+    with elsewhere(*GPU), as_real():
         mode = FakeTensorMode()
         for model in (layers, images, words):
             fake_(model, mode)
@@ -238,7 +238,7 @@ def transformers() -> dict[str, Any]:
         adapted = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
         lora = get_peft_model(adapted, LoraConfig(target_modules=["q_proj", "v_proj"]))
     found = {}
-    with elsewhere(*GPU), foreach_as_real(), transformers_as_real():
+    with elsewhere(*GPU), as_real():
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         ids = lambda: torch.empty(2, 16, dtype=torch.long, device="cuda")  # noqa: E731
         found["bert"] = train(fake_(bert, mode), lambda: {"input_ids": ids(), "attention_mask": ids()}, mode)
@@ -270,7 +270,7 @@ def steps() -> dict[str, Any]:
     sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
     data = {name: torch.ones(4, 16, dtype=torch.long) for name in ("input_ids", "attention_mask", "labels")}
     found = {}
-    with elsewhere(*GPU), foreach_as_real(), transformers_as_real():
+    with elsewhere(*GPU), as_real():
         for name, techniques in plans.items():
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with torch.device("meta"):

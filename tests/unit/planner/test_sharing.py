@@ -161,7 +161,8 @@ def test_integers_of_a_quantised_weight_are_sharded_too() -> None:
 def test_rank_0_of_two_real_ones_needs_what_the_dry_run_says(tmp_path: Path) -> None:
     for name, real in real_ranks(tmp_path).items():
         found = peak(traced(WAYS[name][1], 2, micro_batch=ROWS // 2))
-        assert found == pytest.approx(real[-1][1], rel=0.01), name
+        # the state of random numbers is kept meanwhile, which the count of the real ones does not see
+        assert found - torch.get_rng_state().nbytes == pytest.approx(real[-1][1], abs=8), name
 
 
 def test_a_model_that_fits_is_copied_to_each_device() -> None:
