@@ -41,8 +41,12 @@ class Blocks:
         return self.count > 3 * (self.fewest + self.period)
 
 
-def longest_blocks(model: nn.Module) -> Blocks | None:
-    """The longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything."""
+def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
+    """The longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything.
+
+    Args:
+        deeper: whether a model of more of them is asked for, which any list tells that is long enough to show its pattern.
+    """
     names = list(repeated_blocks(model))
     lists: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -57,7 +61,7 @@ def longest_blocks(model: nn.Module) -> Blocks | None:
         pattern = _pattern(kinds)
         if pattern is not None:
             found.append(Blocks(name, len(blocks), *pattern, numbers[0]))
-    return max((each for each in found if each.long), key=lambda each: each.count, default=None)
+    return max((each for each in found if deeper or each.long), key=lambda each: each.count, default=None)
 
 
 def shortened_(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:

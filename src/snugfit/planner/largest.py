@@ -18,7 +18,7 @@ from snugfit.errors import SettingError, nearest
 from snugfit.models.tokenizer import position_limit
 from snugfit.planner.answer import Answer, Largest, Prediction
 from snugfit.planner.candidate import Candidate
-from snugfit.planner.depth import Blocks, deepened_
+from snugfit.planner.depth import Blocks, deepened_, longest_blocks
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.extrapolate import NotLinear
 from snugfit.planner.plan import Request, device_of, upper_bound
@@ -241,6 +241,7 @@ class _Deep(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.blocks = longest_blocks(self.subject.model(), deeper=True)
         self._kept: dict[tuple[int | None, int | None], Run] = {}
 
     def run(

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.core import malloc
-from snugfit.core.malloc import OVERHEAD, resident_bytes, tune_malloc
+from snugfit.core.malloc import tune_malloc
 from snugfit.planning import is_tight
 from snugfit.session import RunOptions
 

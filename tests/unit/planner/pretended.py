@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from snugfit.planner.patches import as_real
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
+from snugfit.planner.patches import as_real
 
 aten = torch.ops.aten
 GPU = ((8, 0), 80 * 2**30, "NVIDIA A100")

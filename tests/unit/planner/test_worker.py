@@ -57,7 +57,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
 def test_what_cannot_be_sent_is_refused_at_once() -> None:
     worker = Worker()
     with pytest.raises(SettingError, match="cannot be handed to a process of its own"):
-        worker.run(lambda held: held, open(os.devnull), timeout=120)
+        worker.run(print, threading.Lock(), timeout=120)
     assert worker._process.poll() is not None
 
 
