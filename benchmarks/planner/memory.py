@@ -182,16 +182,37 @@ def resident(case: Case) -> dict[str, Any]:
 
 
 def in_process(number: int) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "memory.py"), "--resident", str(number)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"case": RESIDENT_CASES[number].name, "failed": done.stderr[-2000:]}
-    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    name = RESIDENT_CASES[number].name
+    done = own_process("--resident", str(number))
+    if done is None:
+        return {"case": name, "failed": "the process died"}
+    (row,) = done
     print(
-        f"{row['case']:55} predicted {row['predicted_bytes']:>13,} resident {row['measured_bytes']:>13,} {row['error']:+.2%}",
+        f"{name:55} predicted {row['predicted_bytes']:>13,} resident {row['measured_bytes']:>13,} {row['error']:+.2%}",
         flush=True,
     )
-    return row
+    return dict(row)
+
+
+def own_process(*arguments: str) -> list[dict[str, Any]] | None:
+    """What this script prints in a process of its own; None where that died, which is told."""
+    command = [sys.executable, "-W", "ignore", str(HERE / "memory.py"), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"FAILED with {done.returncode}: {' '.join(arguments)}", flush=True)
+        return None
+    lines = done.stdout.strip().splitlines()
+    print("\n".join(line for line in lines[:-1] if "predicted" in line or "from all" in line), flush=True)
+    found: list[dict[str, Any]] = json.loads(lines[-1])
+    return found
+
+
+def of_each(flag: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of each of these, in a process of its own."""
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys(names):
+        rows += own_process(flag, name) or [{"case": name, "failed": "the process died"}]
+    return rows
 
 
 def summary(
@@ -199,7 +220,7 @@ def summary(
 ) -> dict[str, Any]:
     """What of the bounds holds."""
     errors = {
-        kind: [abs(row["error"]) for row in rows if row["kind"] == kind and "error" in row] for kind in BOUNDS
+        kind: [abs(row["error"]) for row in rows if "error" in row and row["kind"] == kind] for kind in BOUNDS
     }
     every = [error for kind in errors.values() for error in kind]
     return {
@@ -208,7 +229,7 @@ def summary(
         "median": statistics.median(every),
         "worst": {kind: max(found, default=0.0) for kind, found in errors.items()},
         "resident_worst": max((abs(row["error"]) for row in resident if "error" in row), default=0.0),
-        "deep_the_same": sum(row["same"] for row in deep),
+        "deep_the_same": sum(row.get("same", False) for row in deep),
         "deep": len(deep),
     }
 
@@ -220,8 +241,8 @@ def readme(result: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     for row in result["allocated"]:
-        if "refused" in row:
-            lines.append(f"| {row['case']} | refused: {row['refused']} | | | |")
+        if "error" not in row:
+            lines.append(f"| {row['case']} | {row.get('refused') or row['failed']} | | | |")
             continue
         lines.append(
             f"| {row['case']} | {row['predicted_bytes'] / MIB:,.2f} | {row['measured_bytes'] / MIB:,.2f} | {row['error']:+.3%} "
@@ -237,6 +258,7 @@ def readme(result: dict[str, Any]) -> str:
     deep += [
         f"| {row['case']} | {row['peak_bytes']:,} | {row['peak_bytes_of_all']:,} | {'yes' if row['same'] else 'no'} |"
         for row in result["deep"]
+        if "same" in row
     ]
     worst = ", ".join(f"{kind} {error:.3%}" for kind, error in told["worst"].items())
     new = "\n"
@@ -273,28 +295,29 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a few cases")
     parser.add_argument("--only", help="cases whose name holds this")
-    parser.add_argument("--resident", type=int, help=argparse.SUPPRESS)
+    for hidden in ("--resident", "--model", "--deep"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.resident is not None:
-        print(json.dumps(resident(RESIDENT_CASES[asked.resident])))
+        print(json.dumps([resident(RESIDENT_CASES[int(asked.resident)])]))
         return
-    chosen = [CASES[place] for place in QUICK] if asked.quick else list(CASES)
-    chosen = [case for case in chosen if asked.only is None or asked.only in case.name]
-    rows = allocated(chosen)
-    deep = depth(
-        DEEP[:1] if asked.quick else [case for case in DEEP if asked.only is None or asked.only in case.name]
-    )
-    of_processes = [
-        in_process(number)
-        for number, case in enumerate(RESIDENT_CASES)
-        if (asked.only is None or asked.only in case.name) and not (asked.quick and number)
-    ]
-    if rows:
-        told = summary(rows, of_processes, deep)
-        print(json.dumps(told, indent=1))
+    if asked.model is not None:
+        print(json.dumps(allocated(case for case in CASES if case.model == asked.model)))
+        return
+    if asked.deep is not None:
+        print(json.dumps(depth(case for case in DEEP if case.name == asked.deep)))
+        return
     if asked.quick or asked.only:
+        chosen = [CASES[place] for place in QUICK] if asked.quick else list(CASES)
+        allocated(case for case in chosen if asked.only is None or asked.only in case.name)
+        depth(DEEP[:1] if asked.quick else [case for case in DEEP if asked.only in case.name])
         return
+    rows = of_each("--model", (case.model for case in CASES))
+    deep = of_each("--deep", (case.name for case in DEEP))
+    of_processes = [in_process(number) for number, _ in enumerate(RESIDENT_CASES)]
+    told = summary(rows, of_processes, deep)
+    print(json.dumps(told, indent=1))
     path = write_result(
         HERE, {"summary": told, "allocated": rows, "resident": of_processes, "deep": deep}, "memory"
     )

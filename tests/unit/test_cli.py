@@ -421,6 +421,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, capsys):
     (tmp_path / "own.py").write_text(
         "from torch import nn\nimport torch\n"

@@ -300,6 +300,7 @@ def test_a_failed_set_up_names_no_folder_that_was_removed(
     assert not [line for line in said if line.startswith("run ")] and not list(tmp_path.glob("runs/*/*"))
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_recipe_is_made_without_its_weights(project: Path, tmp_path: Path) -> None:
     plan = plan_recipe(recipe(project, tmp_path, "techniques=[lora]"))
     assert plan.fits and plan.choice.micro_batch == 4, "which the recipe names"
@@ -322,6 +323,7 @@ def test_a_run_that_is_planned_says_what_was_predicted_and_measured(project: Pat
     assert stored["fits"] is True and stored["choice"]["micro_batch"] == 10, "the whole window"
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_fit_is_refused_before_it_begins(project: Path, tmp_path: Path) -> None:
     with pytest.raises(OutOfMemory, match=r"Nothing that was tried fits in 1\.00 MiB"):
         train_recipe(recipe(project, tmp_path, "budget.memory=1MiB"), RunOptions(plan=True))

@@ -43,7 +43,9 @@ class Options:
         """The options as a run takes them; this loads torch."""
         from snugfit.session import RunOptions
 
-        return RunOptions(self.seconds, self.fast_dev_run, self.overfit_batches, self.plan, self.started)
+        return RunOptions(
+            self.seconds, self.fast_dev_run, self.overfit_batches, plan=self.plan, started=self.started
+        )
 
 
 def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_LIMIT = 1 << 24
+_LIMIT = 1 << 20
 _LIMIT_OF_FLOATS = 1 << 20
 """Elements of a value that is still worth computing; nobody asks for the floats of a large tensor."""
 

@@ -93,6 +93,7 @@ def test_everything_is_as_before_afterwards_and_the_process_ends_well() -> None:
     assert "without ATen_cuda" in found["generator"] or "CUDA" in found["generator"]
 
 
+@pytest.mark.slow
 @here
 def test_a_process_that_has_run_a_backward_is_refused_and_left_as_it_was() -> None:
     found = facts("late")
@@ -117,6 +118,7 @@ def test_python_finds_the_gpu_that_was_named() -> None:
     }
 
 
+@pytest.mark.slow
 @here
 def test_networks_learn_there_with_the_kernels_of_a_gpu() -> None:
     found = facts("networks")
@@ -132,6 +134,7 @@ def test_networks_learn_there_with_the_kernels_of_a_gpu() -> None:
     assert "lstm runs in cuDNN" in found["recurrent"]
 
 
+@pytest.mark.slow
 @here
 def test_attention_runs_in_the_kernel_of_the_capability_forward_and_backward() -> None:
     found = facts("attention")
@@ -146,6 +149,7 @@ def test_attention_runs_in_the_kernel_of_the_capability_forward_and_backward() -
         assert rest == [shape, shape, "cuda:0"], case
 
 
+@pytest.mark.slow
 @here
 def test_language_models_learn_there_without_masks_that_a_run_skips() -> None:
     found = facts("transformers")

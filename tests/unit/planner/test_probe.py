@@ -35,6 +35,7 @@ def test_a_measured_peak_is_the_dry_runs(micro_batch: int | None) -> None:
     assert found.confidence["memory"] == "measured with 1 and 2 examples, carried on"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_traced_is_measured() -> None:
     subject = subject_of(Middle(branches), rows_of(), [AdamW()])
     with pytest.raises(Untraceable):

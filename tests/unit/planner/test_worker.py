@@ -47,6 +47,7 @@ def test_a_process_that_dies_leaves_its_last_words() -> None:
         Worker().run(die, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended() -> None:
     worker = Worker()
     with pytest.raises(PlannerFailed, match="no answer after 0.5 seconds"):
@@ -54,6 +55,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
     assert worker._process.poll() is not None
 
 
+@pytest.mark.slow
 def test_what_cannot_be_sent_is_refused_at_once() -> None:
     worker = Worker()
     with pytest.raises(SettingError, match="cannot be handed to a process of its own"):
