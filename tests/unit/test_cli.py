@@ -260,6 +260,9 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
 class NoWorker:
     """In the place of the planner's process, where nothing is planned."""
 
+    def __init__(self, hide_gpu):
+        assert hide_gpu, "nothing is measured"
+
     def close(self) -> None:
         pass
 

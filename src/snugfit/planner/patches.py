@@ -77,11 +77,16 @@ def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> 
 
 
 def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of a parameter has no gradient; torch takes a fake one for a tensor, whose copy has."""
-    if not isinstance(tensor, nn.Parameter):
-        return Tensor.__deepcopy__(tensor, memo)  # type: ignore[no-untyped-call, no-any-return]
+    """A copy by value: torch would read the memory that a fake tensor lacks, and would copy the gradient of a fake parameter, which
+    it takes for a tensor."""
     if id(tensor) not in memo:
-        memo[id(tensor)] = nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
+        copied = tensor.detach().clone()
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = (
+            nn.Parameter(copied, tensor.requires_grad)
+            if is_parameter
+            else copied.requires_grad_(tensor.requires_grad)
+        )
     found: Tensor = memo[id(tensor)]
     return found
 

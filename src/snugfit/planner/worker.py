@@ -96,6 +96,8 @@ def main() -> None:
     sent = sys.stdin.buffer.read()
     ahead.join()
     _answer(sent, answer)
+    sys.stderr.flush()
+    os._exit(0)  # what is left of a pretended device is not taken down piece by piece
 
 
 def _load() -> None:

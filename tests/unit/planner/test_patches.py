@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -108,3 +110,12 @@ def test_all_is_as_before_afterwards(error: type[Exception] | None) -> None:
         if error is not None:
             raise error
     assert state() == before
+
+
+def test_a_fake_buffer_is_copied_without_reading_memory_that_it_lacks() -> None:
+    with MODE:
+        buffer = torch.empty(3, 2)
+    with as_real(), MODE, warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns where it reads the memory of a fake tensor
+        copied = copy.deepcopy([buffer, buffer])
+    assert copied[0] is copied[1] is not buffer and copied[0].shape == (3, 2)
