@@ -136,8 +136,7 @@ def train(
         device=find_device(device),
         num_workers=num_workers,
     )
-    if optimizer is None and not any("optimizer" in technique.card.seams for technique in all_techniques):
-        all_techniques.insert(0, find("adamw")())
+    _complete(optimizer, all_techniques)
     check_settings(job, plan, all_techniques, metric_map, validated=validation is not None)
     check_dataset("data", data)
     held_out = validation
@@ -183,6 +182,12 @@ def train(
             options=RunOptions(stop_after_seconds=stop_after_seconds),
             resume=resume is not None,
         )
+
+
+def _complete(optimizer: torch.optim.Optimizer | Technique | None, techniques: list[Technique]) -> None:
+    """Put AdamW at its defaults first where nobody gives an optimizer."""
+    if optimizer is None and not any("optimizer" in technique.card.seams for technique in techniques):
+        techniques.insert(0, find("adamw")())
 
 
 def _tracker_uri(setting: str | None, output: Path, folder: RunFolder) -> str:
@@ -250,8 +255,7 @@ def plan(
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     given = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     all_techniques = listed(optimizer, techniques)
-    if optimizer is None and not any("optimizer" in each.card.seams for each in all_techniques):
-        all_techniques.insert(0, find("adamw")())
+    _complete(optimizer, all_techniques)
     check(all_techniques)
     job = Job(global_batch=window.rows, epochs=None, windows=updates)
     target = Target(

@@ -157,8 +157,9 @@ def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(t
     linear = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28_672)
     adapters = 80 * 16 * (2 * 2 * 8192 + 2 * (8192 + 1024) + 3 * (8192 + 28_672))
     plain = 128_256 * 8192 * 2 + (2 * 80 + 1) * 8192
-    # half a byte each and one float32 for 64 of them; embeddings, head, norms and adapters in float32
-    weights = linear // 2 + linear // 64 * 4 + 4 * (plain + adapters)
+    # half a byte each, a byte for the scale of 64 of them, a float32 for the scale of 256 scales; embeddings, head, norms and
+    # adapters in float32
+    weights = linear // 2 + linear // 64 + linear // 64 // 256 * 4 + 4 * (plain + adapters)
     assert answer.prediction.peak_by_kind["weights"] == pytest.approx(weights, rel=1e-4)
     assert answer.prediction.peak_by_kind["optimizer"] == pytest.approx(8 * adapters, rel=1e-3)
     assert answer.about["parameters"]["total"] == linear + plain
