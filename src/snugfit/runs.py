@@ -182,13 +182,6 @@ def _run_recipe(
     recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None
 ) -> RunResult:
     smoke = options.fast_dev_run or options.overfit_batches is not None
-    answer: Answer | None = None
-    told: list[str] = []
-    if folder is None and not smoke:
-        recipe, answer, told = _planned(recipe, options)
-        options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
-    elif folder is not None:
-        options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
     job, plan = _job(recipe), _plan(recipe)
     techniques = recipe.all_techniques()
     metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
@@ -203,6 +196,14 @@ def _run_recipe(
             f"track.register: only {CLASSIFICATION} models can be registered, the task is {recipe.task}. Remove it; "
             "the best model is in the run's folder."
         )
+    answer: Answer | None = None
+    told: list[str] = []
+    if folder is None and not smoke:
+        recipe, answer, told = _planned(recipe, options)
+        plan, techniques = _plan(recipe), recipe.all_techniques()
+        options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
+    elif folder is not None:
+        options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
     task = prepare(recipe)
     if smoke:
         job, task = shorten(job, task, options)

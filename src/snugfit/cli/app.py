@@ -16,7 +16,9 @@ from typing import Annotated
 
 import typer
 
+from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
+from snugfit.cli.plan import plan
 from snugfit.cli.training import Options, finish, split, train_inferred, train_recipe
 from snugfit.errors import SettingError, SnugfitError
 
@@ -31,16 +33,10 @@ app = typer.Typer(
 track_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(track_app, name="track", help="Send runs to a tracker.")
 
-_Recipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
-_Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings over the recipe's: train.epochs=1."),
-]
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
 _Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="A run's folder, or a stored model: models:/agnews@champion.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")]
 _StopAfter = Annotated[
     str | None,
@@ -83,8 +79,8 @@ def _root(
 
 @app.command(epilog="Example: snugfit train agnews.yaml train.epochs=1 --stop-after 2h")
 def train(
-    recipe: _Recipe = None,
-    overrides: _Overrides = None,
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
     data: Annotated[
         str | None, typer.Option(metavar="FILE", help="Without a recipe: the training rows.")
     ] = None,
@@ -97,7 +93,7 @@ def train(
     fast_dev_run: _FastDevRun = False,
     overfit_batches: _OverfitBatches = None,
     plan: Annotated[bool, typer.Option(help="Plan first, and run what fits.")] = True,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
     quiet: _Quiet = False,
 ) -> int:
     """Train from a recipe, or from a data file.
@@ -121,7 +117,9 @@ def train(
 
 
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
-def resume(run: _Run, stop_after: _StopAfter = None, as_json: _Json = False, quiet: _Quiet = False) -> int:
+def resume(
+    run: _Run, stop_after: _StopAfter = None, as_json: JsonOption = False, quiet: _Quiet = False
+) -> int:
     """Go on with a stopped or killed run.
 
     It goes on from its newest valid checkpoint, bit for bit as if it had never stopped.
@@ -144,7 +142,7 @@ def evaluate(
     metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
     from snugfit import runs
@@ -162,7 +160,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write.")],
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write rows with their predictions.
 
@@ -174,97 +172,14 @@ def predict(
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")
-def report(run: _Run, as_json: _Json = False) -> None:
+def report(run: _Run, as_json: JsonOption = False) -> None:
     """Write a run's report.html anew."""
     from snugfit.report.page import write_report
 
     show({"report": str(write_report(run))}, as_json)
 
 
-@app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain")
-def plan(
-    recipe: _Recipe = None,
-    overrides: _Overrides = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Another device than this one: t4, rtx4090, h100.")
-    ] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device: 24GiB.")] = None,
-    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the host: 64GiB.")] = None,
-    devices: Annotated[int, typer.Option(metavar="N", help="How many of them on each node.")] = 1,
-    nodes: Annotated[int, typer.Option(metavar="N", help="How many machines with as many devices.")] = 1,
-    link: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Between the devices of a node: pcie4, nvlink4.")
-    ] = None,
-    network: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Between nodes: ethernet-25, infiniband-ndr.")
-    ] = None,
-    host_link: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Between a device and the host.")
-    ] = None,
-    fidelity: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL", help="The coarsest precision: full, mixed, compact, adapters, quantized."
-        ),
-    ] = None,
-    search: Annotated[
-        bool, typer.Option(help="Look for a plan that fits, or only predict the recipe's.")
-    ] = True,
-    probe: Annotated[
-        bool,
-        typer.Option("--probe", help="Measure on this device, for models that cannot be planned otherwise."),
-    ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Why, and all that was tried.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
-    export: Annotated[
-        str | None,
-        typer.Option(metavar="TOOL", help="Write it for hf, accelerate, lightning, deepspeed or torchtitan."),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where exported files go.")
-    ] = Path("."),
-    largest: Annotated[
-        str | None,
-        typer.Option("--max", metavar="SIZE", help="The largest that fits: batch, sequence or model."),
-    ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this device first, for some 20 seconds.")
-    ] = False,
-    as_json: _Json = False,
-) -> int:
-    """Say what a recipe needs, in memory and time, before it runs: here or on another machine.
-
-    Nothing is trained and no weights are loaded. Exit code 1: nothing that may be chosen fits.
-    """
-    from snugfit.cli import plan as command
-
-    path, changes = split(recipe, overrides)
-    if calibrate:
-        command.calibrate()
-        if path is None:
-            return 0
-    if path is None:
-        raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
-    asked = command.Asked(
-        device=device,
-        memory=memory,
-        host_memory=host_memory,
-        devices=devices,
-        link=link,
-        host_link=host_link,
-        fidelity=fidelity,
-        search=search,
-        probe=probe,
-        explain=explain,
-        html=html,
-        export=export,
-        output=output,
-        largest=largest,
-        nodes=nodes,
-        network=network,
-    )
-    command.check(asked)
-    return command.plan(path, changes, asked, as_json)
+app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain")(plan)
 
 
 @app.command(epilog="Example: snugfit techniques ema")
@@ -272,7 +187,7 @@ def techniques(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One technique or preset, in full.")
     ] = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List what recipes can use, or describe one of them."""
     from snugfit.recipe import catalogue
@@ -292,7 +207,7 @@ def schema(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there.")
     ] = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the JSON schema of recipes, for editors.
 
@@ -323,7 +238,7 @@ def replay(
     uri: Annotated[
         str | None, typer.Option(metavar="URI", help="Another tracker than the run's own.")
     ] = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Send what a run's tracker has not got yet.
 

@@ -6,9 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show, write
+from snugfit.cli.training import split
 from snugfit.errors import SettingError
 from snugfit.units import parse_bytes
 
@@ -16,6 +20,89 @@ if TYPE_CHECKING:
     from snugfit.planner.answer import Answer
     from snugfit.planning import Target
     from snugfit.recipe import Recipe
+
+
+def plan(
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another device than this one: t4, rtx4090, h100.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device: 24GiB.")] = None,
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the host: 64GiB.")] = None,
+    devices: Annotated[int, typer.Option(metavar="N", help="How many of them on each node.")] = 1,
+    nodes: Annotated[int, typer.Option(metavar="N", help="How many machines with as many devices.")] = 1,
+    link: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Between the devices of a node: pcie4, nvlink4.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Between nodes: ethernet-25, infiniband-ndr.")
+    ] = None,
+    host_link: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Between a device and the host.")
+    ] = None,
+    fidelity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL", help="The coarsest precision: full, mixed, compact, adapters, quantized."
+        ),
+    ] = None,
+    search: Annotated[
+        bool, typer.Option(help="Look for a plan that fits, or only predict the recipe's.")
+    ] = True,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Measure on this device, for models that cannot be planned otherwise."),
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Why, and all that was tried.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(metavar="TOOL", help="Write it for hf, accelerate, lightning, deepspeed or torchtitan."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where exported files go.")
+    ] = Path("."),
+    largest: Annotated[
+        str | None,
+        typer.Option("--max", metavar="SIZE", help="The largest that fits: batch, sequence or model."),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this device first, for some 20 seconds.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Say what a recipe needs, in memory and time, before it runs: here or on another machine.
+
+    Nothing is trained and no weights are loaded. Exit code 1: nothing that may be chosen fits.
+    """
+    path, changes = split(recipe, overrides)
+    if calibrate:
+        _calibrate()
+        if path is None:
+            return 0
+    if path is None:
+        raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
+    asked = Asked(
+        device=device,
+        memory=memory,
+        host_memory=host_memory,
+        devices=devices,
+        link=link,
+        host_link=host_link,
+        fidelity=fidelity,
+        search=search,
+        probe=probe,
+        explain=explain,
+        html=html,
+        export=export,
+        output=output,
+        largest=largest,
+        nodes=nodes,
+        network=network,
+    )
+    _check(asked)
+    return _plan(path, changes, asked, as_json)
 
 
 @dataclass(frozen=True)
@@ -63,7 +150,7 @@ class Asked:
         )
 
 
-def plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> int:
+def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> int:
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
     from snugfit.planner.worker import Worker
 
@@ -89,7 +176,7 @@ def plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> in
     return 0 if answer.fits else 1
 
 
-def calibrate() -> None:
+def _calibrate() -> None:
     """Measure the device at hand, and say what was found."""
     import torch
 
@@ -143,7 +230,7 @@ def _warn(_: str, /, **fields: Any) -> None:
     print(f"warning: {fields['message']}", file=sys.stderr)
 
 
-def check(asked: Asked) -> None:
+def _check(asked: Asked) -> None:
     """Refuse what no plan can be made for.
 
     Raises:

@@ -167,4 +167,6 @@ def device_of(machine: Machine) -> dict[str, Any]:
 
 def impossible(answer: Answer) -> OutOfMemory:
     """The error of a run that was planned and does not fit."""
-    return OutOfMemory(f"plan: {answer.why[0]}")
+    return OutOfMemory(
+        f"plan: {answer.why[0]} Give it more memory, allow a coarser budget.fidelity, or run it all the same with --no-plan."
+    )
