@@ -138,8 +138,8 @@ MUTATIONS = (
     Mutation(
         "recompute: what changes how modules run has ended when blocks are computed again",
         "training/compute.py",
-        "with step.strategy.accumulate(step.model, last), step.seams.modules(part):\n                    with step.seams.within(part):",
-        "with step.strategy.accumulate(step.model, last):\n                    with step.seams.forward(part):",
+        'with step.strategy.accumulate(step.model, last), step.seams.modules(part):\n                    with step.seams.within(part), phase("loss"):',
+        'with step.strategy.accumulate(step.model, last):\n                    with step.seams.forward(part), phase("loss"):',
         ("tests/laws/test_recompute.py::test_blocks_of_ones_own_net_may_be_computed_again",),
     ),
     Mutation(
