@@ -386,8 +386,6 @@ CASES: tuple[Case, ...] = (
     *_cases("odd module", (), ("recompute",), Case("odd module", ("ema",), 2, evaluated=True)),
 )
 
-SMALLEST = Case("odd module")
-
 RESIDENT_CASES: tuple[Case, ...] = (
     Case("large llama"),
     Case("large llama", ("recompute",)),

@@ -24,7 +24,7 @@ class Stem(nn.Module):
         super().__init__()
         self.words = nn.Embedding(4000, 64)
         first = [nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64)) for _ in range(3)]
-        rest = [nn.TransformerEncoderLayer(64, 4, 160, batch_first=True, dropout=0.0) for _ in range(18)]
+        rest = [nn.TransformerEncoderLayer(64, 4, 160, batch_first=True, dropout=0.0) for _ in range(30)]
         self.layers = nn.ModuleList([*first, *rest])
         self.head = nn.Linear(64, 2)
 
@@ -54,7 +54,7 @@ MODELS: Mapping[str, Model] = {
     "bert, 18 blocks": Model(
         "transformer", from_config("BertConfig", "BertForSequenceClassification", **_DEEP), tokens(classes=2)
     ),
-    "t5, 16 and 16 blocks": Model(
+    "t5, 24 and 24 blocks": Model(
         "transformer",
         from_config(
             "T5Config",
@@ -63,7 +63,7 @@ MODELS: Mapping[str, Model] = {
             d_model=64,
             d_kv=16,
             d_ff=160,
-            num_layers=16,
+            num_layers=24,
             num_heads=4,
             decoder_start_token_id=0,
         ),
@@ -93,7 +93,7 @@ DEEP: tuple[Case, ...] = (
     Case("llama, 18 blocks, windows of 6", ("nf4", _ADAPTERS, "recompute"), 1),
     Case("gpt2, 18 blocks", ("ema",), evaluated=True),
     Case("bert, 18 blocks", ("bf16",)),
-    Case("t5, 16 and 16 blocks"),
+    Case("t5, 24 and 24 blocks"),
     Case("gemma2, 34 blocks, every other one sliding", ("recompute",)),
     Case("own, 3 blocks of another kind first"),
 )

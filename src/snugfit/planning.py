@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from snugfit.core.adapters import require_peft
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.memory import available_bytes, memory_bytes
-from snugfit.core.technique import Fidelity, Technique
+from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.answer import Answer
@@ -187,6 +189,9 @@ def _plan_material(
 def _planned(
     subject: Subject, machine: Machine, plan: Plan, target: Target, about: Mapping[str, Any], beside: int = 0
 ) -> Answer:
+    if any(Stage.ADAPT in each.card.stages for each in subject.techniques):
+        require_peft()
+        import_module("peft")  # which is loaded when adapters are put in
     # this process has loaded what one that trains loads, but for what follows a run
     machine = replace(machine, baseline=memory_bytes(torch.device("cpu")) + beside)
     budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), target.margin)

@@ -77,7 +77,7 @@ def shortened_(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
     for place, block in enumerate(held):
         for name, key in numbered:
             setattr(block.get_submodule(name), key, place)
-    _configure(model, blocks.count, count)
+    _configure(model, blocks.name, blocks.count, count)
     return model
 
 
@@ -100,14 +100,16 @@ def deepened_(model: nn.Module) -> tuple[str, int]:
         for inner, key in numbered:
             setattr(block.get_submodule(inner), key, place)
         held.append(block)
-    _configure(model, count, len(held))
+    _configure(model, name, count, len(held))
     return name, count
 
 
-def _configure(model: nn.Module, count: int, now: int) -> None:
-    """Where the model's configuration says how many blocks it has, let it say so of the new number."""
-    for module in model.modules():
-        config = getattr(module, "config", None)
+def _configure(model: nn.Module, name: str, count: int, now: int) -> None:
+    """Where the configuration of what holds the list says how many blocks it has, let it say so of the new number; another stack of
+    the model, such as a decoder, keeps its own."""
+    parts = name.split(".")
+    for depth in range(len(parts) + 1):
+        config = getattr(model.get_submodule(".".join(parts[:depth])), "config", None)
         if getattr(config, "num_hidden_layers", None) == count:
             config.num_hidden_layers = now  # type: ignore[union-attr]
 

@@ -63,6 +63,8 @@ def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> lis
     Raises:
         NotLinear: the two runs are not of the same pieces.
     """
+    base = [_renumbered(piece, axis, axis.base) for piece in base]
+    more = [_renumbered(piece, axis, axis.base + axis.period) for piece in more]
     tail = axis.heads + axis.period  # of the longer run
     own = {piece.key: piece for piece in base}
 
@@ -78,29 +80,42 @@ def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> lis
             f"a run of one more {axis.along} has {len(ends)} pieces at its ends, the other one {len(base)}"
         )
     grown = {piece.key: _carried(counterpart(piece.key), piece, axis.inserted) for piece in ends}
+    longer = {piece.key: piece for piece in more}
     found: list[Segment] = []
     for inside, run in groupby(more, key=lambda piece: axis.heads <= axis.number(piece.key) < tail):
         if inside:
-            found += _between(list(run), grown, axis)
+            found += _between(list(run), grown, longer, axis)
         else:
             found += [_at_its_place(grown[piece.key], axis, tail) for piece in run]
     return found
 
 
-def _between(middle: list[Segment], grown: dict[Key, Segment], axis: Axis) -> Iterator[Segment]:
+def _renumbered(piece: Segment, axis: Axis, count: int) -> Segment:
+    """A piece of a run of `count`; of another list that comes after them, such as a decoder's, with its number in the long run."""
+    if getattr(piece.key, axis.along) < axis.start + count:
+        return piece
+    return replace(piece, key=axis.moved(piece.key, axis.wanted - count))
+
+
+def _between(
+    middle: list[Segment], grown: dict[Key, Segment], longer: dict[Key, Segment], axis: Axis
+) -> Iterator[Segment]:
     """The pieces that are inserted in the place of a period of the longer run, in the order of the run."""
     steps = range(axis.inserted)
     descends = axis.number(middle[0].key) > axis.number(middle[-1].key) or _comes_down(middle[0], grown, axis)
     for step in reversed(steps) if descends else steps:
         for piece in middle:
-            before, after = (grown.get(axis.moved(piece.key, by)) for by in (-axis.period, axis.period))
-            if before is None or after is None:
-                raise NotLinear(f"there is nothing like it beside a {axis.along} in the middle: {piece.key}")
+            key = axis.moved(piece.key, -axis.period)
+            before, after = grown.get(key), grown.get(axis.moved(piece.key, axis.period))
+            if before is None:
+                raise NotLinear(f"there is nothing like it before a {axis.along} in the middle: {piece.key}")
             if piece.names != before.names:
                 raise NotLinear(
                     f"a {axis.along} in the middle does something else than the one before it: {piece.key}"
                 )
             share = (step + 1) / (axis.inserted + 1)
+            if after is None:  # the last one lacks it: what lies between two of them
+                after = _carried(longer[key], piece, axis.inserted + 1, before)
             yield replace(
                 piece,
                 key=axis.moved(piece.key, step * axis.period),
@@ -118,14 +133,15 @@ def _comes_down(piece: Segment, grown: dict[Key, Segment], axis: Axis) -> bool:
     return before in grown and after in grown and order.index(before) > order.index(after)
 
 
-def _carried(one: Segment, other: Segment, times: int) -> Segment:
-    """A piece of the shorter run, and its counterpart in the longer one, carried on `times` as far."""
+def _carried(one: Segment, other: Segment, times: int, start: Segment | None = None) -> Segment:
+    """From a piece to another one, `times` as far; from `start` on, by default the first of them."""
+    start = start or one
     return replace(
         other,
-        peak=one.peak + (other.peak - one.peak) * times,
-        host=one.host + (other.host - one.host) * times,
-        costs=one.costs + (other.costs - one.costs) * times,
-        flops=one.flops + (other.flops - one.flops) * times,
+        peak=start.peak + (other.peak - one.peak) * times,
+        host=start.host + (other.host - one.host) * times,
+        costs=start.costs + (other.costs - one.costs) * times,
+        flops=start.flops + (other.flops - one.flops) * times,
     )
 
 

@@ -15,7 +15,6 @@ from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Stage, Technique
-from snugfit.errors import SnugfitError
 from snugfit.planner.allocator import reserved_bytes
 from snugfit.planner.answer import Prediction, Timeline
 from snugfit.planner.depth import Blocks, longest_blocks, shortened_
@@ -67,6 +66,7 @@ class Planner:
     blocks: Blocks | None = field(init=False)
     fixed_micro_batch: bool = field(init=False)
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
+    _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
 
     def __post_init__(self) -> None:
@@ -99,27 +99,33 @@ class Planner:
 
     def _found(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
         """The run, and whether it was run whole."""
+        self._runs.clear()
         few = None if self.micro_batches(plan) <= (_FEWEST if rough else _FEW) else _FEWEST
-        for base in self._bases(few is not None):
+        for base, first in self._bases(few):
             try:
-                return self._carried_on(plan, techniques, base, few, rough), False
-            except (NotLinear, SnugfitError):  # a technique may name a block that is left out
-                if self.wanted is not None:
+                return self._carried_on(plan, techniques, base, first, rough), False
+            except (
+                Exception
+            ) as error:  # a model or a technique may need a block that is left out: the whole one tells
+                if self.wanted is not None or (first is base is None and not isinstance(error, NotLinear)):
                     raise
         return self.run(plan, techniques, None, None), True
 
-    def _bases(self, many: bool) -> Iterator[int | None]:
-        """From how many blocks a run is carried on: from more where a technique looks further than to the next block, and from all
-        (None) where it has many micro-batches."""
+    def _bases(self, few: int | None) -> Iterator[tuple[int | None, int | None]]:
+        """From how many blocks and micro-batches a run is carried on, None for all: from more blocks where a technique looks further
+        than to the next one, and from one micro-batch more where the first one is computed in an order of its own."""
         if self.whole:
             return
         if self.blocks is not None:
             fewest, period = self.blocks.fewest, self.blocks.period
-            yield fewest
+            yield fewest, few
             if fewest + 3 * period < self.blocks.count:
-                yield fewest + 2 * period
-        if many:
-            yield None
+                yield fewest + 2 * period, few
+                if few is not None:
+                    yield fewest + 2 * period, few + 1
+        if few is not None:
+            yield None, few
+            yield None, few + 1
 
     def strategy(self) -> AbstractContextManager[Strategy | None]:
         """A context around each dry run that gives what the step is to know of other devices."""
@@ -134,6 +140,8 @@ class Planner:
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
     ) -> Run:
         """The run from `base` blocks and `few` micro-batches, each None for all of them."""
+        if few is not None and not rough:
+            _check_alike(self._run_once(plan, techniques, base, few).segments, few)
         one = self._deep(plan, techniques, base, few, check=not rough)
         if few is None:
             return one
@@ -155,11 +163,11 @@ class Planner:
         """The run of all blocks, from those of few."""
         blocks = self.blocks
         if blocks is None or base is None:
-            return self.run(plan, techniques, None, micro_batches)
+            return self._run_once(plan, techniques, None, micro_batches)
         period, wanted = blocks.period, self.wanted or blocks.count
-        one, two = (self.run(plan, techniques, depth, micro_batches) for depth in (base, base + period))
+        one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
         if check and wanted > base + 2 * period:
-            three = self.run(plan, techniques, base + 2 * period, micro_batches)
+            three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
             told = stretch(
                 one.segments, two.segments, Axis("block", base, base + 2 * period, period, blocks.start)
             )
@@ -169,6 +177,15 @@ class Planner:
                 raise NotLinear("a third depth is not what two of them tell")
         found = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
         return replace(two, segments=found)
+
+    def _run_once(
+        self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
+    ) -> Run:
+        """As `run`; what was run before for the same question is not run again."""
+        key = (depth, micro_batches)
+        if key not in self._runs:
+            self._runs[key] = self.run(plan, techniques, depth, micro_batches)
+        return self._runs[key]
 
     def run(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
@@ -258,6 +275,19 @@ class Run:
     reserved: float
     bounded: tuple[str, ...]
     parts: Parts
+
+
+def _check_alike(segments: Sequence[Segment], micro_batches: int) -> None:
+    """Refuse a run whose last two micro-batches do not do the same: what lies between them tells nothing of others.
+
+    Raises:
+        NotLinear: names a piece.
+    """
+    last = {each.key: each for each in segments if each.key.micro_batch == micro_batches - 1}
+    for each in segments:
+        other = last.get(each.key._replace(micro_batch=micro_batches - 1))
+        if each.key.micro_batch == micro_batches - 2 and other is not None and other.names != each.names:
+            raise NotLinear(f"two micro-batches do not do the same: {each.key}")
 
 
 def _repeated(segment: Segment, count: int) -> Segment:

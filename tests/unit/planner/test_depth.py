@@ -112,6 +112,14 @@ def test_a_configuration_that_counts_something_else_stays() -> None:
     assert model.config.num_hidden_layers == 7
 
 
+def test_another_stack_keeps_what_its_own_configuration_says() -> None:
+    encoder, decoder = Stack(alike(18), layers=18), Stack([Block(0), nn.Linear(4, 4)], layers=18)
+    model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+    shortened_(model, found(model), 5)
+    assert encoder.config.num_hidden_layers == 5
+    assert decoder.config.num_hidden_layers == 18
+
+
 def test_whole_periods_are_taken_out_so_that_the_pattern_stays() -> None:
     model = Stack([Block(number, width=8 if number < 1 or number % 2 else 4) for number in range(35)])
     widths = [block.inner.out_features for block in model.layers]

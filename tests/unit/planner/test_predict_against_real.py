@@ -43,6 +43,35 @@ class Encoder(nn.Module):
         return logits
 
 
+class Stacks(Encoder):
+    """With a second list of blocks behind the first one."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks)
+        self.more = nn.ModuleList(
+            nn.TransformerEncoderLayer(64, 2, 64, dropout=0.0, batch_first=True) for _ in range(3)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        states = self.words(input_ids)
+        for block in [*self.blocks, *self.more]:
+            states = block(states)
+        logits: Tensor = self.head(states.mean(1))
+        return logits
+
+
+class Counted(Encoder):
+    """Which takes its last block by number."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(blocks)
+        self.last = blocks - 1
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        self.blocks[self.last]
+        return super().forward(input_ids, attention_mask)
+
+
 def convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
@@ -118,8 +147,31 @@ def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_bat
     assert peak == pytest.approx(measured(planned, plan, model), rel=bound)
 
 
-@pytest.mark.parametrize(("blocks", "micro_batch"), [(16, None), (1, 1)])
-def test_few_blocks_and_micro_batches_tell_what_all_of_them_need(blocks, micro_batch):
-    planned = subject(Encoder(blocks), Batch.of(texts()), ("adamw",))
+@pytest.mark.parametrize(
+    ("make", "names", "micro_batch"),
+    [
+        (lambda: Encoder(16), ("adamw",), None),
+        (lambda: Encoder(1), ("adamw",), 1),
+        # whose first micro-batch is computed in another order
+        pytest.param(lambda: Encoder(16), ("adamw", "recompute"), 1, marks=pytest.mark.slow),
+        (lambda: Stacks(16), ("adamw",), None),
+    ],
+    ids=["blocks", "micro-batches", "both", "another list behind"],
+)
+def test_few_blocks_and_micro_batches_tell_what_all_of_them_need(make, names, micro_batch):
+    planned = subject(make(), Batch.of(texts()), names)
     plan = Plan(micro_batch=micro_batch)
-    assert predicted(planned, plan) == predicted(planned, plan, whole=True)
+    cpu = uncalibrated("cpu")
+    few, every = (
+        Planner(planned, Machine(cpu, cpu), whole).predict(plan, planned.techniques)
+        for whole in (False, True)
+    )
+    assert (few.peak_bytes, few.peak_by_kind) == (every.peak_bytes, every.peak_by_kind)
+    assert "carried on" in few.confidence["memory"] and "carried on" not in every.confidence["memory"]
+
+
+def test_a_model_that_cannot_do_without_some_of_its_blocks_is_run_with_all_of_them():
+    planned = subject(Counted(16), Batch.of(texts()), ("adamw",))
+    cpu = uncalibrated("cpu")
+    found = Planner(planned, Machine(cpu, cpu)).predict(Plan(), planned.techniques)
+    assert "carried on" not in found.confidence["memory"]
