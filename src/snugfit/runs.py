@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit import planning
 from snugfit.core.entry import as_entry
-from snugfit.core.imports import load_object
-from snugfit.core.job import Job, Plan
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -19,12 +17,13 @@ from snugfit.errors import PlannerFailed, RunFolderError, SettingError, Untracea
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planning import Target, expected, is_tight
+from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.tasks import Task, prepare
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training.assemble import assemble, check_settings, find_device
+from snugfit.training.assemble import assemble, check_settings
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
 from snugfit.training.result import RunResult
@@ -101,7 +100,7 @@ def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | N
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
     """
-    job, plan = _job(recipe), _plan(recipe)
+    job, plan = job_of(recipe), plan_of(recipe)
     metrics = {metric: metric for metric in job.metrics}
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
     return planning.plan_recipe(recipe, job, plan, _within_budget(recipe, target or Target()), worker)
@@ -182,7 +181,7 @@ def _run_recipe(
     recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None
 ) -> RunResult:
     smoke = options.fast_dev_run or options.overfit_batches is not None
-    job, plan = _job(recipe), _plan(recipe)
+    job, plan = job_of(recipe), plan_of(recipe)
     techniques = recipe.all_techniques()
     metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
     check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
@@ -200,7 +199,7 @@ def _run_recipe(
     told: list[str] = []
     if folder is None and not smoke:
         recipe, answer, told = _planned(recipe, options)
-        plan, techniques = _plan(recipe), recipe.all_techniques()
+        plan, techniques = plan_of(recipe), recipe.all_techniques()
         options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
     elif folder is not None:
         options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
@@ -292,43 +291,3 @@ def _registration(recipe: Recipe, task: Task) -> Any:
         }
 
     return register
-
-
-def _job(recipe: Recipe) -> Job:
-    evaluate, train = recipe.evaluate, recipe.train
-    metrics = recipe.evaluate.metrics
-    return Job(
-        global_batch=train.global_batch,
-        epochs=None if train.updates is not None else train.epochs,
-        windows=train.updates,
-        seed=train.seed,
-        metrics=metrics,
-        best=evaluate.best or next(iter(metrics), "loss"),
-        evaluate_every=None if evaluate.every == "epoch" else int(evaluate.every),
-        evaluate_batch=evaluate.batch,
-        **_early_stopping(recipe),
-        non_finite=recipe.non_finite.policy,
-        non_finite_limit=recipe.non_finite.limit,
-        checkpoint_every=recipe.checkpoint.every,
-        checkpoint_keep=recipe.checkpoint.keep,
-    )
-
-
-def _early_stopping(recipe: Recipe) -> dict[str, Any]:
-    rule = recipe.early_stopping
-    if rule is None:
-        return {}
-    setting, function = "early_stopping.stop_when", rule.stop_when
-    stop_when = None if function is None else load_object(function, setting=setting, folder=recipe.folder)
-    return {"patience": rule.patience, "min_delta": rule.min_delta, "stop_when": stop_when}
-
-
-def _plan(recipe: Recipe) -> Plan:
-    settings = recipe.plan
-    numerics = settings.numerics
-    return Plan(
-        micro_batch=settings.micro_batch,
-        numerics=numerics if isinstance(numerics, str) else numerics.card.name,
-        device=find_device(settings.device),
-        num_workers=settings.num_workers,
-    )

@@ -69,23 +69,13 @@ def assemble(
         raise SettingError(f"early_stopping.{setting}: needs data to be measured on. Give data.validation.")
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
-    pin = plan.device.startswith("cuda")
-
-    def loader(dataset: Any, batch: int, shuffle: bool) -> Loader:
-        order = Order(len(dataset), batch, job.seed, shuffle)
-        return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin)
-
     with warnings_told(emit):
         step = make_step(job, plan, material, optimizer, techniques)
-    validation = material.validation
-    evaluate_batch = job.evaluate_batch or job.global_batch
     return Training(
         job=job,
         step=step,
-        loader=loader(material.train, job.global_batch, job.shuffle),
-        validation=loader(validation, evaluate_batch, False)
-        if validation is not None and len(validation)
-        else None,
+        loader=training_loader(job, plan, material),
+        validation=validation_loader(job, plan, material),
         metrics=metrics,
         folder=folder,
         emit=emit,
@@ -93,6 +83,25 @@ def assemble(
         identity=identity or {},
         planned=plan.micro_batch,
     )
+
+
+def training_loader(job: Job, plan: Plan, material: Material) -> Loader:
+    """The windows of a run, in its order."""
+    return _loader(job, plan, material, material.train, job.global_batch, job.shuffle)
+
+
+def validation_loader(job: Job, plan: Plan, material: Material) -> Loader | None:
+    """The batches that a run scores; None where it has none."""
+    held_out = material.validation
+    if held_out is None or not len(held_out):
+        return None
+    return _loader(job, plan, material, held_out, job.evaluate_batch or job.global_batch, False)
+
+
+def _loader(job: Job, plan: Plan, material: Material, dataset: Any, batch: int, shuffle: bool) -> Loader:
+    order = Order(len(dataset), batch, job.seed, shuffle)
+    pin = plan.device.startswith("cuda")
+    return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin)
 
 
 def make_step(

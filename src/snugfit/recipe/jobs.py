@@ -1,0 +1,54 @@
+"""From a recipe to the job and the plan that the lower layers know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from snugfit.core.imports import load_object
+from snugfit.core.job import Job, Plan
+from snugfit.training.assemble import find_device
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+
+def job_of(recipe: Recipe) -> Job:
+    """What the recipe trains."""
+    evaluate, train = recipe.evaluate, recipe.train
+    metrics = recipe.evaluate.metrics
+    return Job(
+        global_batch=train.global_batch,
+        epochs=None if train.updates is not None else train.epochs,
+        windows=train.updates,
+        seed=train.seed,
+        metrics=metrics,
+        best=evaluate.best or next(iter(metrics), "loss"),
+        evaluate_every=None if evaluate.every == "epoch" else int(evaluate.every),
+        evaluate_batch=evaluate.batch,
+        **_early_stopping(recipe),
+        non_finite=recipe.non_finite.policy,
+        non_finite_limit=recipe.non_finite.limit,
+        checkpoint_every=recipe.checkpoint.every,
+        checkpoint_keep=recipe.checkpoint.keep,
+    )
+
+
+def plan_of(recipe: Recipe) -> Plan:
+    """How the recipe says that it is to fit."""
+    settings = recipe.plan
+    numerics = settings.numerics
+    return Plan(
+        micro_batch=settings.micro_batch,
+        numerics=numerics if isinstance(numerics, str) else numerics.card.name,
+        device=find_device(settings.device),
+        num_workers=settings.num_workers,
+    )
+
+
+def _early_stopping(recipe: Recipe) -> dict[str, Any]:
+    rule = recipe.early_stopping
+    if rule is None:
+        return {}
+    setting, function = "early_stopping.stop_when", rule.stop_when
+    stop_when = None if function is None else load_object(function, setting=setting, folder=recipe.folder)
+    return {"patience": rule.patience, "min_delta": rule.min_delta, "stop_when": stop_when}

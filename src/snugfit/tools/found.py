@@ -1,0 +1,40 @@
+"""What tools have found, kept beside the runs of a recipe: `<output>/<name>/tools/<tool>/<time>-<random>/found.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from snugfit.training.folder import RunFolder
+
+FOUND = "found.json"
+
+
+def new_folder(output: Path, name: str, tool: str) -> Path:
+    """A folder for what `tool` will find about the recipe `name`.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    return RunFolder.create(Path(output) / name / "tools", tool).path
+
+
+def keep(folder: Path, tool: str, identity: Mapping[str, Any], found: Mapping[str, Any]) -> Path:
+    """Write what was found, as plain values, and return the file.
+
+    Args:
+        identity: of the setup, such as the recipe's hash.
+    """
+    RunFolder(folder).write_json(FOUND, {"tool": tool, "identity": dict(identity), **found})
+    return folder / FOUND
+
+
+def kept(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Folders of tools and what was found in them about the recipe `name`, the newest of each tool first."""
+    for path in sorted(Path(output, name, "tools").glob(f"*/*/{FOUND}"), reverse=True):
+        try:
+            yield path.parent, json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # torn, or of something else
+            continue
