@@ -1,0 +1,80 @@
+"""What the doctor finds, and the pitfalls that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Severity(StrEnum):
+    """How bad it is: an error makes the result another one than was meant, a warning costs quality or time, a note is worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One pitfall that was found.
+
+    Args:
+        pitfall: its id, of `PITFALLS`.
+        what: what is wrong, in a sentence with its numbers.
+        where: file and line, parameter, column, or setting.
+        evidence: what was seen: numbers, names, lines of code.
+        fix: what to write instead, as code where that says it best.
+    """
+
+    pitfall: str
+    severity: Severity
+    what: str
+    where: str = ""
+    evidence: tuple[str, ...] = ()
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "severity": str(self.severity), "title": PITFALLS[self.pitfall]}
+
+
+def is_ill(findings: Sequence[Finding]) -> bool:
+    """Whether something is wrong, which a note is not."""
+    return any(each.severity is not Severity.NOTE for each in findings)
+
+
+PITFALLS: dict[str, str] = {
+    "zero_grad": "gradients are not cleared between updates, or are cleared before they are used",
+    "train_mode": "the model trains in evaluation mode, or is evaluated in training mode",
+    "scheduler_order": "the schedule is stepped before the optimizer, or without it",
+    "clip_before_unscale": "gradients are clipped while they still carry the loss scale",
+    "accumulation": "accumulated gradients are not those of the full batch",
+    "last_window": "the last, partial window of an epoch is dropped or carried over",
+    "shared_module": "a module without weights is used in several places",
+    "no_gradient": "a parameter that trains gets no gradient, or never moves",
+    "frozen_moves": "a frozen parameter moves",
+    "not_in_optimizer": "a parameter that trains is not in the optimizer",
+    "twice_in_optimizer": "a parameter is in the optimizer twice",
+    "decay_on_vectors": "weight decay on biases and norms",
+    "bf16_in_fp16": "weights that were pretrained in bfloat16 are tuned in float16",
+    "emulated_bf16": "bfloat16 on a device that only emulates it",
+    "averaged_not_saved": "the averaged weights are scored, the raw ones are saved",
+    "batch_norm": "batch norm under accumulation or in tiny micro-batches",
+    "special_tokens": "special tokens are doubled or missing",
+    "truncation": "texts are cut",
+    "shifted_labels": "labels are shifted twice, or not at all",
+    "ignored_labels": "labels are ignored, all or nearly all",
+    "leakage": "training rows are in the validation data",
+    "imbalance": "classes of very different size",
+    "unknown_label": "labels that the model does not know",
+    "not_distributed": "every rank sees the same rows, or DataParallel is used",
+    "starving": "the data loader starves the device",
+    "softmax_twice": "softmax before cross-entropy",
+    "group_holes": "parameters that were unfrozen later are in no group of the optimizer",
+    "pickle": "a checkpoint by pickle",
+    "schedule_length": "the schedule's length ignores accumulation, ranks or limits",
+    "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
+}
+"""What the doctor knows, by id."""
