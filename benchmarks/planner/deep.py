@@ -76,10 +76,10 @@ MODELS: Mapping[str, Model] = {
         tokens(),
         "causal_lm",
     ),
-    "llama, 18 blocks, windows of 6": Model(
+    "llama, 18 blocks, windows of 12": Model(
         "transformer",
         from_config("LlamaConfig", "LlamaForCausalLM", **_DEEP, num_key_value_heads=2),
-        tokens(rows=6),
+        tokens(rows=12),
         "causal_lm",
     ),
     "own, 3 blocks of another kind first": Model("transformer", Stem, tokens(classes=2)),
@@ -90,7 +90,7 @@ _ADAPTERS = ("lora", {"rank": 8})
 DEEP: tuple[Case, ...] = (
     Case("llama, 18 blocks"),
     Case("llama, 18 blocks", ("recompute", "clip_norm")),
-    Case("llama, 18 blocks, windows of 6", ("nf4", _ADAPTERS, "recompute"), 1),
+    Case("llama, 18 blocks, windows of 12", ("nf4", _ADAPTERS, "recompute"), 1),
     Case("gpt2, 18 blocks", ("ema",), evaluated=True),
     Case("bert, 18 blocks", ("bf16",)),
     Case("t5, 24 and 24 blocks"),

@@ -102,14 +102,14 @@ def dry_run(
         for update, done in enumerate(_moments(step)):
             with recorder, recorder.label("prime"):
                 _prime(step, done)
-            _tell(step, recorder)
+            tell(step, recorder)
             primed = {each: recorder.numbered(_primed(step, each)) for each in step.parameters}
             recorder.update = update
             batch = fake_batch(whole, mode, values)
             recorder.holds(leaves(batch.data), Role.INPUTS)
-            with _gradients_told(step, recorder) as reached, recorder:
+            with gradients_told(step, recorder) as reached, recorder:
                 step(batch)
-            _tell(step, recorder)
+            tell(step, recorder)
             # of what the loss does not depend on, a run has no gradient, and nothing of it in the optimizer
             recorder.lacks(number for each in primed if each not in reached for number in primed[each])
             del batch
@@ -201,17 +201,17 @@ def _material(subject: Subject, model: nn.Module) -> Material:
 
 
 @contextmanager
-def _gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
+def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
     """Within, the recorder is told of each gradient as it becomes one; gives the parameters that got one."""
     reached: set[nn.Parameter] = set()
 
-    def tell(parameter: nn.Parameter) -> None:
+    def reach(parameter: nn.Parameter) -> None:
         reached.add(parameter)
         if parameter.grad is not None:
             recorder.holds([parameter.grad], Role.GRADIENTS)
 
     hooks = [
-        parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(reach)  # type: ignore[no-untyped-call]
         for parameter in step.parameters
         if parameter.requires_grad
     ]
@@ -223,7 +223,7 @@ def _gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter
         reached.update(parameter for parameter in step.parameters if parameter.grad is not None)
 
 
-def _tell(step: Step, recorder: Recorder) -> None:
+def tell(step: Step, recorder: Recorder) -> None:
     """What the storages are for that outlive an update."""
     states = [state.state_dict() for state in step.seams.states.values()]
     recorder.holds(leaves(states), Role.AVERAGES)

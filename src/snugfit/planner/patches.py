@@ -6,6 +6,8 @@ import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -14,13 +16,14 @@ from torch import Tensor, _meta_registrations, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 
 @contextmanager
 def as_real() -> Iterator[None]:
     """Within, models of fake tensors move and change their type, optimizers choose the kernels over many tensors, and transformers
-    takes fake tensors for real ones: for tracing it would build masks that a run does without."""
+    takes fake tensors for real ones: for tracing it would build masks that a run does without. Libraries that are loaded within make
+    their constants of real tensors, which stay with them."""
     with ExitStack() as stack:
         for module in (
             optimizer,
@@ -38,10 +41,21 @@ def as_real() -> Iterator[None]:
             mock.patch.object(_meta_registrations, "_meta_grouped_mm_common", _grouped_product)
         )
         stack.enter_context(mock.patch.object(torch._VF, "_pad_packed_sequence", _padded))
+        with _disable_current_modes():  # loads what it needs itself
+            stack.enter_context(mock.patch.object(SourceFileLoader, "exec_module", _loaded))
         # torch's encoder layers are scored as nested tensors, which cannot be fake
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         yield
+
+
+_load = SourceFileLoader.exec_module
+
+
+def _loaded(loader: SourceFileLoader, module: ModuleType) -> None:
+    """A module loaded as if nobody watched."""
+    with _disable_current_modes():
+        _load(loader, module)
 
 
 def _padded(

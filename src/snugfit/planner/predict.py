@@ -27,11 +27,14 @@ from snugfit.planner.roofline import combined, costs_of
 from snugfit.planner.segments import ROLES, Segment, cut
 from snugfit.strategies.base import Strategy
 
-_FEW = 5
-"""Micro-batches that are run as they are; of more, two and three tell what comes of them, which is as much to run."""
+_FEW = 7
+"""Micro-batches that are run as they are; of more, three and four tell what comes of them, which is as much to run."""
 
-_FEWEST = 2
-"""Micro-batches of the shorter run, and of the one that a rough answer comes from."""
+_FEWEST = 3
+"""Micro-batches of the shorter run: the first one finds no gradients to add to, and a middle one has to have its like before it."""
+
+_ROUGHLY = 2
+"""Micro-batches of the run that a rough answer comes from."""
 
 BASELINE = 600_000_000
 """Bytes that a process is resident with before it trains, where that is not measured: Python, torch, a model's libraries."""
@@ -100,32 +103,30 @@ class Planner:
     def _found(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
         """The run, and whether it was run whole."""
         self._runs.clear()
-        few = None if self.micro_batches(plan) <= (_FEWEST if rough else _FEW) else _FEWEST
-        for base, first in self._bases(few):
+        many = self.micro_batches(plan) > (_ROUGHLY if rough else _FEW)
+        few = (_ROUGHLY if rough else _FEWEST) if many else None
+        failed: Exception | None = None
+        for base in self._bases(many):
             try:
-                return self._carried_on(plan, techniques, base, first, rough), False
-            except (
-                Exception
-            ) as error:  # a model or a technique may need a block that is left out: the whole one tells
-                if self.wanted is not None or (first is base is None and not isinstance(error, NotLinear)):
-                    raise
+                return self._carried_on(plan, techniques, base, few, rough), False
+            # a model or a technique may need a block that is left out, in any way: the whole one tells
+            except Exception as error:  # noqa: BLE001
+                failed = error
+        if self.wanted is not None and failed is not None:
+            raise failed
         return self.run(plan, techniques, None, None), True
 
-    def _bases(self, few: int | None) -> Iterator[tuple[int | None, int | None]]:
-        """From how many blocks and micro-batches a run is carried on, None for all: from more blocks where a technique looks further
-        than to the next one, and from one micro-batch more where the first one is computed in an order of its own."""
+    def _bases(self, many: bool) -> Iterator[int | None]:
+        """From how many blocks a run is carried on: from more where a technique looks further than to the next block, and from all
+        (None) where it has many micro-batches."""
         if self.whole:
             return
         if self.blocks is not None:
             fewest, period = self.blocks.fewest, self.blocks.period
-            yield fewest, few
-            if fewest + 3 * period < self.blocks.count:
-                yield fewest + 2 * period, few
-                if few is not None:
-                    yield fewest + 2 * period, few + 1
-        if few is not None:
-            yield None, few
-            yield None, few + 1
+            depths = (fewest + more * period for more in range(3))
+            yield from (depth for depth in depths if depth + period < self.blocks.count)
+        if many:
+            yield None
 
     def strategy(self) -> AbstractContextManager[Strategy | None]:
         """A context around each dry run that gives what the step is to know of other devices."""
@@ -140,8 +141,6 @@ class Planner:
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
     ) -> Run:
         """The run from `base` blocks and `few` micro-batches, each None for all of them."""
-        if few is not None and not rough:
-            _check_alike(self._run_once(plan, techniques, base, few).segments, few)
         one = self._deep(plan, techniques, base, few, check=not rough)
         if few is None:
             return one
@@ -275,19 +274,6 @@ class Run:
     reserved: float
     bounded: tuple[str, ...]
     parts: Parts
-
-
-def _check_alike(segments: Sequence[Segment], micro_batches: int) -> None:
-    """Refuse a run whose last two micro-batches do not do the same: what lies between them tells nothing of others.
-
-    Raises:
-        NotLinear: names a piece.
-    """
-    last = {each.key: each for each in segments if each.key.micro_batch == micro_batches - 1}
-    for each in segments:
-        other = last.get(each.key._replace(micro_batch=micro_batches - 1))
-        if each.key.micro_batch == micro_batches - 2 and other is not None and other.names != each.names:
-            raise NotLinear(f"two micro-batches do not do the same: {each.key}")
 
 
 def _repeated(segment: Segment, count: int) -> Segment:

@@ -29,6 +29,9 @@ from snugfit.planner.workspace import hidden_result_bytes, workspace_bytes
 _NO_NODE = 1 << 62
 """What accumulates a gradient has no place among the nodes, and a number beyond all of theirs."""
 
+_PLAIN = (FakeTensor, Tensor, nn.Parameter)
+"""Tensors that are not made of others."""
+
 _KEPT = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
 """Phases within which others are a part of them."""
 
@@ -158,7 +161,7 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if any(kind is not FakeTensor and issubclass(kind, Tensor) for kind in types):
+        if any(kind not in _PLAIN and issubclass(kind, Tensor) for kind in types):
             return NotImplemented  # a tensor of several parts: what it does with them is recorded
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor
@@ -181,7 +184,8 @@ class Recorder(TorchDispatchMode):
         for tensor in made:
             if tensor.layout == torch.strided:
                 self._seen(tensor.untyped_storage(), tensor.device.type, number)
-        if hidden := hidden_result_bytes(func, args):  # fake results lack it
+        hidden = hidden_result_bytes(func, args)
+        if hidden and isinstance(made[-1], FakeTensor):  # which lacks it
             self.trace.storages[self._known[id(made[-1].untyped_storage())][1]].bytes += hidden
         if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
             self._again.update(range(count, len(self.trace.storages)))

@@ -119,3 +119,13 @@ def test_a_fake_buffer_is_copied_without_reading_memory_that_it_lacks() -> None:
         warnings.simplefilter("error")  # torch warns where it reads the memory of a fake tensor
         copied = copy.deepcopy([buffer, buffer])
     assert copied[0] is copied[1] is not buffer and copied[0].shape == (3, 2)
+
+
+def test_what_is_loaded_within_makes_its_constants_of_real_tensors(tmp_path, monkeypatch) -> None:
+    (tmp_path / "lately_loaded.py").write_text("import torch\nTABLE = torch.tensor([1.0, 2.0])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with as_real(), MODE:
+        import lately_loaded
+
+        assert isinstance(torch.ones(1), FakeTensor)
+    assert type(lately_loaded.TABLE) is torch.Tensor and lately_loaded.TABLE.tolist() == [1.0, 2.0]
