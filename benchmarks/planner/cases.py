@@ -384,6 +384,8 @@ CASES: tuple[Case, ...] = (
     *_cases("mixtral", (), ("recompute",), (_ADAPTERS, "bf16"), Case("mixtral", (), 2)),
     *_cases("lstm", (), ("sgd", "clip_norm"), ("ema",)),
     *_cases("odd module", (), ("recompute",), Case("odd module", ("ema",), 2, evaluated=True)),
+    *_cases("mlp", ("adamw_8bit",)),  # one large matrix, whose update has the peak
+    *_cases("bert", ("adamw_8bit", "pure_bf16")),
 )
 
 RESIDENT_CASES: tuple[Case, ...] = (

@@ -278,7 +278,7 @@ saved. Of {told["cases"]} cases the median error is {told["median"]:.4%}; the wo
 ## Resident: the operating system's
 
 In a process of its own each, with malloc as a run has it; predicted is the baseline with the libraries loaded, what is allocated, and
-12 MB of overhead. The worst is {told["resident_worst"]:.2%}.
+8 MB of overhead. The worst is {told["resident_worst"]:.2%}.
 
 {new.join(process)}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 MMAP_THRESHOLD = 128 * 1024
 """Bytes from which a block gets pages of its own, which go back to the system when it is freed: where glibc begins."""
 
-OVERHEAD = 12_000_000
+OVERHEAD = 8_000_000
 """Bytes that a CPU run keeps resident beside its tensors and libraries: compiled kernels, stacks, small blocks. Measured in
 benchmarks/planner/memory.py."""
 

@@ -85,6 +85,14 @@ def convolutions() -> nn.Module:
     )
 
 
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4096), nn.Linear(4096, 4))
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    return torch.randn(ROWS, 16), torch.randint(0, 4, (ROWS,))
+
+
 def texts() -> dict[str, Tensor]:
     ids = torch.randint(0, 500, (ROWS, LENGTH))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.randint(0, 4, (ROWS,))}
@@ -136,6 +144,8 @@ def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
         (Encoder, texts, ("sgd", "hard_examples"), None, 0.005),
         (Encoder, texts, ("adamw", "bf16"), None, 0.005),
         (convolutions, images, ("adamw",), None, 0.015),
+        (wide, rows, ("adamw_8bit",), None, 0.001),  # whose update has the peak, in kernels that no dispatch sees
+        (wide, rows, ("adamw_8bit", "pure_bf16"), None, 0.001),
     ],
 )
 def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_batch, bound):
