@@ -101,7 +101,7 @@ def plan(
         nodes=nodes,
         network=network,
     )
-    _check(asked)
+    check(asked)
     return _plan(path, changes, asked, as_json)
 
 
@@ -230,7 +230,7 @@ def _warn(_: str, /, **fields: Any) -> None:
     print(f"warning: {fields['message']}", file=sys.stderr)
 
 
-def _check(asked: Asked) -> None:
+def check(asked: Asked) -> None:
     """Refuse what no plan can be made for.
 
     Raises:

@@ -85,6 +85,7 @@ def test_a_destructor_takes_two_places_in_a_table() -> None:
     assert native._hooks_layout()["isBuilt"] == 2  # the hooks' comes first
 
 
+@pytest.mark.slow
 @here
 def test_everything_is_as_before_afterwards_and_the_process_ends_well() -> None:
     found = facts("undone")
@@ -101,6 +102,7 @@ def test_a_process_that_has_run_a_backward_is_refused_and_left_as_it_was() -> No
     assert found["available"] is False
 
 
+@pytest.mark.slow
 @here
 def test_python_finds_the_gpu_that_was_named() -> None:
     assert facts("answers") == {

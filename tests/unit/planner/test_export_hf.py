@@ -33,6 +33,7 @@ def arguments(plan: ExportedPlan, folder: Path) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_sizes_and_techniques(tmp_path: Path) -> None:
     plan = replace(
         PLAN,

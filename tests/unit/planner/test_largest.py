@@ -110,6 +110,7 @@ def test_the_longest_sequence_is_run_at_its_true_length_in_the_micro_batches_of_
     assert answer.prediction.reserved_bytes == memory
 
 
+@pytest.mark.slow
 def test_a_sequence_is_no_longer_than_the_table_of_positions():
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 32}
     model = GPT2LMHeadModel(GPT2Config(n_positions=24, **sizes))

@@ -23,6 +23,7 @@ def branches(x: Tensor) -> Tensor:
     return x.exp() if x.sum() > -1e9 else x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [None, 8, 32])
 def test_a_measured_peak_is_the_dry_runs(micro_batch: int | None) -> None:
     plan = Plan(micro_batch=micro_batch)
@@ -50,6 +51,7 @@ def test_what_cannot_be_traced_is_measured() -> None:
     assert found.flops_per_update == 2 * 6 * (96 + 96 + 32)
 
 
+@pytest.mark.slow
 def test_a_model_that_no_single_row_can_train_is_measured_with_two_and_four() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
     subject = subject_of(model, rows_of(), [AdamW()])
@@ -57,6 +59,7 @@ def test_a_model_that_no_single_row_can_train_is_measured_with_two_and_four() ->
     assert found.confidence["memory"] == "measured with 2 and 4 examples, carried on"
 
 
+@pytest.mark.slow
 def test_the_users_optimizer_model_and_randomness_are_as_before() -> None:
     model = Middle(torch.exp)
     optimizer = torch.optim.AdamW(model.parameters())
