@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from snugfit.errors import UserError as UserError
     from snugfit.recipe import Recipe as Recipe
     from snugfit.recipe import load_recipe as load_recipe
+    from snugfit.tooling.certify import certify as certify
+    from snugfit.tooling.doctor import examine as examine
+    from snugfit.tooling.find_batch import find_batch as find_batch
+    from snugfit.tooling.find_lr import find_lr as find_lr
+    from snugfit.tooling.profile import profile as profile
     from snugfit.training.result import RunResult as RunResult
     from snugfit.training.step import Step as Step
     from snugfit.training.step import StepResult as StepResult
@@ -43,8 +48,13 @@ _HOMES = {
     "Technique": "snugfit.core.technique",
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
+    "certify": "snugfit.tooling.certify",
+    "examine": "snugfit.tooling.doctor",
+    "find_batch": "snugfit.tooling.find_batch",
+    "find_lr": "snugfit.tooling.find_lr",
     "load_recipe": "snugfit.recipe",
     "plan": "snugfit.api",
+    "profile": "snugfit.tooling.profile",
     "train": "snugfit.api",
 }
 

@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.malloc import MMAP_THRESHOLD, tune_malloc
-from snugfit.errors import RunFolderError, SnugfitError, TrackingError, UserError
+from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError, UserError
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import read_story
@@ -32,6 +32,9 @@ from snugfit.training.result import RunResult
 from snugfit.training.stop import StopRequest
 from snugfit.training.told import warnings_told
 
+if TYPE_CHECKING:
+    from snugfit.tasks import Sides
+
 Display = Callable[[dict[str, Any]], None]
 """Sees every event of the spool; changes nothing."""
 
@@ -39,13 +42,16 @@ Display = Callable[[dict[str, Any]], None]
 @dataclass(frozen=True)
 class RunOptions:
     """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins.
-    `tight`: on a CPU, memory that tensors no longer need goes back to the system at once, which takes time."""
+    `tight`: on a CPU, memory that tensors no longer need goes back to the system at once, which takes time.
+    `sides`: the rows of Python data to train on and to validate on. `parent`: the tracker's run that this one is a part of."""
 
     stop_after_seconds: float | None = None
     fast_dev_run: bool = False
     overfit_batches: int | None = None
     plan: bool = False
     tight: bool = False
+    sides: Sides | None = None
+    parent: str | None = None
     started: float = field(default_factory=time.monotonic)
 
 
@@ -143,6 +149,8 @@ def run_session(
         with warnings_told(events), StopRequest(options.stop_after_seconds, options.started) as stop:
             result = _advised(conclude(training.run(stop)), folder)
     except BaseException as error:
+        if isinstance(error, OutOfMemory):
+            _tell_of_memory(training, events, error)
         _end_failed(training, events, error)
         if tracker is not None:
             tracker.close()
@@ -193,6 +201,26 @@ def _report(folder: RunFolder, events: Events) -> None:
     except RunFolderError as error:
         with suppress(SnugfitError):
             events("warning", message=f"no report: {error}")
+
+
+def _tell_of_memory(training: Training, events: Events, error: OutOfMemory) -> None:
+    """Look at what took the memory, write it as a page into the run's folder, and say so in the error, which stays the one that is
+    raised whatever becomes of that."""
+    if training.window is None:
+        return
+    try:
+        # what few runs need, and takes long to import
+        from snugfit.report.memory_page import NAME, piece_words, write_memory_page
+        from snugfit.tools.memory import memory_of_failure
+
+        folder = training.folder.path
+        use = memory_of_failure(training.step, training.window, folder)
+        path = write_memory_page(folder.name, use, folder / NAME, failed=True)
+    except Exception as problem:  # noqa: BLE001 - a model that has just failed may fail in any way
+        with suppress(SnugfitError):
+            events("warning", message=f"no page about the memory: {problem}")
+        return
+    error.args = (f"{error} {piece_words(use)} The page about it: {path}", *error.args[1:])
 
 
 def _end_failed(training: Training, events: Events, error: BaseException) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Subset
 
 from snugfit.core.imports import is_python_path, load_object
 from snugfit.core.losses import LOSSES, Loss
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from snugfit.data.text import TextData
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
+
+Sides = tuple[Sequence[int], Sequence[int]]
+"""Places of the rows to train on, and of those to validate on."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,30 @@ def prepare(recipe: Recipe, *, empty: bool = False) -> Task:
         DataError, ModelError, SettingError: what cannot be used.
     """
     return _TASKS[recipe.task](recipe, empty)
+
+
+def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
+    """What a recipe trains of its own Python data, with one part of the rows to train on and another to validate on."""
+    training, validation = sides
+    task = prepare(recipe.model_copy(update={"data": recipe.data.model_copy(update={"validation": None})}))
+    whole = task.material.train
+    material = replace(task.material, train=Subset(whole, training), validation=Subset(whole, validation))
+    digest = hashlib.sha256(json.dumps([list(training), list(validation)]).encode()).hexdigest()
+    return replace(
+        task,
+        material=material,
+        data={"train": len(training), "validation": len(validation)},
+        fingerprints={"rows of the fold": digest},
+    )
+
+
+def python_data(recipe: Recipe) -> Any:
+    """All rows of a Python recipe's `data.train`.
+
+    Raises:
+        DataError, SettingError: they cannot be had.
+    """
+    return _python_data(recipe, "data.train", recipe.data.train)
 
 
 def lacking(recipe: Recipe) -> str | None:

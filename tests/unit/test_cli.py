@@ -35,6 +35,8 @@ COMMANDS = [
     "plan",
     "techniques",
     "schema",
+    "certify",
+    "doctor",
     "track replay",
 ]
 RECIPE = "task: text-classification\nmodel: some/encoder\ndata: {train: rows.csv}\n"

@@ -16,9 +16,13 @@ from typing import Annotated
 
 import typer
 
+from snugfit.cli.certify import certify
+from snugfit.cli.doctor import CommandAfterDashes, doctor
+from snugfit.cli.find import find_app
 from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
+from snugfit.cli.profile import profile
 from snugfit.cli.training import Options, finish, split, train_inferred, train_recipe
 from snugfit.errors import SettingError, SnugfitError
 
@@ -32,6 +36,7 @@ app = typer.Typer(
 )
 track_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(track_app, name="track", help="Send runs to a tracker.")
+app.add_typer(find_app, name="find", help="Find a setting of a recipe by trying it.")
 
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
 _Source = Annotated[
@@ -180,6 +185,9 @@ def report(run: _Run, as_json: JsonOption = False) -> None:
 
 
 app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain")(plan)
+app.command(epilog="Example: snugfit profile agnews.yaml --memory")(profile)
+app.command(epilog="Example: snugfit certify agnews.yaml --rows 4")(certify)
+app.command(cls=CommandAfterDashes, epilog="Example: snugfit doctor -- python train.py --epochs 1")(doctor)
 
 
 @app.command(epilog="Example: snugfit techniques ema")

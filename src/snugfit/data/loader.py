@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from snugfit.core.batch import Batch
 from snugfit.core.imports import describe
+from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
@@ -114,7 +115,9 @@ class Loader:
                 if not rescue():
                     raise
         for number in range(start, stop):
-            yield self._fetch(self.order.window(number))
+            with phase("data"):
+                window = self._fetch(self.order.window(number))
+            yield window
 
     def worst_window(self) -> tuple[Batch, bool]:
         """A window of the largest examples, and True; the first window and False where their sizes are not known.
@@ -152,7 +155,8 @@ class Loader:
 def _next(windows: Iterator[Any]) -> Batch | SnugfitError | None:
     """The next window, what is wrong with it, or None at the end."""
     try:
-        found: Batch | SnugfitError | None = next(windows, None)
+        with phase("data"):
+            found: Batch | SnugfitError | None = next(windows, None)
         return found
     # torch says that a worker died in a RuntimeError, or lets through what broke in the middle of a transfer
     except (RuntimeError, OSError, EOFError) as error:

@@ -75,6 +75,11 @@ PITFALLS: dict[str, str] = {
     "group_holes": "parameters that were unfrozen later are in no group of the optimizer",
     "pickle": "a checkpoint by pickle",
     "schedule_length": "the schedule's length ignores accumulation, ranks or limits",
+    "learning_rate": "a learning rate out of all proportion to the weights",
+    "never_evaluated": "nothing is evaluated, or too late to matter",
+    "duplicates": "the same row several times",
+    "empty_rows": "rows that hold nothing to learn from",
+    "skipped_windows": "windows that were skipped, because something in them was not finite",
     "average_and_best": "a best checkpoint or early stopping is combined with averaging at the end",
 }
 """What the doctor knows, by id."""

@@ -9,15 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from snugfit.core.batch import Batch
 from snugfit.core.memory import is_out_of_memory
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.planner.dryrun import gradients_told, tell
 from snugfit.planner.recorder import Recorder
-from snugfit.planner.records import Role, Trace
+from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.values import KnownValues
 from snugfit.training.fit import first_line
 from snugfit.training.step import Step
@@ -25,7 +23,7 @@ from snugfit.training.step import Step
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded: the trace, the module of each storage of weights by its number, and what the allocator said where
+    """What was recorded: the trace, the module of each storage of weights and of the optimizer's state by its number, and what the allocator said where
     memory ran out, which is where the trace ends."""
 
     trace: Trace
@@ -42,7 +40,8 @@ def record_update(step: Step, window: Batch) -> Recorded:
 def record_gradients(step: Step, window: Batch) -> Recorded:
     """Record forward and backward of `window`, up to where memory runs out if it does; the step stays where it is.
 
-    A step that updates weights in its backward is not run: what is recorded is what is there without a window.
+    A step that updates weights in its backward is not run, nor one that would wait for other ranks: what is recorded then is what is
+    there without a window.
     """
 
     def compute() -> None:
@@ -50,7 +49,8 @@ def record_gradients(step: Step, window: Batch) -> Recorded:
             pass
 
     batch = window.to(step.device)
-    return _recorded(step, batch, (lambda: None) if step.seams.irrevocable else compute)
+    still = step.seams.irrevocable or step.strategy.world_size > 1
+    return _recorded(step, batch, (lambda: None) if still else compute)
 
 
 class _RealValues(KnownValues):
@@ -71,7 +71,7 @@ def _recorded(step: Step, batch: Batch, run: Callable[[], object]) -> Recorded:
     recorder.knows(step.model)
     tell(step, recorder)
     recorder.holds(leaves(batch.data), Role.INPUTS)
-    modules = _weights(step, recorder)
+    modules = _modules(step, recorder)
     ran_out = None
     try:
         with gradients_told(step, recorder), recorder:
@@ -82,17 +82,29 @@ def _recorded(step: Step, batch: Batch, run: Callable[[], object]) -> Recorded:
         ran_out = first_line(error)
     tell(step, recorder)
     trace = recorder.finish()
+    if ran_out is not None:
+        _hold(trace)
     for op in trace.ops:
         op.workspace = 0  # which is predicted
     return Recorded(trace, modules, ran_out)
 
 
-def _weights(step: Step, recorder: Recorder) -> dict[int, str]:
-    def named(tensors: Any) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for name, tensor in tensors:
-            held: Tensor = tensor
-            found |= dict.fromkeys(recorder.numbered([held]), name.rpartition(".")[0])
-        return found
+def _hold(trace: Trace) -> None:
+    """What a forward has made and not let go when memory runs out in it is kept for a backward that does not come."""
+    if not trace.ops:
+        return
+    gone = {-event - 1 for event in trace.events[: trace.ops[-1].event] if event < 0}
+    for number, storage in enumerate(trace.storages):
+        if number in gone or storage.op < 0 or storage.role is not Role.TEMPORARIES:
+            continue
+        if trace.ops[storage.op].place.phase in (Phase.FORWARD, Phase.LOSS):
+            storage.role = Role.ACTIVATIONS
 
-    return named(step.model.named_buffers()) | named(step.model.named_parameters())
+
+def _modules(step: Step, recorder: Recorder) -> dict[int, str]:
+    """The modules of weights, buffers and the optimizer's state."""
+    found: dict[int, str] = {}
+    for name, tensor in (*step.model.named_buffers(), *step.model.named_parameters()):
+        own = [tensor, *leaves(step.optimizer.state.get(tensor, {}))]
+        found |= dict.fromkeys(recorder.numbered(own), name.rpartition(".")[0])
+    return found

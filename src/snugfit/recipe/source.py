@@ -80,9 +80,21 @@ def read_yaml(text: str, name: str, places: Places) -> Any:
     Raises:
         SettingError: a syntax error, a key given twice, an alias, or a tag that is not plain YAML.
     """
+    node = compose(text, name)
     try:
-        node = yaml.compose(text, _Loader)
         return None if node is None else _value(node, (), lambda line: f"{name}:{line}", places)
+    except RecursionError as error:
+        raise SettingError(f"{name}: is nested too deeply for a recipe.") from error
+
+
+def compose(text: str, name: str) -> yaml.Node | None:
+    """The nodes of a YAML document, which know where in `text` they stand; None where it is empty.
+
+    Raises:
+        SettingError: it is not YAML, or has an alias.
+    """
+    try:
+        return yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1

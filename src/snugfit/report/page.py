@@ -11,6 +11,7 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
+from snugfit.report.laws import LAWS_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
@@ -57,6 +58,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.incidents(story),
         sections.data(story),
         sections.planned(story),
+        sections.certified(story),
         sections.setup(story, _plan(story, run_dir)),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),
@@ -64,7 +66,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.next_time(story),
         sections.footer(story),
     ]
-    return document(f"{story.name} · {story.status} · Snugfit", body)
+    return document(f"{story.name} · {story.status} · Snugfit", body, LAWS_STYLE if story.certified else "")
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from snugfit.planner.words import compare_line
 from snugfit.report.advice import advise
+from snugfit.report.laws import laws_table
 from snugfit.report.parts import (
     aligned,
     clock,
@@ -25,6 +26,7 @@ from snugfit.report.parts import (
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
 from snugfit.report.svg import Chart, Frame, escape, figure
+from snugfit.tools.verdicts import Certificate
 from snugfit.units import format_bytes, format_seconds
 
 MOST_LABELS = 24
@@ -241,6 +243,15 @@ def planned(story: Story) -> str:
         f"<section><h2>Predicted and measured</h2><p>{escape(line[:1].upper() + line[1:])}.</p>"
         f"<p class=note>{note}</p></section>"
     )
+
+
+def certified(story: Story) -> str:
+    """The laws of training as they were tried on the run's model and data."""
+    if not story.certified:
+        return ""
+    found = Certificate.from_dict(story.certified)
+    said = f"Tried in {found.dtype} on windows of {counted(found.rows, 'example')}, {clock(float(story.certified['time']))}."
+    return f"<section><h2>Laws</h2>{laws_table(found.laws)}<p class=note>{said}</p></section>"
 
 
 def recipe(text: str) -> str:

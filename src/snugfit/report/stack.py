@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from snugfit.planner.answer import Answer, Timeline
@@ -62,38 +62,61 @@ figure>.segments{margin-top:10px}
 
 
 def stacked(answer: Answer, timeline: Timeline) -> str:
-    """The figure; every column of the drawing shows the highest moment in it, so that the peak is there whatever the length."""
-    points = highest(timeline, COLUMNS)
-    total = totals(timeline)
-    found, peak = answer.prediction, max(total)
+    """The figure of a plan, against its budget."""
+    found, peak = answer.prediction, max(totals(timeline))
     need = max(peak, found.reserved_bytes)
     in_view = answer.budget_bytes <= BUDGET_IN_VIEW * need
-    top = max(need, answer.budget_bytes) if in_view else need
-    unit, size = next((unit for unit in BYTES if top >= unit[1]), BYTES[-1])
-    axis = Axis(0.0, max(1.0, top) / size * AIR)
-    at = next(column for column, point in enumerate(points) if total[point] == peak)
-    segments, where = bands(timeline), _where(answer, timeline, peak)
-    drawn = (
-        horizontal(axis, 5)
-        + _areas(timeline, points, axis, size)
-        + _borders(segments)
-        + _levels(answer, axis, size, left=at > COLUMNS / 2, budget=in_view)
-        + _peak((at + 0.5) / COLUMNS, axis.height(peak / size), peak, where)
-        + _strip(segments)
-        + _time(timeline.seconds[-1] - timeline.seconds[0])
-    )
-    notes = [f"Highest at {format_bytes(peak)}, in {where}."]
+    notes = []
     if not in_view:
         times = answer.budget_bytes / need
         notes.append(
             f"The budget, {brief_bytes(answer.budget_bytes)}, is {times:,.0f} times as high as this plot."
         )
+    return _figure(
+        timeline,
+        _where(answer, timeline, peak),
+        max(need, answer.budget_bytes) if in_view else need,
+        lambda axis, size, left: _levels(answer, axis, size, left=left, budget=in_view),
+        notes,
+    )
+
+
+def layered(timeline: Timeline, where: str) -> str:
+    """The figure of an update without a budget; `where` its highest point is."""
+    return _figure(timeline, where, max(totals(timeline)), lambda axis, size, left: "", [])
+
+
+def _figure(
+    timeline: Timeline,
+    where: str,
+    top: int,
+    levels: Callable[[Axis, float, bool], str],
+    notes: Sequence[str],
+) -> str:
+    """Every column of the drawing shows the highest moment in it, so that the peak is there whatever the length."""
+    points = highest(timeline, COLUMNS)
+    total = totals(timeline)
+    peak = max(total)
+    unit, size = next((unit for unit in BYTES if top >= unit[1]), BYTES[-1])
+    axis = Axis(0.0, max(1.0, top) / size * AIR)
+    at = next(column for column, point in enumerate(points) if total[point] == peak)
+    segments = bands(timeline)
+    drawn = (
+        horizontal(axis, 5)
+        + _areas(timeline, points, axis, size)
+        + _borders(segments)
+        + levels(axis, size, at > COLUMNS / 2)
+        + _peak((at + 0.5) / COLUMNS, axis.height(peak / size), peak, where)
+        + _strip(segments)
+        + _time(timeline.seconds[-1] - timeline.seconds[0])
+    )
+    said = [f"Highest at {format_bytes(peak)}, in {where}.", *notes]
     summary = f"Memory over an update by kind, highest at {format_bytes(peak)} in {where}."
     return (
         '<figure class="wide step"><figcaption><h3>Memory over an update</h3>'
         f'<span class="unit">{unit}</span>{_kinds(timeline)}</figcaption>'
         f'<svg class="plot stack" role="img" aria-label="{escape(summary)}"><title>Memory over an update</title>'
-        f'{drawn}</svg><div class="note">{"".join(f"<p>{escape(note)}</p>" for note in notes)}'
+        f'{drawn}</svg><div class="note">{"".join(f"<p>{escape(note)}</p>" for note in said)}'
         f"{_phases(segments)}</div></figure>"
     )
 

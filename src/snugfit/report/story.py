@@ -32,7 +32,8 @@ class Story:
     """A run as its events tell it.
 
     `end` is None as long as no end has been written, so also when the process was killed. `predicted` and `compared` are the planner's
-    figures and the measured ones to compare them with, by the same names; empty where the run has not told them.
+    figures and the measured ones to compare them with, by the same names; `certified` is the newest certificate. Each is empty where the run
+    has not told it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Story:
     recipe: dict[str, Any] = field(default_factory=dict)
     predicted: dict[str, Any] = field(default_factory=dict)
     compared: dict[str, Any] = field(default_factory=dict)
+    certified: dict[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -125,6 +127,7 @@ def read_story(run_dir: Path) -> Story:
         recipe=mapping(run.get("recipe")),
         predicted=mapping(kinds.get("plan", [{}])[-1].get("predicted")),
         compared=kinds.get("measured", [{}])[-1],
+        certified=kinds.get("certified", [{}])[-1],
     )
 
 
@@ -166,6 +169,8 @@ def _worked_seconds(events: Sequence[Event]) -> float:
     """Seconds between the first and last event of each process; the pauses before a resume do not count."""
     total, first, last = 0.0, None, 0.0
     for event in events:
+        if event["event"] == "certified":  # at some time after the run
+            continue
         if first is None or event["event"] in ("run", "resume"):
             total += last - first if first is not None else 0.0
             first = _time(event)

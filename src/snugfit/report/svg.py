@@ -48,13 +48,14 @@ class Dot:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average."""
+    """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average; a `faint` one faintly alone."""
 
     name: str
     points: Sequence[Point]
     tone: int = 1
     dots: Sequence[Dot] = ()
     noisy: bool = False
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """A titled plot of one or more series over updates."""
+    """A titled plot of one or more series; `limits` are those of its values, where they are not to be found from them."""
 
     title: str
     unit: str
     series: Sequence[Series]
     from_zero: bool = False
     wide: bool = False
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,41 @@ class Frame:
     marks: Sequence[Mark] = ()
     x_name: str = "update"
     columns: int = 480
+    noun: str = "update"
 
     def x(self, value: float) -> float:
+        """0 at the left of the plot, 1 at the right."""
         return value / self.end
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Where the axis has labels, and which."""
+        count = 5 if self.end < 1e4 else 4 if self.end < 1e5 else 3  # the longer the labels, the fewer
+        ticks = nice_ticks(0.0, self.end, count, whole=True)
+        return ticks, tick_labels(ticks)
+
+    def place(self, value: float) -> str:
+        """A place on the axis in words."""
+        return f"{self.noun} {value:,.0f}"
+
+
+@dataclass(frozen=True)
+class LogFrame(Frame):
+    """An axis from `start` to `end` on which equal factors are equally wide; labels are powers of `base`."""
+
+    start: float = 1.0
+    base: int = 10
+
+    def x(self, value: float) -> float:
+        return math.log(value / self.start) / math.log(self.end / self.start)
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        first = math.ceil(math.log(self.start, self.base) - 1e-9)
+        last = math.floor(math.log(self.end, self.base) + 1e-9)
+        ticks = [float(self.base) ** power for power in range(first, last + 1)]
+        return ticks, [format_number(tick) for tick in ticks]
+
+    def place(self, value: float) -> str:
+        return f"{self.noun} {format_number(value)}"
 
 
 @dataclass(frozen=True)
@@ -109,8 +143,8 @@ def figure(chart: Chart, frame: Frame, *, first: bool = True) -> str:
     axis = _axis(chart)
     marks = _marks(frame) if first else '<use href="#marks"/>'
     body = "".join(_layers(series, axis, frame) for series in chart.series)
-    notes = "".join(f"<p>{escape(note)}</p>" for note in _notes(chart, axis))
-    title = f'aria-label="{escape(_summary(chart))}"><title>{escape(chart.title)}</title>'
+    notes = "".join(f"<p>{escape(note)}</p>" for note in _notes(chart, axis, frame))
+    title = f'aria-label="{escape(_summary(chart, frame))}"><title>{escape(chart.title)}</title>'
     return (
         f"<figure{' class=wide' if chart.wide else ''}><figcaption><h3>{escape(chart.title)}</h3>"
         f"<span class=unit>{escape(chart.unit)}</span>{_legend(chart)}</figcaption>"
@@ -120,6 +154,8 @@ def figure(chart: Chart, frame: Frame, *, first: bool = True) -> str:
 
 
 def _axis(chart: Chart) -> Axis:
+    if chart.limits is not None:
+        return Axis(*padded(*chart.limits, from_zero=chart.from_zero))
     ranges = [
         robust_range([y for _, y in series.points] + [dot.y for dot in series.dots])
         for series in chart.series
@@ -140,10 +176,8 @@ def horizontal(axis: Axis, count: int) -> str:
 
 
 def _vertical(frame: Frame) -> str:
-    count = 5 if frame.end < 1e4 else 4 if frame.end < 1e5 else 3  # the longer the labels, the fewer
-    ticks = nice_ticks(0.0, frame.end, count, whole=True)
     labels = ""
-    for tick, label in zip(ticks, tick_labels(ticks), strict=True):
+    for tick, label in zip(*frame.ticks(), strict=True):
         # a label at the very end is set flush with it, or a phone would scroll sideways for it
         style = "x end" if frame.x(tick) > 0.99 else "x"
         labels += f'<text class="{style}" x="{frame.x(tick):.2%}" y="100%" dy="18">{label}</text>'
@@ -167,7 +201,7 @@ def _marks(frame: Frame) -> str:
 
 
 def _layers(series: Series, axis: Axis, frame: Frame) -> str:
-    curves = [("faint" if is_smoothed(series) else "curve", series.points)]
+    curves = [("faint" if series.faint or is_smoothed(series) else "curve", series.points)]
     if is_smoothed(series):
         # what lies beyond the axis would lift the average for long after
         inside = [(x, y if axis.low <= y <= axis.high else math.nan) for x, y in series.points]
@@ -228,12 +262,12 @@ def _legend(chart: Chart) -> str:
     for series in chart.series:
         words = [series.name] * several + ["smoothed"] * is_smoothed(series)
         if words:
-            keys.append((f"tone{series.tone}", ", ".join(words)))
+            keys.append((f"{'faint ' * series.faint}tone{series.tone}", ", ".join(words)))
     entries = "".join(f'<li><i class="key {style}"></i>{escape(text)}</li>' for style, text in keys)
     return f"<ul class=legend>{entries}</ul>" if entries else ""
 
 
-def _summary(chart: Chart) -> str:
+def _summary(chart: Chart, frame: Frame) -> str:
     readings = []
     for series in chart.series:
         values = [y for _, y in series.points if is_plottable(y)]
@@ -242,10 +276,10 @@ def _summary(chart: Chart) -> str:
                 f"{series.name}: first {format_number(values[0])}, last {format_number(values[-1])}, "
                 f"lowest {format_number(min(values))}, highest {format_number(max(values))}"
             )
-    return f"{chart.title} by update. " + ("; ".join(readings) or "no values") + "."
+    return f"{chart.title} by {frame.noun}. " + ("; ".join(readings) or "no values") + "."
 
 
-def _notes(chart: Chart, axis: Axis) -> list[str]:
+def _notes(chart: Chart, axis: Axis, frame: Frame) -> list[str]:
     notes = []
     for series in chart.series:
         values = [(y, x) for x, y in series.points if is_plottable(y)]
@@ -258,8 +292,8 @@ def _notes(chart: Chart, axis: Axis) -> list[str]:
             ([pair for pair in values if pair[0] < axis.low], min, "below"),
         ):
             if beyond:
-                value, update = extreme(beyond)
+                value, x = extreme(beyond)
                 count = f"{len(beyond):,} values" if len(beyond) > 1 else "1 value"
-                furthest = f"{format_number(value)} at update {update:,.0f}"
+                furthest = f"{format_number(value)} at {frame.place(x)}"
                 notes.append(f"{name}: {count} {word} the axis, the furthest {furthest}.")
     return notes

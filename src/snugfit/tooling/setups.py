@@ -16,7 +16,7 @@ from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import DataError
-from snugfit.tasks import prepare
+from snugfit.tasks import Task, prepare
 from snugfit.techniques import find
 from snugfit.tools.setup import Setup
 from snugfit.training.assemble import Material, check_dataset, check_settings, find_device, hold_out
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 def recipe_setup(recipe: Recipe) -> tuple[Setup, tuple[str, ...]]:
     """What a run of the recipe would be made of, and what there is to tell of its data and model.
+
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+    """
+    setup, task = recipe_task(recipe)
+    return setup, task.messages
+
+
+def recipe_task(recipe: Recipe) -> tuple[Setup, Task]:
+    """What a run of the recipe would be made of, beside its tokenizer and the summary of its data.
 
     Raises:
         UserError: the recipe, its data or its model cannot be used.
@@ -47,7 +57,7 @@ def recipe_setup(recipe: Recipe) -> tuple[Setup, tuple[str, ...]]:
         metrics=metrics,
         identity={"recipe": recipe.hash(), "data": dict(task.fingerprints)},
     )
-    return setup, task.messages
+    return setup, task
 
 
 def module_setup(

@@ -29,6 +29,9 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
       are joined with "/"; `end` gives `best/<metric>` at the best update and `run/<figure>`.
     - `run` gives parameters (the recipe with dotted names, its plan as it was resolved, counts) and tags (versions,
       machine). Parameters cannot be changed in MLflow, so they are sent once (`with_params`) and a resume skips them.
+    - `folds`, of a cross-validation, gives `mean/<metric>` and its spread, at the step of finished folds; a run's `parent` is the
+      tracker's run that it is shown under.
+    - `certified` gives a tag for each law, such as `certified.resume` = "held, error 0.0e+00, bound 0e+00".
     - A non-finite metric is not sent, because MLflow would store an infinity as 1.8e308. It leaves the tag
       `non_finite.<metric>` = "NaN at update 12" (the latest one).
     """
@@ -96,6 +99,8 @@ def _run(event: Event, batch: Batch) -> None:
     params.update({key: event[key] for key in ("total_updates", "updates_per_epoch") if key in event})
     batch.params = {tracker_name(key): _text(value) for key, value in params.items()}
     _tag(batch, "snugfit.run", f"{event.get('name')}/{event.get('id')}")
+    if event.get("parent"):
+        _tag(batch, "mlflow.parentRunId", event["parent"])  # MLflow shows it under that run
     for group in ("versions", "machine"):
         for key, value in flatten({group: event.get(group) or {}}):
             _tag(batch, key, value)
@@ -160,10 +165,21 @@ def _end(event: Event, batch: Batch) -> None:
     _status(batch, event["status"], event)
 
 
+def _folds(event: Event, batch: Batch) -> None:
+    for part in ("mean", "deviation", "corrected_error"):
+        _metrics(batch, part, event[part], event)
+
+
 def _register(event: Event, batch: Batch) -> None:
     for key in ("name", "version", "alias"):
         if event.get(key) is not None:
             _tag(batch, f"registered.{key}", event[key])
+
+
+def _certified(event: Event, batch: Batch) -> None:
+    for law in event["laws"]:
+        error = "" if law["error"] is None else f", error {float(law['error']):.1e}"
+        _tag(batch, f"certified.{law['name']}", f"{law['verdict']}{error}, bound {law['bound']:.0e}")
 
 
 _TRANSLATORS = {
@@ -177,7 +193,9 @@ _TRANSLATORS = {
     "fit": _fit,
     "attention": _attention,
     "end": _end,
+    "folds": _folds,
     "register": _register,
+    "certified": _certified,
 }
 
 

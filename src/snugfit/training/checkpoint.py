@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError, SettingError
 
 _FORMAT = 1
@@ -54,16 +55,17 @@ def save(final: Path, parts: Mapping[str, Any], keep: int) -> Path:
     root = final.parent
     temporary = root / f"{_TEMPORARY}{final.name}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        _flush_folder(root.parent)
-        for left_over in root.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(left_over)
-        _write(temporary, parts)
-        if final.exists():  # damaged, or this moment would not come again
-            shutil.rmtree(final)
-        os.replace(temporary, final)
-        _flush_folder(root)
-        _remove_all_but(final, keep)
+        with phase("save"):
+            root.mkdir(parents=True, exist_ok=True)
+            _flush_folder(root.parent)
+            for left_over in root.glob(f"{_TEMPORARY}*"):
+                shutil.rmtree(left_over)
+            _write(temporary, parts)
+            if final.exists():  # damaged, or this moment would not come again
+                shutil.rmtree(final)
+            os.replace(temporary, final)
+            _flush_folder(root)
+            _remove_all_but(final, keep)
     except (OSError, SafetensorError) as error:
         raise RunFolderError(
             f"{final}: the checkpoint cannot be written: {error}. Free space or choose another `output`; earlier "

@@ -17,6 +17,7 @@ from snugfit.core.batch import Batch, labels_of, split
 from snugfit.core.head import whole
 from snugfit.core.losses import IGNORE_INDEX, Loss, LossTerms, logits_of
 from snugfit.core.memory import is_out_of_memory, release_memory
+from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.technique import BatchLoss
@@ -85,7 +86,13 @@ def evaluate(
     sums: list[Tensor] = []
     weights: list[Tensor] = []
     model, device = scored.model, scored.device
-    with torch.no_grad(), preserved_randomness(device), eval_mode(model), scored.weights(model):
+    with (
+        phase("evaluation"),
+        torch.no_grad(),
+        preserved_randomness(device),
+        eval_mode(model),
+        scored.weights(model),
+    ):
         for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
             # in float64: the sum of many batches must not depend on how they were cut
             sums.append(terms.weighted_sum().double())

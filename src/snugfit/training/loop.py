@@ -11,6 +11,7 @@ from typing import Any
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import memory_bytes, peak_memory_bytes
+from snugfit.core.phases import phase
 from snugfit.core.read import read_scalars
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import RunFolderError, TrainingFailed
@@ -60,6 +61,7 @@ class Training:
         self._memory = (0.0, 0)
         self._evaluated_at_once: int | None = None
         self._expected: Expected | None = None
+        self.window: Batch | None = None  # that is trained on now, for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
         """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
@@ -263,8 +265,10 @@ class Training:
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
         kernels = self.step.kernels
+        self.window = window
         start = time.perf_counter()
         result = self.step(window)
+        self.window = None
         self._compare(time.perf_counter() - start)
         if kernels is None and self.step.kernels:
             self.emit("attention", update=progress.updates, kernels=sorted(self.step.kernels))
@@ -310,7 +314,7 @@ class Training:
     def _save_best(self, metrics: Mapping[str, float]) -> None:
         seams, trained = self.step.seams, self.step.model
         update = self.step.progress.updates
-        with seams.weights(trained):
+        with phase("save"), seams.weights(trained):
             delivered = trained if seams.export is None else seams.export(trained)
             description = {"update": update, "metrics": metrics, "weights": seams.weights_name}
             if seams.extended_by:

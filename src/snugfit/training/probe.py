@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,6 +83,25 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None) ->
         SettingError: the size of the micro-batch is part of what is learned.
         OutOfMemory: nothing fits; says what was tried.
     """
+    trials: list[Trial] = []
+    with probing(step, window, limit_bytes) as probe:
+        for size in probe.sizes:
+            trials.append(probe.trial(size))
+            if trials[-1].fits:
+                return Fit(size, probe.rows, probe.limit, tuple(trials), step.has_batch_norm)
+    raise OutOfMemory(
+        f"plan.micro_batch: auto found none that fits a window of {probe.rows} examples: {_told(trials, probe.limit)}. "
+        f"{advice(step.seams.names)}"
+    )
+
+
+@contextmanager
+def probing(step: Step, window: Any, limit_bytes: int | None = None) -> Iterator[Probe]:
+    """Within, `window` can be tried in micro-batches of several sizes; on exit the step stands where it stood.
+
+    Args, raises:
+        As `find_micro_batch`.
+    """
     if step.coupling:
         raise SettingError(
             f"plan.micro_batch: auto would let the machine decide what is learned: '{step.coupling[0]}' makes each example's loss "
@@ -93,17 +112,7 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None) ->
     batch = (window if isinstance(window, Batch) else Batch.of(window)).to(step.device)
     with preserved_randomness(step.device), _kept(step):
         group = step.seams.batch(batch, step.progress, step.seed).group
-        found = legal_sizes(step, batch.rows, group)
-        trials: list[Trial] = []
-        probe = _Probe(step, batch, found, limit_bytes)
-        for size in found:
-            trials.append(probe.trial(size))
-            if trials[-1].fits:
-                return Fit(size, batch.rows, probe.limit, tuple(trials), step.has_batch_norm)
-    raise OutOfMemory(
-        f"plan.micro_batch: auto found none that fits a window of {batch.rows} examples: {_told(trials, probe.limit)}. "
-        f"{advice(step.seams.names)}"
-    )
+        yield Probe(step, batch, legal_sizes(step, batch.rows, group), limit_bytes)
 
 
 class Forecast(NamedTuple):
@@ -122,12 +131,13 @@ class Forecast(NamedTuple):
         return round(max(less + max(more - less, 0) * grown for less, more in zip(low, high, strict=True)))
 
 
-class _Probe:
-    """Runs of a window in micro-batches of some sizes, each measured."""
+class Probe:
+    """Runs of a window in micro-batches of some `sizes`, the largest first, each measured; `limit` is what may be allocated."""
 
     def __init__(self, step: Step, batch: Batch, sizes: list[int], limit_bytes: int | None) -> None:
         self._step, self._batch = step, batch
-        self._moments = _moments(step)
+        self.sizes, self.rows = sizes, batch.rows
+        self._moments = moments(step)
         self.limit = limit_bytes
         self._alone: Forecast | None = None
         self._among_others: Forecast | None = None
@@ -184,17 +194,7 @@ class _Probe:
         return max(self._peak(batch, size, updates) for updates in self._moments)
 
     def _peak(self, batch: Batch, size: int, updates: int) -> int:
-        device, peak = self._step.device, 0
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            before = torch.cuda.memory_allocated(device)
-            self._run(batch, size, updates)
-            peak = torch.cuda.max_memory_allocated(device) - before
-        else:
-            with AllocatedBytes(device) as allocated:
-                self._run(batch, size, updates)
-            peak = allocated.peak
-        return peak
+        return peak_bytes(self._step.device, lambda: self._run(batch, size, updates))
 
     def _run(self, batch: Batch, size: int, updates: int, update: bool = False) -> None:
         """Forward and backward as after that many updates, and the optimizer's step if `update`."""
@@ -207,7 +207,22 @@ class _Probe:
                 step.optimizer.step()
 
 
-def _moments(step: Step) -> list[int]:
+def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
+    """The most that `run` allocates at a time, besides what is there already."""
+    peak: int
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        peak = torch.cuda.max_memory_allocated(device) - before
+    else:
+        with AllocatedBytes(device) as allocated:
+            run()
+        peak = allocated.peak
+    return peak
+
+
+def moments(step: Step) -> list[int]:
     """Numbers of updates at which a window may need the most: now, and at the end where something changes on the way, such as
     the length of texts, or which blocks are frozen."""
     now = step.progress.updates

@@ -144,7 +144,13 @@ def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
         (Encoder, texts, ("sgd", "hard_examples"), None, 0.005),
         (Encoder, texts, ("adamw", "bf16"), None, 0.005),
         (convolutions, images, ("adamw",), None, 0.015),
-        (wide, rows, ("adamw_8bit",), None, 0.001),  # whose update has the peak, in kernels that no dispatch sees
+        (
+            wide,
+            rows,
+            ("adamw_8bit",),
+            None,
+            0.001,
+        ),  # whose update has the peak, in kernels that no dispatch sees
         (wide, rows, ("adamw_8bit", "pure_bf16"), None, 0.001),
     ],
 )

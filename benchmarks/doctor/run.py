@@ -1,0 +1,125 @@
+"""Which planted faults does `snugfit doctor -- python train.py` find, and does it leave clean scripts alone?
+
+    python benchmarks/doctor/run.py
+
+Runs every script of tests/doctor under observation, writes the findings as JSON beside this file, and the table between
+the markers of docs/tools/doctor.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from common import write_result  # noqa: E402
+
+from snugfit.doctor.findings import PITFALLS, is_ill  # noqa: E402
+from tests.doctor.corpus import MISSED_AT_FIRST, Case, examine, missing_package, scripts  # noqa: E402
+
+PAGE = ROOT / "docs/tools/doctor.md"
+BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
+
+
+def examine_all(folder: str) -> list[dict[str, Any]]:
+    """Run the scripts of a folder, each in a folder of its own, and say what became of them."""
+    rows = []
+    for script in scripts(folder):
+        if missing_package(script):
+            raise SystemExit(f"{script.name} needs {missing_package(script)}: pip install -e '.[bench]'")
+        with tempfile.TemporaryDirectory() as own, contextlib.chdir(own):
+            started = time.monotonic()
+            with contextlib.redirect_stdout(io.StringIO()):
+                case = examine(script)
+            rows.append(_row(folder, case, time.monotonic() - started))
+        print(f"{folder}/{script.stem}: {rows[-1]['outcome']}", file=sys.stderr)
+    return rows
+
+
+def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
+    if folder == "clean":
+        outcome = "false alarm" if is_ill(case.findings) else "no error, no warning"
+    elif not case.found:
+        outcome = "not found"
+    else:
+        outcome = "found" if case.at_the_mark else "found at another line"
+    first = (case.script.read_text().split('"""')[1]).strip()
+    return {
+        "script": case.script.stem,
+        "folder": folder,
+        "pitfall": case.pitfall if folder != "clean" else "",
+        "fault": first,
+        "outcome": outcome,
+        "severity": str(case.found[0].severity) if case.found and folder != "clean" else "",
+        "findings": [finding.pitfall for finding in case.findings],
+        "seconds": round(seconds, 2),
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The corpus as Markdown: one line for each pitfall, then the faults that were written afterwards."""
+    by_pitfall = defaultdict(list)
+    for row in rows:
+        if row["folder"] == "faulty":
+            by_pitfall[row["pitfall"]].append(row)
+    fresh = [row for row in rows if row["folder"] == "fresh"]
+    clean = [row for row in rows if row["folder"] == "clean"]
+    alarms = [row["script"] for row in clean if row["outcome"] == "false alarm"]
+    first = sum(row["script"] not in MISSED_AT_FIRST for row in fresh)
+    lines = [
+        f"Written with the detectors: {_count(rows, 'faulty')}. Written after the detectors were frozen: {first} of "
+        f"{len(fresh)} found by these, {_count(rows, 'fresh')} now. Clean scripts: {len(clean)}, with an error or a "
+        f"warning on {len(alarms) or 'none'}{': ' + ', '.join(alarms) if alarms else ''}.",
+        "",
+        "| pitfall | scripts | found | severity |",
+        "|---|---|---|---|",
+    ]
+    for pitfall in PITFALLS:
+        mine = by_pitfall.get(pitfall, [])
+        if mine:
+            found = sum(row["outcome"].startswith("found") for row in mine)
+            severity = ", ".join(dict.fromkeys(row["severity"] for row in mine if row["severity"]))
+            lines.append(f"| {PITFALLS[pitfall]} | {len(mine)} | {found} | {severity} |")
+    lines += [
+        "",
+        "The faults that were written afterwards:",
+        "",
+        "| fault | pitfall | frozen detectors | now |",
+        "|---|---|---|---|",
+    ]
+    for row in fresh:
+        why = MISSED_AT_FIRST.get(row["script"])
+        at_first = f"not found: {why}" if why else row["outcome"]
+        lines.append(f"| {row['fault']} | `{row['pitfall']}` | {at_first} | {row['outcome']} |")
+    return "\n".join(lines)
+
+
+def _count(rows: Sequence[dict[str, Any]], folder: str) -> str:
+    mine = [row for row in rows if row["folder"] == folder]
+    return f"{sum(row['outcome'].startswith('found') for row in mine)} of {len(mine)} found"
+
+
+def main() -> None:
+    rows = [row for folder in ("faulty", "fresh", "clean") for row in examine_all(folder)]
+    path = write_result(Path(__file__).parent, {"scripts": rows})
+    text = PAGE.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"{PAGE} has no markers {BEGIN} and {END}")
+    head, _, rest = text.partition(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{table(rows)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

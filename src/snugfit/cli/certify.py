@@ -1,0 +1,85 @@
+"""The command `certify`: the laws of training on the user's own model and data."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snugfit.cli.options import JsonOption, OverrideArguments
+from snugfit.cli.output import show
+from snugfit.cli.training import split
+from snugfit.errors import SettingError
+
+if TYPE_CHECKING:
+    from snugfit.tools.verdicts import Certificate
+
+_Source = Annotated[
+    str | None, typer.Argument(metavar="RECIPE_OR_RUN", help="A recipe's YAML file, or a run's folder.")
+]
+
+
+def certify(
+    source: _Source = None,
+    overrides: OverrideArguments = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="float64 or float32; float64 by default, where it can be had."),
+    ] = None,
+    rows: Annotated[int, typer.Option(metavar="N", help="Examples of a window, at most.")] = 8,
+    ranks: Annotated[bool, typer.Option(help="Also start two processes.")] = True,
+    as_json: JsonOption = False,
+) -> int:
+    """Try the laws of training on a recipe's own model and data, each with its error.
+
+    Any split of a window, recomputing, stopping and going on, a window that is skipped, and two ranks must leave the result
+    as it is. Nothing is trained. Exit code 1: a law is broken.
+    """
+    path, changes = split(source, overrides)
+    if path is None:
+        raise SettingError(
+            "certify: name a recipe or a run's folder, for example: snugfit certify agnews.yaml"
+        )
+    from snugfit.recipe import load_recipe, located
+    from snugfit.tooling.certify import certify_recipe
+
+    run = Path(path) if Path(path).is_dir() else None
+    file = path if run is None else str(_recipe_of(run))
+    with located(file, changes):
+        recipe = load_recipe(file, changes)
+    found, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=_tell)
+    print(f"page  {page}", file=sys.stderr)
+    if as_json:
+        show({**found.as_dict(), "page": str(page)}, as_json)
+    else:
+        _print(found)
+    return 1 if found.broken else 0
+
+
+def _recipe_of(run: Path) -> Path:
+    from snugfit.training.folder import RunFolder
+
+    file = RunFolder.open(run).path / "recipe.yaml"
+    if not file.exists():
+        raise SettingError(
+            f"certify: {run} has no recipe.yaml: its run was made in Python. Call snugfit.certify(model, data, …)."
+        )
+    return file
+
+
+def _tell(what: str) -> None:
+    print(f"certify  {what}", file=sys.stderr)
+
+
+def _print(found: Certificate) -> None:
+    for law in found.laws:
+        print(f"{law.verdict:<8}{law.title:<34}{law.figures}")
+        if law.verdict != "held" and law.module:
+            print(f"        module {law.module}, furthest off {law.worst}")
+        for reason in law.reasons:
+            print(f"        {reason}")
+    print(f"in {found.dtype} on {found.device}, {found.rows} examples in a window")
+    for condition in found.conditions:
+        print(condition)

@@ -1,0 +1,189 @@
+"""The command `doctor`: pitfalls in a recipe, a run, a model, data, or somebody's own training script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from snugfit.cli.options import JsonOption, OverrideArguments
+from snugfit.cli.output import show
+from snugfit.cli.training import split
+from snugfit.errors import SettingError
+
+if TYPE_CHECKING:
+    from snugfit.doctor.examination import Examination
+    from snugfit.doctor.findings import Finding
+
+_COMMAND = "snugfit.doctor.command"
+_DATA_FILES = (".csv", ".tsv", ".jsonl", ".txt")
+
+_Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="A recipe, a run's folder, a file of rows, or a model as package.module:function.",
+    ),
+]
+
+
+class CommandAfterDashes(TyperCommand):
+    """Keeps what stands behind `--` for itself: a command of the user's, whose options are not ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_COMMAND] = args[place + 1 :]
+            args = args[:place]
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
+def doctor(
+    context: typer.Context,
+    target: _Target = None,
+    overrides: OverrideArguments = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="FUNCTION", help="For a model: its data, as package.module:function."),
+    ] = None,
+    loss: Annotated[str, typer.Option(metavar="NAME", help="For a model with data.")] = "cross_entropy",
+    text: Annotated[str, typer.Option(metavar="COLUMNS", help="Of a file of rows: title,text.")] = "text",
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a file of rows.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Rows to validate on, beside a file of rows.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Whose tokenizer reads a file of rows.")
+    ] = None,
+    updates: Annotated[int, typer.Option(metavar="N", help="Of a command: updates looked at closely.")] = 8,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Of a command: when it is stopped.")] = 120.0,
+    html: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the page there.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Look for pitfalls: in a recipe or a run, a model, a file of rows, or a training script of your own.
+
+    A script is given behind two dashes: snugfit doctor -- python train.py. Each finding has its evidence and its fix. Exit code
+    1: there is an error or a warning.
+    """
+    command = context.meta.get(_COMMAND)
+    if command is not None:
+        if target is not None:
+            raise SettingError(f"doctor: '{target}' and a command behind --. Give one of them.")
+        return _observe(command, updates, seconds, html, as_json)
+    path, changes = split(target, overrides)
+    if path is None:
+        raise SettingError(
+            "doctor: name a recipe, a run, a file of rows or package.module:function, or a command: snugfit doctor -- python train.py"
+        )
+    found, folder = _examine(
+        path, changes, data=data, loss=loss, text=text, label=label, validation=validation, model=model
+    )
+    page = _page(found, html or folder)
+    if as_json:
+        show({**found.as_dict(), "page": page}, as_json)
+    else:
+        _print_tokens(found)
+        _print(found.findings)
+        for sentence in found.left_out:
+            print(f"not looked at: {sentence}")
+        print(
+            ", ".join(
+                f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in found.counted().items()
+            )
+        )
+    return 1 if found.ill else 0
+
+
+def _examine(path: str, changes: Sequence[str], **given: Any) -> tuple[Examination, Path | None]:
+    """What was found, and where it is kept, if it is."""
+    from snugfit.core.imports import is_python_path
+    from snugfit.tooling import doctor as tool
+
+    if is_python_path(path):
+        return _examine_module(path, given["data"], given["loss"]), None
+    if Path(path).suffix.lower() in _DATA_FILES:
+        columns = [name.strip() for name in given["text"].split(",") if name.strip()]
+        return tool.examine_file(
+            path, text=columns, label=given["label"], validation=given["validation"], tokenizer=given["model"]
+        ), None
+    from snugfit.recipe import load_recipe, located
+
+    run = Path(path) if Path(path).is_dir() else None
+    file = path if run is None else str(run / "recipe.yaml")
+    with located(file, changes):
+        recipe = load_recipe(file, changes)
+    return tool.examine_recipe(recipe, run=run, tell=lambda what: print(f"doctor  {what}", file=sys.stderr))
+
+
+def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
+    from snugfit.core.imports import load_object
+    from snugfit.models.python import load_python_model
+    from snugfit.tooling import doctor as tool
+
+    here = Path.cwd()
+    module = load_python_model(spec, folder=here)
+    if data is None:
+        return tool.examine_module(module, spec)
+    found = load_object(data, setting="--data", folder=here)
+    return tool.examine(module, found() if callable(found) else found, loss=loss)
+
+
+def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | None, as_json: bool) -> int:
+    """Run somebody's own training under observation, and say what was seen."""
+    from snugfit.doctor.examination import Examination
+    from snugfit.doctor.observe import observe
+
+    seen = observe(command, updates=updates, seconds=seconds)
+    found = Examination.of(" ".join(command), seen.findings, [f"{seen.updates_seen} updates"])
+    page = None if html is None else _page(found, html)
+    if as_json:
+        show({**seen.as_dict(), "ill": found.ill, "page": page}, as_json)
+    else:
+        _print(found.findings)
+        print(
+            f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, "
+            f"{'stopped by the doctor' if seen.stopped else f'exit code {seen.exit_code}'}"
+        )
+    return 1 if found.ill else 0
+
+
+def _page(found: Examination, folder: Path | None) -> str | None:
+    if folder is None:
+        return None
+    from snugfit.report.doctor_page import write_examination
+
+    folder.mkdir(parents=True, exist_ok=True)
+    page = write_examination(
+        found.name,
+        found.findings,
+        folder,
+        checked=found.checked,
+        left_out=found.left_out,
+        tokens=found.tokens,
+    )
+    print(f"page  {page}", file=sys.stderr)
+    return str(page)
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        where = f"  ({finding.where})" if finding.where else ""
+        print(f"{finding.severity:<9}{finding.pitfall}: {finding.what}{where}")
+        for line in finding.evidence:
+            print(f"{'':<9}- {line}")
+        for line in finding.fix.splitlines():
+            print(f"{'':<9}> {line}")
+
+
+def _print_tokens(found: Examination) -> None:
+    for view in found.tokens:
+        special = ", ".join(f"{name} {count}" for name, count in view.special.items()) or "no special token"
+        text = view.text if len(view.text) <= 160 else f"{view.text[:159]}…"
+        print(
+            f"{'reads':<9}{view.tokens} tokens, {special}{', fills the length' if view.cut else ''}: {text}"
+        )

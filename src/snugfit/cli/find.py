@@ -1,0 +1,158 @@
+"""The commands `find lr` and `find batch`: settings found by trying them on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.output import show
+from snugfit.cli.training import split
+from snugfit.errors import SettingError
+from snugfit.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from snugfit.tooling.find_batch import FoundMicroBatch
+    from snugfit.tools.find_lr import RangeTest
+
+find_app = typer.Typer(rich_markup_mode=None)
+
+_Apply = Annotated[bool, typer.Option("--apply", help="Write what is found into the recipe's file.")]
+
+
+@find_app.callback()
+def _find() -> None:
+    """Find a setting of a recipe by trying it."""
+
+
+@find_app.command("lr", epilog="Example: snugfit find lr agnews.yaml --png lr.png --apply")
+def lr(
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
+    start: Annotated[float, typer.Option(metavar="RATE", help="Of the first update.")] = 1e-7,
+    end: Annotated[float, typer.Option(metavar="RATE", help="Of the last update.")] = 10.0,
+    updates: Annotated[int, typer.Option(metavar="N", help="Updates of the test.")] = 100,
+    smoothing: Annotated[
+        float, typer.Option(metavar="PART", help="Of the losses' average that stays with each update.")
+    ] = 0.95,
+    per_group: Annotated[
+        bool, typer.Option("--per-group", help="Also test each part that has a rate of its own, alone.")
+    ] = False,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curve.")] = None,
+    apply: _Apply = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Find a learning rate: raise it from update to update, and look where the loss falls.
+
+    The updates are the recipe's own, without its schedule. Nothing of them is kept. Exit code 1: no rate can be said.
+    """
+    path, changes = _named("lr", recipe, overrides)
+    from snugfit.recipe import load_recipe, located
+    from snugfit.report.find_lr_page import check_plot, write_lr_picture
+    from snugfit.tooling.find_lr import find_lr_recipe
+
+    if png is not None:
+        check_plot()
+    with located(path, changes):
+        loaded = load_recipe(path, changes)
+        found, page = find_lr_recipe(
+            loaded,
+            start=start,
+            end=end,
+            updates=updates,
+            smoothing=smoothing,
+            per_group=per_group,
+            tell=_tell,
+        )
+    _say("page", page)
+    if png is not None:
+        _say("png", write_lr_picture(found.name, found.test, png))
+    if apply and found.learning_rate is not None:
+        place = ("optimizer", loaded.optimizer.card.name)
+        _write(path, changes, {(*place, setting): value for setting, value in found.settings.items()})
+    if as_json:
+        show({**found.as_dict(), "folder": str(page.parent)}, as_json)
+    else:
+        _print_rates("", found.test)
+        for name, test in found.parts.items():
+            _print_rates(name, test)
+    return 0 if found.learning_rate is not None else 1
+
+
+def _print_rates(name: str, found: RangeTest) -> None:
+    if name:
+        print(f"\n{name}")
+    for rule, each in found.suggestions.items():
+        print(f"{rule:<12}{each.learning_rate:<10.2g}{each.reason}")
+    print(found.verdict if not found.suggestions else f"{'recommended':<12}{found.verdict}")
+    print(f"{'ended by':<12}{found.stopped}")
+
+
+@find_app.command("batch", epilog="Example: snugfit find batch agnews.yaml --memory 8GiB --apply")
+def batch(
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What the run may take of the device: 8GiB.")
+    ] = None,
+    updates: Annotated[int, typer.Option(metavar="N", help="Updates that are timed of each size.")] = 3,
+    apply: _Apply = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Find the largest and the fastest micro-batch for the recipe on this device.
+
+    Each size is tried on a window of the longest examples, with all that will be alive. --apply writes the fastest.
+    Exit code 1: none fits.
+    """
+    path, changes = _named("batch", recipe, overrides)
+    from snugfit.recipe import load_recipe, located
+    from snugfit.tooling.find_batch import find_batch_recipe
+
+    budget = None if memory is None else parse_bytes(memory, "--memory")
+    with located(path, changes):
+        found, page = find_batch_recipe(
+            load_recipe(path, changes), memory_bytes=budget, updates=updates, tell=_tell
+        )
+    _say("page", page)
+    if apply:
+        _write(path, changes, {("plan", "micro_batch"): found.fastest})
+    if as_json:
+        show({**found.as_dict(), "folder": str(page.parent)}, as_json)
+    else:
+        _print_sizes(found)
+    return 0
+
+
+def _print_sizes(found: FoundMicroBatch) -> None:
+    print(f"{'micro-batch':>12}{'memory':>12}{'examples/s':>12}  verdict")
+    for row in found.rows:
+        peak = "" if row.peak_bytes is None else format_bytes(row.peak_bytes)
+        speed = "" if row.examples_per_second is None else f"{row.examples_per_second:,.1f}"
+        print(f"{row.micro_batch:>12}{peak:>12}{speed:>12}  {row.verdict}")
+    print(found.message)
+
+
+def _named(command: str, recipe: str | None, overrides: list[str] | None) -> tuple[str, list[str]]:
+    path, changes = split(recipe, overrides)
+    if path is None:
+        raise SettingError(f"find {command}: name a recipe, for example: snugfit find {command} agnews.yaml")
+    return path, changes
+
+
+def _write(path: str, overrides: list[str], changes: Mapping[tuple[str, ...], Any]) -> None:
+    from snugfit.recipe.edit import write_back
+
+    for line in write_back(path, overrides, changes):
+        _say("written", line)
+
+
+def _tell(what: str) -> None:
+    _say("find", what)
+
+
+def _say(what: str, text: object) -> None:
+    print(f"{what:<9}{text}", file=sys.stderr)

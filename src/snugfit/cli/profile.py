@@ -1,0 +1,83 @@
+"""The command `profile`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.output import show
+from snugfit.cli.training import split
+from snugfit.errors import SettingError
+
+if TYPE_CHECKING:
+    from snugfit.tools.profiled import Profile
+
+
+def profile(
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
+    updates: Annotated[
+        int, typer.Option(metavar="N", help="Updates that are timed, and again as many that are profiled.")
+    ] = 5,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also what the memory of an update consists of.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write the trace for TensorBoard's plug-in.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what limits the updates of a recipe, where their time goes and what to try.
+
+    A few updates are made on the run's own windows, on a copy of the model. Trace, table and page are kept beside its runs.
+    """
+    path, changes = split(recipe, overrides)
+    if path is None:
+        raise SettingError("profile: name a recipe, for example: snugfit profile agnews.yaml")
+    if updates < 1:
+        raise SettingError(f"--updates: must be at least 1, found {updates}.")
+    from snugfit.recipe import load_recipe, located
+    from snugfit.tooling.profile import profile_recipe
+
+    with located(path, changes):
+        found = profile_recipe(
+            load_recipe(path, changes), updates=updates, memory=memory, tensorboard=tensorboard, tell=_tell
+        )
+    if as_json:
+        show(found.as_dict(), as_json)
+    else:
+        _print(found)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _print(found: Profile) -> None:
+    from snugfit.planner.words import brief_number, brief_seconds, digits, share
+    from snugfit.report.memory_page import piece_words
+    from snugfit.report.profile_page import NAME
+
+    print(found.verdict)
+    print(
+        f"\nAn update takes {brief_seconds(found.seconds_per_update)}, {digits(found.examples_per_second)} examples/s; its "
+        f"{brief_number(found.flops_per_update, 'FLOP')} are {share(found.share_of_peak)} of what the device could compute in the time."
+    )
+    for name, seconds in found.phases.items():
+        print(f"  {name:<12}{brief_seconds(seconds):>9}  {share(seconds / found.seconds_per_update):>4}")
+    for name, each in found.occasional.items():
+        print(f"  {name:<12}{brief_seconds(each.seconds):>9}  each {each.every:,} updates")
+    print("\nCulprits")
+    for number, culprit in enumerate(found.culprits, 1):
+        print(f"  {number}. {culprit.words()}")
+    print("\nTry" if found.advice else "\nNothing to try is worth it.")
+    for advice in found.advice:
+        print(f"  {advice.gain:.2f}× at most  {advice.change} ({advice.by})")
+    for use in found.memory:
+        print(f"\nMemory, {use.basis}: {piece_words(use)}")
+    for note in found.notes:
+        print(f"\n{note}")
+    print(f"\npage   {found.folder / NAME}\ntrace  {found.folder / 'trace.json'}")

@@ -1,0 +1,63 @@
+"""The doctor's report on one training: what was looked at and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snugfit.doctor.findings import Finding, Severity, is_ill
+from snugfit.doctor.tokens import TokenView
+
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Findings, the worst first.
+
+    Args:
+        checked: what was looked at, in words.
+        left_out: what could not be looked at, and why.
+        tokens: examples as the model gets them, where they are texts.
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    tokens: tuple[TokenView, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        findings: Sequence[Finding],
+        checked: Sequence[str],
+        left_out: Sequence[str] = (),
+        tokens: Sequence[TokenView] = (),
+    ) -> Examination:
+        """Sorted; what was found twice is there once."""
+        once = list(dict.fromkeys(findings))
+        ordered = sorted(once, key=lambda finding: _ORDER.index(finding.severity))
+        return cls(name, tuple(ordered), tuple(checked), tuple(left_out), tuple(tokens))
+
+    @property
+    def ill(self) -> bool:
+        """Whether there is an error or a warning."""
+        return is_ill(self.findings)
+
+    def counted(self) -> dict[str, int]:
+        """How many findings there are of each severity, the worst first."""
+        return {str(each): sum(finding.severity is each for finding in self.findings) for each in _ORDER}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "ill": self.ill,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "checked": list(self.checked),
+            "left_out": list(self.left_out),
+            "tokens": [view.as_dict() for view in self.tokens],
+        }

@@ -1,0 +1,147 @@
+"""The doctor on somebody's own training script: run it under observation, then say which pitfalls were seen.
+
+The command runs as it is, in a child process, with torch's public functions wrapped before the script imports them
+(`child`, `watch_*`). What it does goes into a `Log`; the detectors (`detectors_*`) are functions of that log. The
+observer reads: it draws no random number and writes to no tensor, so the script computes what it computes alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snugfit.doctor.findings import Finding
+from snugfit.doctor.observe.detect import diagnose
+from snugfit.doctor.observe.log import read_log
+from snugfit.errors import SettingError
+
+FOLDER_VARIABLE = "SNUGFIT_DOCTOR_FOLDER"
+UPDATES_VARIABLE = "SNUGFIT_DOCTOR_UPDATES"
+SECONDS_VARIABLE = "SNUGFIT_DOCTOR_SECONDS"
+GRACE_SECONDS = 30.0
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was seen of a command.
+
+    Args:
+        exit_code: the command's own; negative is the signal that ended it.
+        updates_seen: optimizer steps of the process that made most of them.
+        stopped: whether the observer stopped it, because its time was over.
+        processes: how many of the command's processes used torch.
+        evaluations_seen: forward passes without a graph.
+        saves_seen: checkpoints that it wrote.
+        failure: traceback of the observer's own failure, after which it saw nothing more; "" if it did not fail.
+    """
+
+    findings: tuple[Finding, ...]
+    exit_code: int
+    updates_seen: int
+    stopped: bool
+    processes: int
+    evaluations_seen: int
+    saves_seen: int
+    seconds: float
+    failure: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        found = [finding.as_dict() for finding in self.findings]
+        return {
+            **{name: value for name, value in vars(self).items() if name != "findings"},
+            "findings": found,
+        }
+
+
+def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0) -> Observation:
+    """Run `command` under observation and return what was found.
+
+    It runs until it ends, or until `seconds` after its first forward pass, because evaluation and saving come late;
+    it is then stopped at its next optimizer step or forward pass, as by `sys.exit(0)`. What it prints goes to stderr.
+
+    Args:
+        command: as typed in a shell: `["python", "train.py", "--epochs", "1"]`; `python -m`, `torchrun` and
+            `accelerate launch` work too, as long as Snugfit is installed for the Python that they start.
+        updates: of so many updates every parameter is looked at one by one.
+    Raises:
+        SettingError: there is no such command, or nothing that used torch was seen.
+    """
+    if not command or shutil.which(command[0]) is None:
+        found = f"{command[0]!r} is not a command" if command else "there is no command after --"
+        raise SettingError(f"doctor: {found}. Write: snugfit doctor -- python train.py")
+    if updates < 1 or seconds <= 0:
+        raise SettingError(f"doctor: --updates {updates} and --seconds {seconds:g} must both be positive.")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="snugfit-doctor-") as folder:
+        exit_code, ended = _run(command, _environment(folder, updates, seconds), seconds)
+        logs = [read_log(path) for path in sorted(Path(folder).glob("*.json"))]
+    if not logs:
+        raise SettingError(
+            f"doctor: {' '.join(command)} ended with exit code {exit_code} and never imported torch under "
+            "observation. Is Snugfit installed for the Python that it starts?"
+        )
+    seen = [log for log in logs if log.events] or logs
+    for log in seen:
+        log.complete = log.complete and exit_code == 0  # sys.exit(1) is no uncaught error of the process
+    return Observation(
+        findings=diagnose(seen),
+        exit_code=exit_code,
+        updates_seen=max(log.updates for log in seen),
+        stopped=ended or any(log.stopped for log in seen),
+        processes=len(seen),
+        evaluations_seen=max(len(log.evaluations()) for log in seen),
+        saves_seen=max(len(log.saves()) for log in seen),
+        seconds=time.monotonic() - started,
+        failure=next((log.failure for log in seen if log.failure), ""),
+    )
+
+
+def _environment(folder: str, updates: int, seconds: float) -> dict[str, str]:
+    """The child's environment: Python imports `sitecustomize` from the bootstrap folder before the script."""
+    bootstrap = str(Path(__file__).parent / "bootstrap")
+    path = os.pathsep.join(filter(None, (bootstrap, os.environ.get("PYTHONPATH", ""))))
+    mine = {FOLDER_VARIABLE: folder, UPDATES_VARIABLE: str(updates), SECONDS_VARIABLE: str(seconds)}
+    return {**os.environ, **mine, "PYTHONPATH": path}
+
+
+def _run(command: Sequence[str], environment: dict[str, str], seconds: float) -> tuple[int, bool]:
+    """The exit code, and whether the command had to be ended: it overstayed its own deadline by the grace.
+
+    A rank that waits for one that has stopped, or a script that sleeps, does not come to the place where it would stop.
+    """
+    folder = Path(environment[FOLDER_VARIABLE])
+    process = subprocess.Popen(command, env=environment, stdout=2, start_new_session=True)
+    try:
+        while True:
+            try:
+                return process.wait(timeout=POLL_SECONDS), False
+            except subprocess.TimeoutExpired:
+                begun = [path.stat().st_mtime for path in folder.glob("*.begun")]
+                if begun and time.time() - min(begun) > seconds + GRACE_SECONDS:
+                    return _end(process), True
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        return process.wait(timeout=GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+__all__ = ["Observation", "observe"]

@@ -1,0 +1,86 @@
+"""Start the observer in the process that runs the script."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, UPDATES_VARIABLE
+from snugfit.doctor.observe.log import Log
+from snugfit.doctor.observe.patches import Patches
+from snugfit.doctor.observe.recorder import Recorder
+
+
+def start() -> None:
+    """Observe this process from the moment at which it imports torch; the log is written when it ends."""
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    updates = int(os.environ[UPDATES_VARIABLE])
+    seconds = float(os.environ[SECONDS_VARIABLE])
+    patches = Patches()
+
+    def begin(_: object) -> None:
+        recorder = Recorder(updates, seconds, folder / f"{os.getpid()}.json")
+        finish = _install(recorder, patches)
+        failed = _note_failure(patches)
+        atexit.register(lambda: _end(recorder, finish, complete=not failed))
+
+    patches.after_import("torch", begin)
+
+
+def _note_failure(patches: Patches) -> list[bool]:
+    """Becomes true when the script ends by an exception that nobody caught."""
+    failed: list[bool] = []
+
+    def noting(original: Callable[..., None]) -> Callable[..., None]:
+        def excepthook(*raised: object) -> None:
+            failed.append(True)
+            original(*raised)
+
+        return excepthook
+
+    patches.wrap(sys, "excepthook", noting)
+    return failed
+
+
+def watch_script(path: Path, arguments: Sequence[str] = (), *, updates: int = 8) -> Log:
+    """Run a script in this process as `python path arguments` would, and return the log of it.
+
+    An error of the script is not raised; the log is then not `complete`.
+    """
+    import torch  # noqa: F401  what is patched
+
+    recorder, patches = Recorder(updates, None, None), Patches()
+    finish = _install(recorder, patches)
+    before, first = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [str(path), *arguments], str(path.parent)
+    complete = False
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+        complete = True
+    except SystemExit as ended:
+        complete = ended.code in (None, 0)
+    except Exception as failure:  # noqa: BLE001  the script's own; it belongs to what was observed
+        print(f"{path.name}: {type(failure).__name__}: {failure}", file=sys.stderr)
+    finally:
+        sys.argv, sys.path[0] = before, first
+        patches.undo()
+        _end(recorder, finish, complete=complete)
+    return recorder.log
+
+
+def _install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
+    from snugfit.doctor.observe.watch import install
+
+    return install(recorder, patches)
+
+
+def _end(recorder: Recorder, finish: Callable[[], None], *, complete: bool) -> None:
+    recorder.quiet += 1
+    with recorder.guard():
+        finish()
+    recorder.log.complete = complete and not recorder.log.stopped
+    recorder.flush()

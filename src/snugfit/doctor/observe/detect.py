@@ -1,0 +1,71 @@
+"""From the logs of a command's processes to the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe import (
+    detectors_checkpoints,
+    detectors_data,
+    detectors_gradients,
+    detectors_labels,
+    detectors_modes,
+    detectors_parameters,
+    detectors_schedules,
+)
+from snugfit.doctor.observe.log import Log
+
+Detector = Callable[[Log], list[Finding]]
+DETECTORS: tuple[Detector, ...] = (
+    *detectors_gradients.DETECTORS,
+    *detectors_parameters.DETECTORS,
+    *detectors_modes.DETECTORS,
+    *detectors_schedules.DETECTORS,
+    *detectors_checkpoints.DETECTORS,
+    *detectors_labels.DETECTORS,
+    *detectors_data.DETECTORS,
+)
+_ORDER = list(Severity)
+
+OBSERVED = (
+    "zero_grad",
+    "train_mode",
+    "scheduler_order",
+    "clip_before_unscale",
+    "accumulation",
+    "last_window",
+    "shared_module",
+    "no_gradient",
+    "frozen_moves",
+    "not_in_optimizer",
+    "twice_in_optimizer",
+    "decay_on_vectors",
+    "bf16_in_fp16",
+    "emulated_bf16",
+    "averaged_not_saved",
+    "batch_norm",
+    "special_tokens",
+    "truncation",
+    "shifted_labels",
+    "ignored_labels",
+    "leakage",
+    "imbalance",
+    "unknown_label",
+    "not_distributed",
+    "starving",
+    "softmax_twice",
+    "group_holes",
+    "pickle",
+    "schedule_length",
+    "average_and_best",
+)
+"""The pitfalls that show while a script runs."""
+
+
+def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
+    """All findings of all processes, each once, the worst first."""
+    found = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
+    found += detectors_data.same_rows_on_every_rank(logs)
+    once = {(finding.pitfall, finding.where, finding.severity): finding for finding in reversed(found)}
+    return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.severity)))

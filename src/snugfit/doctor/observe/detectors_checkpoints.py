@@ -1,0 +1,114 @@
+"""What is saved: pickles, averages, the best."""
+
+from __future__ import annotations
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors_modes import is_scored, trained_models
+from snugfit.doctor.observe.events import Average, Forward, Load, Restore, Save
+from snugfit.doctor.observe.log import Log
+
+
+def pickle(log: Log) -> list[Finding]:
+    """Whole modules are written as a pickle, or pickles are read without a limit on what they may run."""
+    found = []
+    whole = next((save for save in log.of(Save) if save.what == "module" and save.direct), None)
+    if whole is not None:
+        found.append(
+            Finding(
+                "pickle",
+                Severity.WARNING,
+                "A whole module is pickled: it loads only with this code, and loading it can run any code.",
+                whole.at,
+                (),
+                "torch.save(model.state_dict(), path)\n# or: safetensors.torch.save_file(model.state_dict(), path)",
+            )
+        )
+    unsafe = next((load for load in log.of(Load) if load.direct), None)
+    if unsafe is not None:
+        found.append(
+            Finding(
+                "pickle",
+                Severity.WARNING,
+                "torch.load(weights_only=False) runs whatever code the file contains.",
+                unsafe.at,
+                (),
+                "torch.load(path, weights_only=True)",
+            )
+        )
+    return found
+
+
+def averaged_not_saved(log: Log) -> list[Finding]:
+    """What was scored is an average of weights, what was saved is not."""
+    saves = [save for save in log.of(Save) if save.weights]
+    wrappers = {model.id for model in log.models if model.averaged_of}
+    restored = {event.weights for event in log.of(Restore)}
+    raw = {event.weights for event in log.evaluations() if event.raw}
+    trained = trained_models(log)
+
+    def is_average(event: Forward, place: int) -> bool:
+        """Of a model of its own; or in the trained model, and no state of the training that was looked at before."""
+        if event.module in wrappers:
+            return True
+        loaded = event.weights in restored and (event.module not in trained or event.weights in raw)
+        return not loaded and is_scored(log.events, place)
+
+    scored = [
+        event
+        for place, event in enumerate(log.events)
+        if isinstance(event, Forward)
+        and not (event.grad or event.raw or event.recalibrates)
+        and is_average(event, place)
+    ]
+    averages = [event for event in scored if not any(event.weights in save.weights for save in saves)]
+    if not saves or not averages or len(averages) < len(scored):
+        return []
+    return [
+        Finding(
+            "averaged_not_saved",
+            Severity.ERROR,
+            "Averaged weights are scored, and the checkpoint holds the raw ones: the score is not that of the saved model.",
+            saves[-1].at,
+            (f"the averaged weights are scored at {averages[0].at}",),
+            "torch.save(averaged.module.state_dict(), path)",
+        )
+    ]
+
+
+def average_and_best(log: Log) -> list[Finding]:
+    """The best checkpoint is restored after averaging has begun, or training ended before it could begin."""
+    averages = list(log.of(Average))
+    models = [model for model in log.models if model.averaged_of]
+    fix = "Choose one: the best checkpoint without averaging, or the average of a run to its end (torch.optim.swa_utils.update_bn)."
+    if averages:
+        begun = log.events.index(averages[0])
+        saved = {weights for save in log.of(Save) for weights in save.weights}
+        averaging = {event.module for event in averages}
+        for event in log.events[begun:]:
+            if isinstance(event, Restore) and event.module not in averaging and event.weights in saved:
+                return [
+                    Finding(
+                        "average_and_best",
+                        Severity.WARNING,
+                        "A saved state is restored after averaging has begun: the average and the best checkpoint exclude each other.",
+                        event.at,
+                        (f"{len(averages)} averaging steps, the first at {averages[0].at}",),
+                        fix,
+                    )
+                ]
+    elif models and log.complete:
+        scored = next((e for e in log.of(Forward) if e.module == models[0].id and not e.grad), None)
+        return [
+            Finding(
+                "average_and_best",
+                Severity.WARNING,
+                "Training ended before the averaging of weights began: the average is the initial model.",
+                scored.at if scored else models[0].at,
+                ("AveragedModel.update_parameters was never called",),
+                fix,
+            )
+        ]
+    return []
+
+
+DETECTORS = (pickle, averaged_not_saved, average_and_best)

@@ -1,0 +1,167 @@
+"""Data loaders: leakage, ranks, speed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.detectors_modes import is_scored
+from snugfit.doctor.observe.events import Backward, Batch, EpochEnd, Forward
+from snugfit.doctor.observe.log import LoaderSeen, Log, Overlap
+
+LEAK = 0.01
+LARGE_LEAK = 0.1
+LEAST_ROWS = 5
+LEAST_BATCHES = 5
+SLOW_SECONDS = 0.005
+
+
+def training_loaders(log: Log) -> list[LoaderSeen]:
+    """Loaders whose batches are differentiated."""
+    used, current = set(), 0
+    for event in log.events:
+        if isinstance(event, Batch):
+            current = event.loader
+        elif isinstance(event, Backward):
+            used.add(current)
+    return [loader for loader in log.loaders if loader.id in used]
+
+
+def leakage(log: Log) -> list[Finding]:
+    """Rows that were trained on are evaluated, and not as the deliberate score of the training data."""
+    loaders = {loader.id: loader for loader in log.loaders}
+    trained = {loader.dataset_id for loader in training_loaders(log)}
+    clean = any(overlap.shared <= LEAK * overlap.rows for overlap in log.overlaps)
+    found = []
+    for overlap in log.overlaps:
+        share = overlap.shared / overlap.rows
+        if overlap.rows < LEAST_ROWS or share <= LEAK or (not overlap.loader and not _is_score(log, overlap)):
+            continue
+        loader = loaders.get(overlap.loader)
+        on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
+        if loader is not None and loader.dataset_id in trained:
+            on_purpose = True
+        found.append(
+            Finding(
+                "leakage",
+                Severity.NOTE if on_purpose else Severity.ERROR if share >= LARGE_LEAK else Severity.WARNING,
+                f"{overlap.shared} of {overlap.rows} evaluated rows ({share:.0%}) were trained on."
+                + (" This scores the training data." if on_purpose else ""),
+                overlap.at,
+                (f"the evaluation's loader: {loader.at}",) if loader else (),
+                "Split once, before anything is shuffled, sampled or augmented:\n"
+                "train, valid = torch.utils.data.random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
+            )
+        )
+    return found
+
+
+def _is_score(log: Log, overlap: Overlap) -> bool:
+    """Whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
+    return any(
+        isinstance(event, Forward)
+        and event.at == overlap.at
+        and event.rows >= LEAST_ROWS
+        and not event.grad
+        and is_scored(log.events, place)
+        for place, event in enumerate(log.events)
+    )
+
+
+def not_distributed(log: Log) -> list[Finding]:
+    """DataParallel; ranks whose loader is not split; a distributed sampler that repeats its order."""
+    found = []
+    for model in log.models:
+        if model.wrapper == "DataParallel":
+            found.append(
+                Finding(
+                    "not_distributed",
+                    Severity.WARNING,
+                    "DataParallel copies the model to every device in every step, from one process.",
+                    model.at,
+                    (),
+                    "model = DistributedDataParallel(model)   # and torchrun --nproc-per-node=N train.py",
+                )
+            )
+    for loader in training_loaders(log):
+        if loader.world_size > 1 and not loader.shards:
+            found.append(
+                Finding(
+                    "not_distributed",
+                    Severity.ERROR,
+                    f"The training loader of {loader.world_size} ranks has a {loader.sampler}: every rank trains on all rows.",
+                    loader.at,
+                    (f"world size {loader.world_size}; data: {loader.dataset}",),
+                    "sampler = DistributedSampler(dataset)\nloader = DataLoader(dataset, batch_size, sampler=sampler)",
+                )
+            )
+        epochs = sum(1 for event in log.of(EpochEnd) if event.loader == loader.id)
+        if loader.sampler == "DistributedSampler" and epochs > 1 and not loader.epochs_set:
+            found.append(
+                Finding(
+                    "not_distributed",
+                    Severity.WARNING,
+                    f"The distributed sampler was never told the epoch: all {epochs} epochs have the same order.",
+                    loader.at,
+                    (),
+                    "for epoch in range(epochs):\n    loader.sampler.set_epoch(epoch)",
+                )
+            )
+    return found
+
+
+def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
+    """The first batches of the ranks are the same rows, though their loaders look split."""
+    ranked = {log.rank: log for log in logs if log.first_rows}
+    first = next(iter(ranked.values()), None)
+    if first is None or len(ranked) < 2 or any(log.first_rows != first.first_rows for log in ranked.values()):
+        return []
+    loaders = [loader for loader in training_loaders(first) if loader.world_size > 1]
+    if not loaders or any(not loader.shards for loader in loaders):
+        return []
+    return [
+        Finding(
+            "not_distributed",
+            Severity.ERROR,
+            f"All {len(ranked)} ranks began with the same {len(first.first_rows)} rows.",
+            loaders[0].at,
+            ("digests of the first batch are equal on all ranks",),
+            "sampler = DistributedSampler(dataset)",
+        )
+    ]
+
+
+def starving(log: Log) -> list[Finding]:
+    """Training waits for data longer than it computes."""
+    found = []
+    for loader in training_loaders(log):
+        if len(loader.waits) < LEAST_BATCHES:
+            continue
+        wait, work = statistics.median(loader.waits), statistics.median(loader.works)
+        if wait >= SLOW_SECONDS and wait > work:
+            found.append(
+                Finding(
+                    "starving",
+                    Severity.WARNING,
+                    f"Each batch is waited for {wait * 1000:.0f} ms and worked on {work * 1000:.0f} ms: the loader starves the model.",
+                    loader.at,
+                    (f"num_workers={loader.workers}, pin_memory={loader.pinned}",),
+                    "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
+                )
+            )
+        elif loader.cuda and not loader.pinned:
+            found.append(
+                Finding(
+                    "starving",
+                    Severity.NOTE,
+                    "Batches are copied to the GPU from memory that is not pinned.",
+                    loader.at,
+                    (),
+                    "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
+                )
+            )
+    return found
+
+
+DETECTORS = (leakage, not_distributed, starving)

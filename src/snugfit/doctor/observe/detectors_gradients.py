@@ -1,0 +1,243 @@
+"""Gradients between backward and step: clearing, clipping, accumulating."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.events import (
+    Backward,
+    Batch,
+    Clip,
+    EpochEnd,
+    Event,
+    Forward,
+    Loss,
+    Step,
+    ZeroGrad,
+)
+from snugfit.doctor.observe.log import Log
+
+# A loss function whose result is differentiated as it is, not divided and not summed with anything.
+_UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
+
+
+def zero_grad(log: Log) -> list[Finding]:
+    """Gradients that one step used are still there in the next, or are gone before any step used them."""
+    found = []
+    stale = [step for step in log.of(Step) if step.stale]
+    if len(stale) >= 2:
+        found.append(
+            Finding(
+                "zero_grad",
+                Severity.ERROR,
+                f"{len(stale)} of {_steps(log)} optimizer steps used gradients that an earlier step had used already.",
+                stale[0].at,
+                (
+                    f"update {stale[0].update + 1}: a backward pass added to gradients that update {stale[0].update} had used",
+                ),
+                "loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
+            )
+        )
+    cleared = [step for step in log.of(Step) if step.cleared]
+    if len(cleared) >= 2 or (cleared and len(cleared) == _steps(log)):
+        clearing = _last_before(log, cleared[0])
+        found.append(
+            Finding(
+                "zero_grad",
+                Severity.ERROR,
+                f"{len(cleared)} of {_steps(log)} optimizer steps found no gradient: it was cleared after backward.",
+                clearing.at if clearing else cleared[0].at,
+                (f"the step is at {cleared[0].at}",),
+                "optimizer.zero_grad()\nloss.backward()\noptimizer.step()",
+            )
+        )
+    return found
+
+
+def _steps(log: Log) -> int:
+    return sum(1 for _ in log.of(Step))
+
+
+def _last_before(log: Log, step: Step) -> ZeroGrad | None:
+    before = log.events[: next(place for place, event in enumerate(log.events) if event is step)]
+    return next(
+        (e for e in reversed(before) if isinstance(e, ZeroGrad) and step.optimizer in e.optimizers), None
+    )
+
+
+def clip_before_unscale(log: Log) -> list[Finding]:
+    """Clipping, or a step, on gradients that still carry the loss scale."""
+    clips = [clip for clip in log.of(Clip) if clip.scaled]
+    found = []
+    if clips:
+        found.append(
+            Finding(
+                "clip_before_unscale",
+                Severity.ERROR,
+                f"Gradients are clipped while they are multiplied by the loss scale, {clips[0].scale:g}: the limit is "
+                "that much too small.",
+                clips[0].at,
+                (f"{len(clips)} of {sum(1 for _ in log.of(Clip))} clips",),
+                "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\nscaler.step(optimizer)",
+            )
+        )
+    steps = [step for step in log.of(Step) if step.scaled]
+    if steps:
+        found.append(
+            Finding(
+                "clip_before_unscale",
+                Severity.ERROR,
+                "The optimizer steps on gradients that are still multiplied by the loss scale.",
+                steps[0].at,
+                (f"{len(steps)} of {_steps(log)} steps went past the scaler",),
+                "scaler.step(optimizer)\nscaler.update()",
+            )
+        )
+    return found
+
+
+@dataclass
+class Window:
+    """The backward passes of one optimizer step, at one line, with what came between them."""
+
+    optimizer: int
+    passes: list[Backward] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    step: Step | None = None
+
+    def accumulates(self) -> bool:
+        """Several micro-batches at one line, each with a forward pass of its own through one model."""
+        forwards = [event for event in self.events if isinstance(event, Forward) and event.grad]
+        loaders = {event.loader for event in self.events if isinstance(event, Batch)}
+        same_line = len({each.at for each in self.passes}) == 1
+        one_model = bool(forwards) and min(
+            map([f.module for f in forwards].count, {f.module for f in forwards})
+        ) >= len(self.passes)
+        return len(self.passes) > 1 and same_line and one_model and len(loaders) <= 1
+
+
+def windows(log: Log) -> list[Window]:
+    """The windows of every optimizer; the last may have no step."""
+    found: list[Window] = []
+    open_: dict[int, Window] = {}
+    between: list[Event] = []
+    for event in log.events:
+        for window in open_.values():
+            window.events.append(event)
+        between.append(event)
+        if isinstance(event, Backward):
+            for optimizer in event.touched:
+                if optimizer not in event.adds_to or optimizer not in open_:
+                    if optimizer in open_:
+                        found.append(open_[optimizer])
+                    open_[optimizer] = Window(optimizer, events=list(between))
+                open_[optimizer].passes.append(event)
+            between = []
+        elif isinstance(event, Step) and event.optimizer in open_:
+            window = open_.pop(event.optimizer)
+            window.step = event
+            found.append(window)
+    return found + list(open_.values())
+
+
+def accumulation(log: Log) -> list[Finding]:
+    """A window whose losses are not divided by its length, or whose means are over different numbers of tokens."""
+    several = [window for window in windows(log) if window.accumulates() and window.step is not None]
+    if len(several) < 2:
+        return []
+    undivided = [window for window in several if _is_undivided(window)]
+    if len(undivided) == len(several):
+        length = len(several[0].passes)
+        return [
+            Finding(
+                "accumulation",
+                Severity.ERROR,
+                f"The gradients of {length} micro-batches are summed, and no loss is divided by {length}: the gradient is "
+                f"{length} times that of the full batch.",
+                several[0].passes[0].at,
+                (
+                    f"{len(several)} updates of {length} backward passes each",
+                    "what is differentiated is the loss function's mean itself",
+                ),
+                f"(loss / {length}).backward()",
+            )
+        ]
+    return _mean_of_means(several)
+
+
+def _is_undivided(window: Window) -> bool:
+    if (
+        window.step is not None
+        and window.step.rescaled
+        and not any(isinstance(e, Clip) for e in window.events)
+    ):
+        return False
+    return all(
+        each.ratio == 1.0 or (each.ratio is None and each.graph.startswith(_UNDIVIDED_MEANS))
+        for each in window.passes
+    )
+
+
+def _mean_of_means(several: list[Window]) -> list[Finding]:
+    for window in several:
+        losses = [e for e in window.events if isinstance(e, Loss) and e.grad and e.tokens and e.mean]
+        counts = [loss.counted for loss in losses]
+        masked = any(loss.ignored for loss in losses)
+        if masked and len(counts) == len(window.passes) and max(counts) > 1.05 * min(counts):
+            return [
+                Finding(
+                    "accumulation",
+                    Severity.WARNING,
+                    "The means of micro-batches with different numbers of tokens are averaged: tokens of short "
+                    "micro-batches weigh more.",
+                    losses[0].at,
+                    (f"labels that count in one window: {', '.join(map(str, counts))}",),
+                    'loss = F.cross_entropy(logits, labels, reduction="sum") / labels_in_the_whole_window',
+                )
+            ]
+    return []
+
+
+def last_window(log: Log) -> list[Finding]:
+    """At the end of an epoch some micro-batches have been differentiated, and no step follows."""
+    several = [window for window in windows(log) if window.accumulates()]
+    whole = [len(window.passes) for window in several if window.step is not None]
+    if not whole:
+        return []
+    usual = max(set(whole), key=whole.count)
+    for window in windows(log):
+        if not window.passes or len({each.at for each in window.passes}) > 1:
+            continue
+        line = window.passes[-1].at
+        evidence = (f"windows have {usual} micro-batches",)
+        fix = "if (index + 1) % accumulate == 0 or index + 1 == len(loader):\n    optimizer.step()\n    optimizer.zero_grad()"
+        if window.step is None and len(window.passes) < usual and (log.complete or _ends_epoch(window)):
+            what = f"The last {len(window.passes)} micro-batches of an epoch are differentiated, and no step uses them."
+            return [Finding("last_window", Severity.WARNING, what, line, evidence, fix)]
+        carried = _carried_over(window)
+        if carried and window.step is not None:
+            what = f"The last {carried} micro-batches of an epoch are added to the first of the next."
+            return [Finding("last_window", Severity.WARNING, what, line, evidence, fix)]
+    return []
+
+
+def _ends_epoch(window: Window) -> bool:
+    return any(isinstance(event, EpochEnd) for event in window.events)
+
+
+def _carried_over(window: Window) -> int:
+    """How many backward passes lie before an epoch's end that others of the same window follow with new batches."""
+    ends = [place for place, event in enumerate(window.events) if isinstance(event, EpochEnd)]
+    mine = {id(each) for each in window.passes}
+    for end in ends:
+        before = sum(id(event) in mine for event in window.events[:end])
+        after = window.events[end:]
+        loader = after[0].loader if isinstance(after[0], EpochEnd) else 0
+        fresh = [p for p, event in enumerate(after) if isinstance(event, Batch) and event.loader == loader]
+        if before and fresh and any(id(event) in mine for event in after[fresh[0] :]):
+            return before
+    return 0
+
+
+DETECTORS = (zero_grad, clip_before_unscale, accumulation, last_window)

@@ -1,0 +1,207 @@
+"""Labels and tokens: what the loss and the model are given."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.events import Forward, HeadTokens, Labels, Loss, Tokenized
+from snugfit.doctor.observe.log import Log
+
+NEARLY_ALL = 0.99
+MANY_CUT = 0.5
+LEAST_LABELS = 100
+LARGE_RATIO = 20
+NOTABLE_RATIO = 10
+
+
+def softmax_twice(log: Log) -> list[Finding]:
+    """Probabilities go into a loss that applies the softmax (or sigmoid) itself."""
+    for loss in log.of(Loss):
+        if loss.given == "probabilities" and loss.function != "binary_cross_entropy":
+            wants = "log-probabilities" if loss.function == "nll_loss" else "raw scores"
+            return [
+                Finding(
+                    "softmax_twice",
+                    Severity.ERROR,
+                    f"{loss.function} gets probabilities; it wants {wants}.",
+                    loss.at,
+                    ("the scores of each row lie between 0 and 1, or come from a softmax or sigmoid",),
+                    "loss = F.cross_entropy(logits, labels)   # logits as the last layer gives them",
+                )
+            ]
+        if loss.given == "log probabilities" and loss.function == "cross_entropy" and loss.grad:
+            return [
+                Finding(
+                    "softmax_twice",
+                    Severity.NOTE,
+                    "cross_entropy gets log-probabilities: the second log-softmax changes nothing and costs time.",
+                    loss.at,
+                    (),
+                    "F.cross_entropy(logits, labels), or F.nll_loss(log_probabilities, labels)",
+                )
+            ]
+    return []
+
+
+def ignored_labels(log: Log) -> list[Finding]:
+    """No label, or hardly any, counts."""
+    losses = [loss for loss in log.of(Loss) if loss.counted + loss.ignored]
+    empty = [loss for loss in losses if not loss.counted]
+    counted, ignored = sum(loss.counted for loss in losses), sum(loss.ignored for loss in losses)
+    if not empty and (not ignored or ignored < NEARLY_ALL * (counted + ignored)):
+        return []
+    first = empty[0] if empty else losses[0]
+    return [
+        Finding(
+            "ignored_labels",
+            Severity.ERROR if empty else Severity.WARNING,
+            f"{ignored} of {counted + ignored} labels have the ignored value"
+            + (f"; {len(empty)} batches have no other, and their mean loss is nan." if empty else "."),
+            first.at,
+            (),
+            "Check how labels are masked: only padding and the prompt should be -100.",
+        )
+    ]
+
+
+def unknown_label(log: Log) -> list[Finding]:
+    """A label is no class of the model."""
+    for loss in log.of(Loss):
+        if loss.unknown is not None:
+            return [
+                Finding(
+                    "unknown_label",
+                    Severity.ERROR,
+                    f"Label {loss.unknown} is outside of the model's {loss.classes} classes (0 to {loss.classes - 1}).",
+                    loss.at,
+                    (),
+                    "labels = {name: index for index, name in enumerate(sorted(names))}; the last layer needs len(labels) outputs",
+                )
+            ]
+    return []
+
+
+def _of_whole_rows(log: Log) -> list[Loss]:
+    """Losses with one label for each row of the batch: not for proposals, pixels or pairs."""
+    found, rows = [], 0
+    for event in log.events:
+        if isinstance(event, Forward):
+            rows = event.rows
+        elif isinstance(event, Loss) and event.counted + event.ignored == rows:
+            found.append(event)
+    return found
+
+
+def imbalance(log: Log) -> list[Finding]:
+    """One class has many more labels than another."""
+    losses = [loss for loss in _of_whole_rows(log) if loss.grad and loss.labels and not loss.tokens]
+    counts = sum((Counter(loss.labels) for loss in losses), Counter[str]())
+    if len(counts) < 2 or counts.total() < LEAST_LABELS:
+        return []
+    (most, large), (least, small) = counts.most_common()[0], counts.most_common()[-1]
+    if large < NOTABLE_RATIO * small:
+        return []
+    answered = any(loss.weighted for loss in losses)
+    return [
+        Finding(
+            "imbalance",
+            Severity.WARNING if large >= LARGE_RATIO * small and not answered else Severity.NOTE,
+            f"Class {most} has {large} labels, class {least} {small}: {large / small:.0f} to 1.",
+            losses[0].at,
+            (f"{len(counts)} classes, {counts.total()} labels seen",),
+            "F.cross_entropy(logits, labels, weight=class_weights), or a WeightedRandomSampler; score with a balanced metric",
+        )
+    ]
+
+
+def shifted_labels(log: Log) -> list[Finding]:
+    """Labels of a language model are shifted by the script and again by the model, or by nobody."""
+    seen = list(log.of(Labels))
+    twice = [each for each in seen if each.shifted >= NEARLY_ALL > each.same]
+    if twice and len(twice) == len(seen):
+        return [
+            Finding(
+                "shifted_labels",
+                Severity.ERROR,
+                "The labels are the next tokens already, and the model shifts them again: it learns the token after the next.",
+                twice[0].at,
+                (f"{twice[0].shifted:.0%} of the labels equal the next input",),
+                "model(input_ids=ids, labels=ids)   # the model shifts",
+            )
+        ]
+    losses = [loss for loss in log.of(Loss) if loss.tokens and loss.grad and loss.counted]
+    copies = [loss for loss in losses if loss.copies >= NEARLY_ALL]
+    if copies and len(copies) == len(losses) and not seen:
+        return [
+            Finding(
+                "shifted_labels",
+                Severity.WARNING,
+                "Each label is the input token at the same place: the model learns to copy, not to predict the next token.",
+                copies[0].at,
+                (f"{copies[0].copies:.0%} of the labels equal the input",),
+                "loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())",
+            )
+        ]
+    return []
+
+
+def special_tokens(log: Log) -> list[Finding]:
+    """Rows begin with the same special token twice, or without the one that the tokenizer has for it."""
+    seen = list(log.of(HeadTokens))
+    doubled = [each for each in seen if each.times == 2]
+    if len(seen) >= 2 and len(doubled) == len(seen) and len({each.token for each in seen}) == 1:
+        name = doubled[0].special.upper() or "same"
+        return [
+            Finding(
+                "special_tokens",
+                Severity.WARNING,
+                f"Every row begins with the {name} token ({doubled[0].token}) twice.",
+                doubled[0].at,
+                (f"{len(seen)} batches",),
+                "tokenizer(text, add_special_tokens=False)   # where the text has them already, as after a chat template",
+            )
+        ]
+    missing = [each for each in seen if each.expected == "cls" and each.special != "cls"]
+    if len(seen) >= 2 and len(missing) == len(seen):
+        return [
+            Finding(
+                "special_tokens",
+                Severity.WARNING,
+                "No row begins with the CLS token that the tokenizer has.",
+                missing[0].at,
+                (f"{len(seen)} batches begin with other tokens",),
+                "tokenizer(text)   # without add_special_tokens=False",
+            )
+        ]
+    return []
+
+
+def truncation(log: Log) -> list[Finding]:
+    """Texts are cut at the tokenizer's limit."""
+    seen = list(log.of(Tokenized))
+    texts, cut = sum(each.texts for each in seen), sum(each.cut for each in seen)
+    if not cut:
+        return []
+    first = next(each for each in seen if each.cut)
+    return [
+        Finding(
+            "truncation",
+            Severity.WARNING if cut >= MANY_CUT * texts and texts >= 10 else Severity.NOTE,
+            f"{cut} of {texts} texts ({cut / texts:.0%}) are cut at {first.limit} tokens.",
+            first.at,
+            (),
+            "A larger max_length, or overlapping pieces: tokenizer(..., stride=32, return_overflowing_tokens=True)",
+        )
+    ]
+
+
+DETECTORS = (
+    softmax_twice,
+    ignored_labels,
+    unknown_label,
+    imbalance,
+    shifted_labels,
+    special_tokens,
+    truncation,
+)

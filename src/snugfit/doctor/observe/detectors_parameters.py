@@ -1,0 +1,245 @@
+"""Parameters and optimizers: who is trained, by whom, and who is not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe.events import Step
+from snugfit.doctor.observe.log import Log, ParameterSeen
+
+LEAST_UPDATES = 3
+
+
+def named(parameters: Sequence[ParameterSeen]) -> str:
+    """The first names, and how many more."""
+    names = [each.name for each in parameters]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _in_optimizers(log: Log) -> set[int]:
+    return {number for optimizer in log.optimizers for number in optimizer.parameters}
+
+
+def _home(log: Log, parameters: Sequence[ParameterSeen]) -> str:
+    """Where the optimizer of these was made."""
+    numbers = {each.id for each in parameters}
+    owner = next((each for each in log.optimizers if numbers & set(each.parameters)), None)
+    return owner.at if owner else ""
+
+
+def _model_line(log: Log, parameters: Sequence[ParameterSeen]) -> str:
+    return next((model.at for model in log.models if model.id == parameters[0].model), "")
+
+
+def no_gradient(log: Log) -> list[Finding]:
+    """Parameters in an optimizer that never got a gradient, got only zeros, or never moved."""
+    used = _in_optimizers(log)
+    seen = [each for each in log.parameters if each.id in used and each.trainable and each.updates >= 2]
+    without = [each for each in seen if each.no_gradient == each.updates]
+    found = []
+    if without:
+        found.append(_without(log, seen, without))
+    rest = [each for each in seen if each not in without and each.updates >= LEAST_UPDATES]
+    zero = [each for each in rest if each.zero_gradient + each.no_gradient == each.updates]
+    if zero:
+        found.append(
+            Finding(
+                "no_gradient",
+                _severity_by_share(rest, zero),
+                f"The gradient of {len(zero)} of {len(seen)} parameters was exactly zero in all {zero[0].updates} updates.",
+                _model_line(log, zero) or _home(log, zero),
+                (named(zero),),
+                "Look for a saturated or rounding operation between them and the loss; a softmax over one class gives zeros too.",
+            )
+        )
+    still = [each for each in rest if each not in zero and not each.moved]
+    if still:
+        rate = max(each.largest_rate for each in still)
+        found.append(
+            Finding(
+                "no_gradient",
+                _severity_by_share(rest, still),
+                f"{len(still)} of {len(seen)} parameters have gradients and did not move in {still[0].updates} updates.",
+                _home(log, still),
+                (named(still), f"largest learning rate: {rate:g}"),
+                "Keep float32 weights, and check the learning rate of their group and the schedule's first values."
+                if rate
+                else "Their learning rate is 0: check the group's lr and the schedule.",
+            )
+        )
+    return found
+
+
+def _severity_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> Severity:
+    """Half of a model is no accident, one bias may be: before a batch norm, or where a difference of means cancels it."""
+    if len(bad) == len(seen):
+        return Severity.ERROR
+    large = 2 * sum(each.elements for each in bad) >= sum(each.elements for each in seen)
+    return Severity.WARNING if large and any(each.largest_rate for each in bad) else Severity.NOTE
+
+
+def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) -> Finding:
+    unused = [each for each in without if each.library]
+    partly = any(each.library and each not in without for each in seen)
+    harmless = partly and len(unused) == len(without)
+    what = f"{len(without)} of {len(seen)} parameters in the optimizer got no gradient in {without[0].updates} updates."
+    if len(without) == len(seen):
+        step = next(log.of(Step)).at
+        return Finding(
+            "no_gradient",
+            Severity.ERROR,
+            what,
+            step,
+            (named(without),),
+            "Call loss.backward() on a loss that was computed from the model's output, without detach(), .data or no_grad() between.",
+        )
+    return Finding(
+        "no_gradient",
+        Severity.NOTE if harmless else Severity.WARNING,
+        what
+        + (" They belong to a part of a library's model that the loss does not use." if harmless else ""),
+        _model_line(log, without) or _home(log, without),
+        (named(without),),
+        "Use them in forward(), or freeze them: parameter.requires_grad_(False). If they should learn, look for detach(), .data, "
+        "no_grad() or a module that forward() forgets.",
+    )
+
+
+def frozen_moves(log: Log) -> list[Finding]:
+    """An optimizer step changed a parameter that is frozen."""
+    moved = [each for each in log.parameters if each.frozen_moved]
+    if not moved:
+        return []
+    return [
+        Finding(
+            "frozen_moves",
+            Severity.ERROR,
+            f"{len(moved)} parameters with requires_grad=False are changed by optimizer.step().",
+            _home(log, moved),
+            (
+                named(moved),
+                f"changed by {moved[0].frozen_moved} steps: momentum, weight decay or an old gradient goes on",
+            ),
+            "for parameter in frozen:\n    parameter.requires_grad_(False)\n    parameter.grad = None\n"
+            "optimizer = type(optimizer)([p for p in model.parameters() if p.requires_grad], lr=lr)",
+        )
+    ]
+
+
+def not_in_optimizer(log: Log) -> list[Finding]:
+    """Parameters that get gradients and that no optimizer knows."""
+    used = _in_optimizers(log)
+    outside = [e for e in log.parameters if e.outside >= 2 and e.id not in used and not e.moved_outside]
+    found = []
+    late = [each for each in outside if each.frozen_at_build]
+    if late:
+        found.append(
+            Finding(
+                "group_holes",
+                Severity.ERROR,
+                f"{len(late)} parameters were unfrozen after the optimizer was built, and are in none of its groups.",
+                log.optimizers[-1].at,
+                (named(late), f"they had gradients in {late[0].outside} updates"),
+                'optimizer.add_param_group({"params": [p for p in unfrozen.parameters()], "lr": lr})',
+            )
+        )
+    rest = [each for each in outside if not each.frozen_at_build]
+    partly = {each.model for each in log.parameters if each.id in used}
+    holes = [each for each in rest if each.model in partly]
+    whole = [each for each in rest if each.model not in partly]
+    if holes:
+        optimizer = next(
+            (o for o in log.optimizers if _shares_model(log, o.parameters, holes[0].model)), log.optimizers[0]
+        )
+        found.append(
+            Finding(
+                "not_in_optimizer",
+                Severity.ERROR,
+                f"{len(holes)} parameters get gradients and are in no optimizer: they never train.",
+                optimizer.at,
+                (named(holes),),
+                "optimizer = Optimizer(model.parameters(), lr=lr)   # after the model is complete\n"
+                "# or, if they should stay: parameter.requires_grad_(False)",
+            )
+        )
+    if whole and log.optimizers:
+        found.append(
+            Finding(
+                "not_in_optimizer",
+                Severity.WARNING,
+                f"A model in training mode gets gradients for {len(whole)} parameters, and is in no optimizer.",
+                log.optimizers[0].at,
+                (named(whole), f"it is called at {_model_line(log, whole)}"),
+                "optimizer = Optimizer([*first.parameters(), *second.parameters()], lr=lr)\n# or: second.requires_grad_(False)",
+            )
+        )
+    return found
+
+
+def _shares_model(log: Log, numbers: list[int], model: int) -> bool:
+    return any(each.model == model for each in log.parameters if each.id in set(numbers))
+
+
+def twice_in_optimizer(log: Log) -> list[Finding]:
+    """A parameter is in one optimizer twice, or in two that step in turns."""
+    names = {each.id: each for each in log.parameters}
+    found = []
+    for optimizer in log.optimizers:
+        if optimizer.doubled:
+            doubled = [names[number] for number in dict.fromkeys(optimizer.doubled)]
+            found.append(
+                Finding(
+                    "twice_in_optimizer",
+                    Severity.ERROR,
+                    f"{len(doubled)} parameters are given to {optimizer.name} twice.",
+                    optimizer.doubled_at,
+                    (named(doubled),),
+                    "parameters = {id(p): p for p in all_of_them}.values()   # each once",
+                )
+            )
+    order = [step.optimizer for step in log.of(Step)]
+    for place, first in enumerate(log.optimizers):
+        for second in log.optimizers[place + 1 :]:
+            both = set(first.parameters) & set(second.parameters)
+            if both and _in_turns([each for each in order if each in (first.id, second.id)]):
+                doubled = [names[number] for number in first.parameters if number in both]
+                found.append(
+                    Finding(
+                        "twice_in_optimizer",
+                        Severity.WARNING,
+                        f"{len(doubled)} parameters are in two optimizers that step in turns: each keeps its own momentum of them.",
+                        second.at,
+                        (named(doubled), f"the other optimizer: {first.at}"),
+                        "Give each parameter to one optimizer, and what differs to its groups.",
+                    )
+                )
+    return found
+
+
+def _in_turns(order: list[int]) -> bool:
+    return sum(one != other for one, other in itertools.pairwise(order)) >= 2
+
+
+def decay_on_vectors(log: Log) -> list[Finding]:
+    """Weight decay also shrinks biases and the weights of norms."""
+    by_id = {each.id: each for each in log.parameters}
+    for optimizer in log.optimizers:
+        vectors = [by_id[number] for number in optimizer.decayed if by_id[number].dims < 2]
+        if vectors:
+            return [
+                Finding(
+                    "decay_on_vectors",
+                    Severity.NOTE,
+                    f"{optimizer.name} decays {len(vectors)} biases and norms; most recipes leave them out.",
+                    optimizer.at,
+                    (named(vectors),),
+                    'groups = [\n    {"params": [p for p in model.parameters() if p.dim() > 1]},\n'
+                    '    {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},\n]',
+                )
+            ]
+    return []
+
+
+DETECTORS = (no_gradient, frozen_moves, not_in_optimizer, twice_in_optimizer, decay_on_vectors)

@@ -1,0 +1,221 @@
+"""What a script can do that the detectors read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something the script did.
+
+    Args:
+        at: file:line of the script's innermost frame, libraries left out.
+        update: updates (steps of the optimizer that made most) before it.
+    """
+
+    at: str
+    update: int
+
+
+@dataclass(frozen=True)
+class Batch(Event):
+    """A data loader handed out a batch."""
+
+    loader: int
+
+
+@dataclass(frozen=True)
+class EpochEnd(Event):
+    """A data loader came to its end."""
+
+    loader: int
+
+
+@dataclass(frozen=True)
+class Forward(Event):
+    """A module that is inside of no other was called.
+
+    Args:
+        affected: whether a dropout or batch norm of it is in training mode.
+        grad: whether a graph was recorded.
+        recalibrates: called to estimate batch norm anew, or to recompute activations.
+        rows: size of the batch.
+        weights: fingerprint of its weights, for calls without a graph.
+        raw: whether these weights are the ones that the last optimizer step left.
+        autocast: dtype of autocast, "" without.
+        device: type of the device of its weights.
+        native: whether the device computes in that dtype (or in the weights') itself.
+    """
+
+    module: int
+    training: bool
+    affected: bool
+    grad: bool
+    recalibrates: bool
+    rows: int
+    weights: str
+    raw: bool
+    autocast: str
+    device: str
+    native: bool
+
+
+@dataclass(frozen=True)
+class Loss(Event):
+    """A loss function of torch, or an argmax over scores, was called.
+
+    Args:
+        given: what the scores were: "" (anything), "probabilities", "log probabilities".
+        mean: whether it averaged.
+        counted: labels that count; `ignored` those that do not.
+        unknown: the first label outside of the classes, None if all are inside.
+        tokens: whether each row has many labels.
+        labels: how often each class was a label, for up to 100 classes.
+        weighted: whether classes have weights.
+        copies: share of the labels that equal the model's input at the same place.
+    """
+
+    function: str
+    grad: bool
+    given: str
+    mean: bool
+    classes: int
+    counted: int
+    ignored: int
+    unknown: int | None
+    tokens: bool
+    labels: dict[str, int]
+    weighted: bool
+    copies: float
+
+
+@dataclass(frozen=True)
+class Backward(Event):
+    """Gradients were computed.
+
+    Args:
+        ratio: the differentiated value over the mean that the loss function returned; None where they cannot be compared.
+        graph: name of the function that made the value, the loss scale left out.
+        adds_to: optimizers whose gradients this added to others of the same window.
+        touched: optimizers whose gradients it changed.
+    """
+
+    ratio: float | None
+    graph: str
+    adds_to: list[int]
+    touched: list[int]
+
+
+@dataclass(frozen=True)
+class ZeroGrad(Event):
+    """Gradients were cleared."""
+
+    optimizers: list[int]
+
+
+@dataclass(frozen=True)
+class Step(Event):
+    """An optimizer stepped.
+
+    Args:
+        stale: its gradients still contain those that an earlier step used.
+        cleared: it had gradients after the last backward, and none is left.
+        scaled: its gradients carry the loss scale.
+        without: none of its parameters has a gradient.
+        rescaled: its gradients were changed between the last backward and now.
+    """
+
+    optimizer: int
+    stale: bool
+    cleared: bool
+    scaled: bool
+    without: bool
+    rescaled: bool
+
+
+@dataclass(frozen=True)
+class ScalerStep(Event):
+    """A gradient scaler was asked to step an optimizer: it may refuse."""
+
+    optimizer: int
+
+
+@dataclass(frozen=True)
+class Clip(Event):
+    """Gradients were clipped; `scaled` says that they carried the loss scale."""
+
+    scaled: bool
+    scale: float
+
+
+@dataclass(frozen=True)
+class ScheduleStep(Event):
+    """A schedule was stepped."""
+
+    scheduler: int
+
+
+@dataclass(frozen=True)
+class Save(Event):
+    """Something was written.
+
+    Args:
+        what: "module", "state" or "other".
+        direct: whether the script itself called, not a library.
+        weights: fingerprints of the models' weights in it.
+    """
+
+    what: str
+    direct: bool
+    weights: list[str]
+
+
+@dataclass(frozen=True)
+class Load(Event):
+    """A file was read as a pickle that may run code."""
+
+    direct: bool
+
+
+@dataclass(frozen=True)
+class Restore(Event):
+    """Saved weights were put into a module; `half` names the dtype that most of them have."""
+
+    module: int
+    weights: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Average(Event):
+    """Weights were averaged into a module."""
+
+    module: int
+
+
+@dataclass(frozen=True)
+class HeadTokens(Event):
+    """The token with which every row of a batch begins, how often, and what a tokenizer of the script says of it."""
+
+    token: int
+    times: int
+    special: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Labels(Event):
+    """A causal language model of transformers got labels; `shifted` is the share that equals the next input."""
+
+    shifted: float
+    same: float
+
+
+@dataclass(frozen=True)
+class Tokenized(Event):
+    """Texts went through a tokenizer, which cut some."""
+
+    texts: int
+    cut: int
+    limit: int

@@ -1,0 +1,131 @@
+"""The state of each optimizer's gradients: fresh, added to, used up, scaled."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.recorder import Recorder
+
+SAMPLED = 4
+
+
+def nonzero(gradient: Tensor | None) -> bool:
+    """Whether there is a gradient with anything in it."""
+    if gradient is None:
+        return False
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(values.count_nonzero())
+
+
+def magnitude(gradients: list[Tensor]) -> float:
+    """Sum of absolute values: changes when the gradients are divided, unscaled or clipped."""
+    dense = [each.coalesce().values() if each.is_sparse else each for each in gradients]
+    return sum(float(each.detach().abs().sum(dtype=torch.float64)) for each in dense)
+
+
+Mark = tuple[int, int] | None
+Before = dict[int, tuple[list[Mark], bool]]
+"""Per optimizer: what shows whether a backward pass touched its gradients, and whether it had any."""
+
+
+@dataclass
+class State:
+    """One optimizer's gradients, seen on a few parameters at both ends of it.
+
+    Args:
+        used: an optimizer step used what is there.
+        stale: a backward pass added to used gradients.
+        had: the last backward pass left something.
+        scaled: the loss scale is still in them; `scale` how much.
+        size: their magnitude after the last backward pass.
+    """
+
+    optimizer: weakref.ref[Any]
+    used: bool = False
+    stale: bool = False
+    had: bool = False
+    scaled: bool = False
+    scale: float = 1.0
+    size: float = 0.0
+
+    def sample(self) -> list[Tensor]:
+        """Trainable parameters at both ends of the optimizer."""
+        optimizer = self.optimizer()
+        groups = [] if optimizer is None else optimizer.param_groups
+        trainable = [each for group in groups for each in group["params"] if each.requires_grad]
+        return trainable[:SAMPLED] + trainable[SAMPLED:][-SAMPLED:]
+
+    def parameters(self) -> list[Tensor]:
+        optimizer = self.optimizer()
+        return (
+            []
+            if optimizer is None
+            else [each for group in optimizer.param_groups for each in group["params"]]
+        )
+
+
+def _mark(parameter: Tensor) -> Mark:
+    """Changes when a backward pass touches the parameter's gradient."""
+    return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)
+
+
+class Gradients:
+    """All optimizers' gradients, and what is known of the loss that is differentiated next."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.states: dict[int, State] = {}
+        self.losses: list[float] = []
+        self._scaled: tuple[weakref.ref[Tensor], float, str] | None = None
+
+    def track(self, optimizer: Any) -> None:
+        self.states[self.recorder.number(optimizer)] = State(weakref.ref(optimizer))
+
+    def scale(self, value: Tensor, scaled: Tensor, factor: float) -> None:
+        """A scaler made `scaled` of `value`."""
+        self._scaled = (weakref.ref(scaled), factor, graph_of(value))
+
+    def scale_of(self, value: Tensor) -> tuple[float, str]:
+        """The loss scale in a value, and the name of the function that made it before it was scaled."""
+        if self._scaled is not None and self._scaled[0]() is value:
+            return self._scaled[1], self._scaled[2]
+        return 1.0, graph_of(value)
+
+    def before(self) -> Before:
+        """Per optimizer: what shows whether the coming pass touches it, and whether it has gradients already."""
+        found = {}
+        for number, state in self.states.items():
+            sample = state.sample()
+            live = any(nonzero(each.grad) for each in sample)
+            if not live:
+                state.used = state.stale = state.scaled = False
+            found[number] = ([_mark(each) for each in sample], live)
+        return found
+
+    def after(self, before: Before, factor: float) -> tuple[list[int], list[int]]:
+        """The optimizers whose gradients the pass touched, and those of them whose window it continued."""
+        touched, adds_to = [], []
+        for number, (marks, live) in before.items():
+            state = self.states[number]
+            sample = state.sample()
+            if [_mark(each) for each in sample] == marks:
+                continue
+            touched.append(number)
+            if live and not state.used:
+                adds_to.append(number)
+            state.stale = state.stale or (live and state.used)
+            gradients = [each.grad for each in sample if each.grad is not None]
+            state.size = magnitude(gradients)
+            state.had = state.size > 0
+            state.scaled, state.scale = factor != 1.0, factor
+        return touched, adds_to
+
+
+def graph_of(value: Tensor) -> str:
+    """Name of the function that made a value."""
+    return "" if value.grad_fn is None else type(value.grad_fn).__name__

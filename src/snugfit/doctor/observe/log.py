@@ -1,0 +1,195 @@
+"""What a script did, as plain values: the detectors read this and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from snugfit.doctor.observe.events import Event, Forward, Save
+
+
+@dataclass
+class ModelSeen:
+    """A module that was called by the script itself.
+
+    Args:
+        modal: names of its modules that differ between training and evaluation.
+        norms: names of its batch norms; `norm_rows` is how many values each of their statistics usually is made of.
+        shared: modules without weights that are called at several places.
+        checkpoint_dtype: what the checkpoint of its weights holds; `dtype` what they have.
+    """
+
+    id: int
+    name: str
+    at: str
+    modal: list[str]
+    norms: list[str]
+    norm_rows: int
+    shared: dict[str, int]
+    averaged_of: bool
+    checkpoint_dtype: str
+    dtype: str
+    wrapper: str
+
+
+@dataclass
+class ParameterSeen:
+    """A parameter of a model or an optimizer.
+
+    Args:
+        updates: updates of its optimizers in which it was looked at, frozen or not.
+        no_gradient, zero_gradient: in how many of them it had none, or only zeros.
+        moved, frozen_moved: steps that changed it, and steps that changed it although it was frozen.
+        outside: updates in which it had a gradient and was in no optimizer.
+        frozen_at_build: it was frozen when the last optimizer was built.
+        library: its model's class belongs to a library that defines whole models.
+    """
+
+    id: int
+    name: str
+    elements: int
+    dims: int
+    model: int
+    library: bool
+    trainable: bool = True
+    updates: int = 0
+    no_gradient: int = 0
+    zero_gradient: int = 0
+    moved: int = 0
+    frozen_moved: int = 0
+    outside: int = 0
+    moved_outside: bool = False
+    frozen_at_build: bool = False
+    largest_rate: float = 0.0
+
+
+@dataclass
+class OptimizerSeen:
+    """An optimizer, its parameters, and those of them that weight decay shrinks."""
+
+    id: int
+    name: str
+    at: str
+    parameters: list[int] = field(default_factory=list)
+    decayed: list[int] = field(default_factory=list)
+    doubled: list[int] = field(default_factory=list)
+    doubled_at: str = ""
+
+
+@dataclass
+class SchedulerSeen:
+    """A schedule; `total` is the number of steps that it was made for, 0 where it has no end."""
+
+    id: int
+    name: str
+    at: str
+    optimizer: int
+    total: int
+
+
+@dataclass
+class LoaderSeen:
+    """A data loader.
+
+    Args:
+        sampler: class of its sampler; `dataset` the class of its data, `dataset_id` tells two sets apart.
+        waits, works: seconds that each batch was waited for, and worked on, without those for which workers start.
+        epochs_set: how often its sampler was told the epoch.
+    """
+
+    id: int
+    at: str
+    sampler: str
+    shards: bool
+    dataset: str
+    dataset_id: int
+    workers: int
+    pinned: bool
+    cuda: bool
+    world_size: int
+    waits: list[float] = field(default_factory=list)
+    works: list[float] = field(default_factory=list)
+    epochs_set: int = 0
+
+
+@dataclass
+class Overlap:
+    """Rows that were evaluated, and how many of them had been trained on; `loader` 0 means that none handed them out."""
+
+    loader: int
+    at: str
+    rows: int
+    shared: int
+    whole: bool
+
+
+@dataclass
+class Log:
+    """Everything that one process did.
+
+    Args:
+        updates: steps of the optimizer that made most.
+        complete: the script ended by itself, without an error.
+        stopped: the observer stopped it.
+        failure: the traceback of the observer's own failure, after which it saw nothing more.
+        first_rows: digests of the first rows that it trained on, to compare ranks.
+    """
+
+    rank: int = 0
+    updates: int = 0
+    complete: bool = False
+    stopped: bool = False
+    failure: str = ""
+    events: list[Event] = field(default_factory=list)
+    models: list[ModelSeen] = field(default_factory=list)
+    parameters: list[ParameterSeen] = field(default_factory=list)
+    optimizers: list[OptimizerSeen] = field(default_factory=list)
+    schedulers: list[SchedulerSeen] = field(default_factory=list)
+    loaders: list[LoaderSeen] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
+    first_rows: list[str] = field(default_factory=list)
+
+    def of(self, kind: type[E]) -> Iterator[E]:
+        """The events of one kind, in order."""
+        return (event for event in self.events if isinstance(event, kind))
+
+    def saves(self) -> list[Save]:
+        """What it wrote."""
+        return list(self.of(Save))
+
+    def evaluations(self) -> list[Forward]:
+        """Forward passes without a graph."""
+        return [event for event in self.of(Forward) if not event.grad and not event.recalibrates]
+
+
+E = TypeVar("E", bound=Event)
+_PARTS = {
+    "models": ModelSeen,
+    "parameters": ParameterSeen,
+    "optimizers": OptimizerSeen,
+    "schedulers": SchedulerSeen,
+    "loaders": LoaderSeen,
+    "overlaps": Overlap,
+}
+
+
+def write_log(log: Log, path: Path) -> None:
+    """Write it as JSON, in one piece: a reader never sees half of it."""
+    plain: dict[str, Any] = asdict(log)
+    plain["events"] = [{"kind": type(event).__name__, **asdict(event)} for event in log.events]
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(plain), encoding="utf-8")
+    half.replace(path)
+
+
+def read_log(path: Path) -> Log:
+    """What `write_log` wrote."""
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    kinds = {kind.__name__: kind for kind in Event.__subclasses__()}
+    plain["events"] = [kinds[each.pop("kind")](**each) for each in plain["events"]]
+    for name, kind in _PARTS.items():
+        plain[name] = [kind(**each) for each in plain[name]]
+    return Log(**plain)

@@ -1,0 +1,61 @@
+"""What can be told of a module by looking at it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import FrameType
+
+import torch
+from torch import nn
+from torch.optim import swa_utils
+from torch.utils import checkpoint
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_UPDATE_BN = inspect.unwrap(swa_utils.update_bn).__code__
+LIBRARIES = ("transformers.", "torchvision.", "timm.", "sentence_transformers.", "diffusers.", "peft.")
+
+
+def differs_by_mode(module: nn.Module) -> bool:
+    """Whether a module does in training what it does not do in evaluation."""
+    if isinstance(module, _DROPOUTS):
+        return module.p > 0
+    if isinstance(module, NORMS):
+        return module.track_running_stats
+    return isinstance(module, nn.RNNBase) and module.dropout > 0
+
+
+def is_stateless(module: nn.Module) -> bool:
+    """Whether it has nothing of its own, and does something."""
+    owns = module._parameters or module._modules or module._buffers
+    return not owns and not isinstance(module, nn.Identity)
+
+
+def computes_natively(device: torch.device, dtype: str) -> bool:
+    """Whether the device has instructions for this dtype; only bfloat16 is ever emulated."""
+    if dtype != "bfloat16":
+        return True
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cpu":
+        able = torch.cpu.get_capabilities()
+        known = [name for name in able if "bf16" in name]
+        return not known or any(able[name] for name in known)
+    return True
+
+
+def is_affected(module: nn.Module) -> bool:
+    """Whether it is in training mode, and that makes a difference."""
+    return module.training and differs_by_mode(module)
+
+
+def is_recalibrating() -> bool:
+    """Whether torch's own functions estimate batch norm anew, or keep the activations out for later."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == checkpoint.__file__ or code is _UPDATE_BN:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,95 @@
+"""Replace attributes of libraries, and put them back."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+class Patches:
+    """What was replaced, so that it can be undone."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._waiting: dict[str, Callable[[ModuleType], None]] = {}
+        self._finder: _AfterImport | None = None
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace `owner.name` by `make(what it was)`, under its name and documentation.
+
+        `functools.wraps` would do more than is wanted: torch.compile follows `__wrapped__`.
+        """
+        inherited = isinstance(owner, type) and name not in vars(owner)
+        kept = vars(owner)[name] if isinstance(owner, type) and not inherited else getattr(owner, name)
+        original = kept.__func__ if isinstance(kept, classmethod | staticmethod) else kept
+        made = make(original)
+        made.__name__, made.__doc__ = name, original.__doc__
+        made.__qualname__ = getattr(original, "__qualname__", name)
+        made.__module__ = getattr(original, "__module__", made.__module__)
+        setattr(owner, name, type(kept)(made) if isinstance(kept, classmethod | staticmethod) else made)
+        self.on_undo((lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, kept)))
+
+    def on_undo(self, undo: Callable[[], None]) -> None:
+        """Call this, after what was registered later, when all is undone."""
+        self._undo.append(undo)
+
+    def after_import(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        """Call `then(module)` once it is imported: now, if it already is."""
+        if name in sys.modules:
+            then(sys.modules[name])
+            return
+        self._waiting[name] = then
+        if self._finder is None:
+            self._finder = _AfterImport(self._waiting)
+            sys.meta_path.insert(0, self._finder)
+
+    def undo(self) -> None:
+        """Put everything back, the last first."""
+        while self._undo:
+            self._undo.pop()()
+        self._waiting.clear()
+        if self._finder is not None:
+            sys.meta_path.remove(self._finder)
+            self._finder = None
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds the modules that are waited for as the others do, and lets something follow their import."""
+
+    def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.waiting = waiting
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.waiting:
+            return None
+        then = self.waiting.pop(fullname)
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Loader(spec.loader, then)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    """A loader that calls something when the module is complete."""
+
+    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
+        self.loader, self.then = loader, then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.then(module)

@@ -1,0 +1,202 @@
+"""What the watchers share: the log, numbers for objects, the script's own line, and when to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from snugfit.doctor.observe.events import Event
+from snugfit.doctor.observe.log import LoaderSeen, Log, OptimizerSeen, ParameterSeen, write_log
+
+if TYPE_CHECKING:
+    import torch
+
+FLUSH_SECONDS = 5.0
+MOST_EVENTS = 200_000
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_LIBRARIES = tuple(
+    {
+        *(os.path.realpath(path) + os.sep for path in sysconfig.get_paths().values() if "python" in path),
+        _PACKAGE + os.sep,
+    }
+)
+
+
+class Stop(SystemExit):
+    """The observer's time is over: the script ends as by `sys.exit(0)`."""
+
+
+def is_own(file: str) -> bool:
+    """Whether this is a file of the script: of no library, and no part of the interpreter."""
+    if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
+        return False
+    return not os.path.realpath(file).startswith(_LIBRARIES)
+
+
+def innermost() -> FrameType | None:
+    """The innermost frame of the script's own code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def where() -> str:
+    """file:line of the script, relative to the working folder where it lies inside; "" in a thread of a library."""
+    frame = innermost()
+    if frame is None:
+        return ""
+    path = Path(frame.f_code.co_filename)
+    try:
+        shown = path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):
+        shown = path
+    return f"{shown}:{frame.f_lineno}"
+
+
+def called_directly() -> bool:
+    """Whether the function that is being wrapped was called by the script itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame is not None and is_own(frame.f_code.co_filename)
+
+
+class Recorder:
+    """The log of one process while it is being written.
+
+    Args:
+        updates: of so many updates every parameter is looked at one by one.
+        seconds: the script is stopped so long after its first forward pass; None for never.
+        path: where the log goes; None keeps it in memory.
+    """
+
+    def __init__(self, updates: int, seconds: float | None, path: Path | None) -> None:
+        self.log = Log(rank=int(os.environ.get("RANK", "0")))
+        self.detailed_updates = updates
+        self._seconds = seconds
+        self._path = path
+        self._begun: float | None = None
+        self._flushed = time.monotonic()
+        self._thread = threading.get_ident()
+        self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._next = 1
+        self._process = os.getpid()
+        self.quiet = 0
+        self.optimizers: dict[int, OptimizerSeen] = {}
+        self.loaders: dict[int, LoaderSeen] = {}
+        self.parameters: dict[int, ParameterSeen] = {}
+        self.frozen_at_build: set[int] = set()
+        self.special_tokens: dict[int, str] = {}
+        self.expected_token = ""
+        self._tokens: torch.Tensor | None = None
+        self._vocabulary = 0
+
+    def number(self, thing: Any) -> int:
+        """A number for this object, while it lives; 0 for None."""
+        if thing is None:
+            return 0
+        known = self._numbers.get(id(thing))
+        if known is None or known[1]() is not thing:
+            self._numbers[id(thing)] = known = (self._next, weakref.ref(thing))
+            self._next += 1
+        return known[0]
+
+    def parameter(self, parameter: torch.Tensor, name: str = "") -> ParameterSeen:
+        """What is known of this parameter."""
+        number = self.number(parameter)
+        if number not in self.parameters:
+            self.parameters[number] = ParameterSeen(
+                number,
+                name or f"#{number}",
+                parameter.numel(),
+                parameter.dim(),
+                0,
+                False,
+                parameter.requires_grad,
+            )
+            self.log.parameters.append(self.parameters[number])
+        return self.parameters[number]
+
+    def token_batch(self, tokens: torch.Tensor, vocabulary: int) -> None:
+        """These tokens went into the model."""
+        self._tokens, self._vocabulary = tokens.detach().reshape(-1), vocabulary
+
+    @property
+    def tokens_in_batch(self) -> int:
+        """How many tokens the last batch had; 0 where none was seen."""
+        return 0 if self._tokens is None else self._tokens.numel()
+
+    def copies(self, labels: torch.Tensor, counted: torch.Tensor, classes: int) -> float:
+        """Share of the labels that equal the model's input at the same place; 0 where they cannot be compared."""
+        tokens = self._tokens
+        if (
+            tokens is None
+            or classes != self._vocabulary
+            or tokens.shape != labels.shape
+            or not bool(counted.any())
+        ):
+            return 0.0
+        return float((tokens == labels)[counted].float().mean())
+
+    @property
+    def detailed(self) -> bool:
+        """Whether these are still the first updates."""
+        return self.log.updates < self.detailed_updates
+
+    @property
+    def active(self) -> bool:
+        """Whether what happens now is the script's doing: not the observer's, a loader's thread or a forked worker."""
+        return not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
+
+    def add(self, event: Event) -> None:
+        if len(self.log.events) < MOST_EVENTS:
+            self.log.events.append(event)
+
+    def tick(self) -> None:
+        """Begin the clock; write the log now and then; stop the script when its time is over.
+
+        Raises:
+            Stop: so long after the first call.
+        """
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = now
+            if self._path is not None:
+                self._path.with_suffix(".begun").touch()
+                self.flush()
+        if now - self._flushed > FLUSH_SECONDS:
+            self.flush()
+        if self._seconds is not None and now - self._begun > self._seconds:
+            self.log.stopped = True
+            self.flush()
+            raise Stop(0)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """A failure of the observer must not end the script: it ends the observation, and the log says so."""
+        if self.log.failure:
+            yield
+            return
+        try:
+            yield
+        except Exception:  # noqa: BLE001  whatever a script's own classes raise when they are looked at
+            self.log.failure = traceback.format_exc(limit=-3)
+            self.quiet += 1
+
+    def flush(self) -> None:
+        """Write the log as it is, unless it is kept in memory."""
+        self._flushed = time.monotonic()
+        if self._path is not None and os.getpid() == self._process:
+            write_log(self.log, self._path)

@@ -1,0 +1,140 @@
+"""Which rows were trained on and which were evaluated: digests, no contents."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.log import Overlap
+
+MOST_ROWS = 200_000
+SAMPLED = 1024
+LEAST_DISTINCT = 4
+LEAST_VARIED = 0.5
+MOST_PENDING = 4
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """The tensors of arguments, containers opened once."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [each for each in value if isinstance(each, Tensor)]
+        elif hasattr(value, "values") and callable(value.values):
+            found += [each for each in value.values() if isinstance(each, Tensor)]
+    return found
+
+
+def row_digests(batch: Tensor) -> list[str]:
+    """A digest of each row (the first axis) that has something to tell it by; padding at the end does not count."""
+    flat = batch.detach().reshape(batch.shape[0], -1)
+    flat = flat[:, :: max(1, flat.shape[1] // SAMPLED)].cpu().contiguous()
+    if not flat.is_floating_point():
+        return [
+            _digest(repr(row).encode())
+            for row in map(_unpadded, flat.tolist())
+            if len(set(row)) >= LEAST_DISTINCT
+        ]
+    if flat.shape[1] < 2:
+        return []
+    return [_digest(row.view(torch.uint8).numpy().tobytes()) for row in flat if bool((row != row[0]).any())]
+
+
+def _unpadded(row: list[int]) -> list[int]:
+    last = len(row)
+    while last > 1 and row[last - 1] == row[last - 2]:
+        last -= 1
+    return row[:last]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A batch that went through a model."""
+
+    model: int
+    rows: list[str]
+    loader: int
+    at: str
+
+
+@dataclass
+class _Evaluated:
+    at: str
+    rows: set[str] = field(default_factory=set)
+
+
+class Rows:
+    """Rows become trained ones when a backward pass follows their forward pass, evaluated ones when none does.
+
+    Each model has its own: the validation rows of one fold are trained on by the model of another.
+    """
+
+    def __init__(self) -> None:
+        self.first: list[str] = []
+        self.loader = 0
+        self.ended = False
+        self._trained: dict[int, set[str]] = {}
+        self._evaluated: dict[tuple[int, int], _Evaluated] = {}
+        self._pending: list[_Passed] = []
+        self._trainers: set[int] = set()
+        self._rows = 0
+        self._few = False
+
+    def forward(self, model: int, batch: Tensor, at: str, *, grad: bool) -> None:
+        """The batch of a model; 0 stands for an average, which was trained on what any model was."""
+        if self._rows > MOST_ROWS or batch.is_complex():
+            return
+        found = row_digests(batch)
+        self._rows += len(found)
+        self._few = self._few or len(set(found)) < LEAST_VARIED * len(found)
+        passed = _Passed(model, found, self.loader, at)
+        if not grad:
+            self._evaluate(passed)
+            return
+        self._pending.append(passed)
+        while len(self._pending) > MOST_PENDING:
+            self._evaluate(self._pending.pop(0))
+
+    def backward(self) -> None:
+        """What is pending was trained on."""
+        for passed in self._pending:
+            self._trained.setdefault(passed.model, set()).update(passed.rows)
+            self.first = self.first or passed.rows
+            self._trainers.add(passed.loader)
+        self._pending.clear()
+
+    def stepped(self) -> None:
+        """After an optimizer step, what comes is no longer from the loader that has ended."""
+        if self.ended:
+            self.loader, self.ended = 0, False
+
+    def _evaluate(self, passed: _Passed) -> None:
+        seen = self._evaluated.setdefault((passed.model, passed.loader), _Evaluated(passed.at))
+        seen.rows.update(passed.rows)
+
+    def overlaps(self) -> list[Overlap]:
+        """For each source of evaluated rows that is not the source of the trained ones: how many are trained ones.
+
+        Nothing where batches repeat rows: such rows are too alike to tell.
+        """
+        for passed in self._pending:
+            self._evaluate(passed)
+        self._pending.clear()
+        everything = set().union(*self._trained.values())
+        found = []
+        for (model, loader), seen in self._evaluated.items():
+            trained = self._trained.get(model, set()) if model else everything
+            if seen.rows and trained and not self._few and (loader == 0 or loader not in self._trainers):
+                shared = len(seen.rows & trained)
+                found.append(Overlap(loader, seen.at, len(seen.rows), shared, whole=trained <= seen.rows))
+        return found

@@ -1,0 +1,31 @@
+"""Put all watchers in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snugfit.doctor.observe.gradients import Gradients
+from snugfit.doctor.observe.patches import Patches
+from snugfit.doctor.observe.recorder import Recorder
+from snugfit.doctor.observe.watch_files import watch_files
+from snugfit.doctor.observe.watch_loaders import watch_loaders
+from snugfit.doctor.observe.watch_losses import watch_losses
+from snugfit.doctor.observe.watch_modules import ModuleWatch
+from snugfit.doctor.observe.watch_schedules import watch_schedules
+from snugfit.doctor.observe.watch_texts import watch_texts
+from snugfit.doctor.observe.watch_updates import UpdateWatch
+
+
+def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
+    """Begin to observe torch's public functions; the result completes the log at the end."""
+    gradients = Gradients(recorder)
+    modules = ModuleWatch(recorder)
+    updates = UpdateWatch(recorder, gradients, modules)
+    modules.install(patches)
+    updates.install(patches)
+    watch_schedules(recorder, patches)
+    watch_losses(recorder, gradients, patches)
+    watch_loaders(recorder, modules.rows, patches)
+    watch_texts(recorder, modules, patches)
+    watch_files(recorder, modules.weights, patches)
+    return modules.finish

@@ -1,0 +1,121 @@
+"""Watch data loaders: what they hand out, how long that takes, and how they are split over ranks."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.utils import data
+from torch.utils.data import dataloader
+
+from snugfit.doctor.observe.events import Batch, EpochEnd
+from snugfit.doctor.observe.log import LoaderSeen
+from snugfit.doctor.observe.patches import Patches
+from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.rows import Rows
+
+_Call = Callable[..., Any]
+MOST_TIMES = 200
+
+
+def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
+    """Record the loaders, their batches and their epochs."""
+    owners: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
+    handed: dict[int, tuple[weakref.ref[Any], float]] = {}
+    samplers: dict[int, LoaderSeen] = {}
+
+    def initialising(original: _Call) -> _Call:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(loader, *args, **kwargs)
+            with recorder.guard():
+                register(loader)
+
+        return __init__
+
+    def register(loader: Any) -> None:
+        seen = _seen(recorder, loader)
+        if seen.id not in recorder.loaders:
+            recorder.loaders[seen.id] = seen
+            recorder.log.loaders.append(seen)
+            samplers[recorder.number(_sampler(loader))] = seen
+
+    def iterating(original: _Call) -> _Call:
+        def __iter__(loader: Any) -> Any:
+            iterator = original(loader)
+            seen = recorder.loaders.get(recorder.number(loader))
+            if seen is not None and isinstance(iterator, dataloader._BaseDataLoaderIter):
+                owners[iterator] = seen
+            return iterator
+
+        return __iter__
+
+    def handing(original: _Call) -> _Call:
+        def __next__(iterator: Any) -> Any:
+            seen = owners.get(iterator) if recorder.active else None
+            if seen is None:
+                return original(iterator)
+            asked = time.monotonic()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                recorder.add(EpochEnd(where(), recorder.log.updates, seen.id))
+                rows.ended = True
+                raise
+            now = time.monotonic()
+            last = handed.get(seen.id)
+            starts = last is None or (seen.workers > 0 and last[0]() is not iterator)
+            if last is not None and not starts and len(seen.waits) < MOST_TIMES:
+                seen.works.append(asked - last[1])
+                seen.waits.append(now - asked)
+            recorder.add(Batch(where(), recorder.log.updates, seen.id))
+            rows.loader, rows.ended = seen.id, False
+            handed[seen.id] = weakref.ref(iterator), time.monotonic()
+            return batch
+
+        return __next__
+
+    def setting(original: _Call) -> _Call:
+        def set_epoch(sampler: Any, epoch: int) -> None:
+            if recorder.number(sampler) in samplers:
+                samplers[recorder.number(sampler)].epochs_set += 1
+            original(sampler, epoch)
+
+        return set_epoch
+
+    patches.wrap(data.DataLoader, "__init__", initialising)
+    patches.wrap(data.DataLoader, "__iter__", iterating)
+    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", handing)
+    patches.wrap(data.DistributedSampler, "set_epoch", setting)
+
+
+def _sampler(loader: Any) -> Any:
+    """The sampler of rows, also where batches are drawn by a sampler of their own."""
+    if isinstance(loader.dataset, data.IterableDataset):
+        return None
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    return loader.sampler if loader.batch_size is not None or inner is None else inner
+
+
+def _seen(recorder: Recorder, loader: Any) -> LoaderSeen:
+    sampler = _sampler(loader)
+    batches = type(loader.batch_sampler).__name__
+    world_size = (
+        distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    )
+    plain = type(sampler).__name__ in ("RandomSampler", "SequentialSampler") and batches == "BatchSampler"
+    return LoaderSeen(
+        id=recorder.number(loader),
+        at=where(),
+        sampler=type(sampler).__name__,
+        shards=not plain or isinstance(loader.dataset, data.Subset),
+        dataset=type(loader.dataset).__name__,
+        dataset_id=id(loader.dataset),
+        workers=loader.num_workers,
+        pinned=loader.pin_memory,
+        cuda=torch.cuda.is_available(),
+        world_size=world_size,
+    )

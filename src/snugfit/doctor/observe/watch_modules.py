@@ -1,0 +1,282 @@
+"""Watch modules: in which mode they are called, on which rows, with which weights."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from snugfit.doctor.observe.events import Average, Forward, Restore
+from snugfit.doctor.observe.log import ModelSeen
+from snugfit.doctor.observe.module_facts import (
+    LIBRARIES,
+    NORMS,
+    computes_natively,
+    differs_by_mode,
+    is_affected,
+    is_recalibrating,
+    is_stateless,
+)
+from snugfit.doctor.observe.outsiders import Outsiders
+from snugfit.doctor.observe.patches import Patches
+from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.rows import Rows, tensors_in
+from snugfit.doctor.observe.watch_texts import look_at_labels, look_at_tokens
+from snugfit.doctor.observe.weights import Weights, plain_name
+
+_Call = Callable[..., Any]
+
+
+class ModuleWatch:
+    """Which modules the script calls, and how."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.weights, self.rows = Weights(), Rows()
+        self.checkpoint_dtypes: dict[int, str] = {}
+        self._all: weakref.WeakValueDictionary[int, nn.Module] = (
+            weakref.WeakValueDictionary()
+        )  # by id: some define a hash
+        self._roots: dict[int, tuple[weakref.ref[nn.Module], ModelSeen]] = {}
+        self._depth = 0
+        self._inside: ModelSeen | None = None
+        self._places: dict[int, tuple[weakref.ref[nn.Module], set[tuple[str, int]]]] = {}
+        self._norm_rows: dict[int, dict[int, list[int]]] = {}
+        self._outsiders = Outsiders(recorder)
+
+    def install(self, patches: Patches) -> None:
+        patches.wrap(nn.Module, "__call__", self._called)
+        patches.wrap(nn.Module, "__init__", self._made)
+        patches.wrap(nn.Module, "load_state_dict", self._restored)
+        patches.wrap(AveragedModel, "update_parameters", self._averaged)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While gradients are computed, modules are only called to compute their activations again."""
+        self._depth += 1
+        inside, self._inside = self._inside, None
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._inside = inside
+
+    def _made(self, original: _Call) -> _Call:
+        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            if not torch.compiler.is_compiling():
+                self._all[id(module)] = module
+
+        return __init__
+
+    def _called(self, original: _Call) -> _Call:
+        recorder = self.recorder
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not recorder.active:
+                return original(module, *args, **kwargs)
+            with recorder.guard():
+                if self._depth == 0:
+                    self._root(module, args, kwargs)
+                else:
+                    self._nested(module, args, sys._getframe(1))
+                look_at_labels(recorder, module, kwargs)
+            self._depth += 1
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    with recorder.guard():
+                        self._close()
+
+        return __call__
+
+    def _root(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inside = None
+        if next(module.parameters(), None) is None:
+            return
+        self.recorder.tick()
+        seen = self._inside = self._model(module)
+        grad, at = torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), where()
+        inputs = [each for each in tensors_in([*args, *kwargs.values()]) if each.dim() > 0]
+        batch = next((each for each in inputs if each.dim() > 1), inputs[0] if inputs else None)
+        device = next(module.parameters()).device
+        autocast = ""
+        if torch.is_autocast_enabled(device.type):
+            autocast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+        recalibrates = not grad and module.training and is_recalibrating()
+        trained = self._is_trained(module)
+        if batch is not None and not recalibrates and (seen.averaged_of or trained):
+            self.rows.forward(seen.id if trained else 0, batch, at, grad=grad)
+        raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
+        self.recorder.add(
+            Forward(
+                at,
+                self.recorder.log.updates,
+                seen.id,
+                module.training,
+                any(map(is_affected, module.modules())),
+                grad,
+                recalibrates,
+                0 if batch is None else batch.shape[0],
+                "" if grad else self.weights.of_like(module),
+                raw,
+                autocast,
+                device.type,
+                computes_natively(device, autocast or seen.dtype),
+            )
+        )
+
+    def _nested(self, module: nn.Module, args: tuple[Any, ...], caller: FrameType) -> None:
+        root = self._inside
+        if root is None or not self.recorder.detailed:
+            return
+        if module._parameters:
+            self._outsiders.note(root.id, module)
+        if isinstance(module, NORMS):
+            if module.training and torch.is_grad_enabled() and args:
+                rows = self._norm_rows.setdefault(root.id, {})
+                rows.setdefault(self.recorder.number(module), []).append(
+                    args[0].numel() // module.num_features
+                )
+        elif isinstance(module, nn.Embedding):
+            if args and isinstance(args[0], Tensor):
+                look_at_tokens(self.recorder, module, args[0])
+        elif is_stateless(module) and caller.f_code.co_name == "forward":
+            number = self.recorder.number(module)
+            places = self._places.setdefault(number, (weakref.ref(module), set()))[1]
+            places.add((caller.f_code.co_filename, caller.f_lineno))
+
+    def _close(self) -> None:
+        """The outermost call ended: which modules without weights did it use at several places?"""
+        root, self._inside = self._inside, None
+        if root is None:
+            return
+        for reference, places in self._places.values():
+            module = reference()
+            top = self._roots[root.id][0]()
+            if module is None or top is None or len(places) < 2:
+                continue
+            name = next((name for name, each in top.named_modules() if each is module), type(module).__name__)
+            root.shared[name] = max(len(places), root.shared.get(name, 0))
+        self._places.clear()
+
+    def _model(self, module: nn.Module) -> ModelSeen:
+        number = self.recorder.number(module)
+        if number in self._roots:
+            return self._roots[number][1]
+        named = list(module.named_modules(remove_duplicate=False))
+        counts: dict[int, list[str]] = {}
+        for name, each in named:
+            if is_stateless(each):
+                counts.setdefault(id(each), []).append(name)
+        dtype = next((str(each.dtype) for each in module.parameters() if each.is_floating_point()), "")
+        kind = type(module).__name__
+        seen = ModelSeen(
+            id=number,
+            name=kind,
+            at=where(),
+            modal=[name or kind for name, each in module.named_modules() if differs_by_mode(each)],
+            norms=[name or kind for name, each in module.named_modules() if isinstance(each, NORMS)],
+            norm_rows=0,
+            shared={names[0]: len(names) for names in counts.values() if len(names) > 1},
+            averaged_of=isinstance(module, AveragedModel),
+            checkpoint_dtype=self._checkpoint_dtype(module),
+            dtype=dtype.removeprefix("torch."),
+            wrapper=kind if kind in ("DataParallel", "DistributedDataParallel") else "",
+        )
+        self._roots[number] = (weakref.ref(module), seen)
+        self.recorder.log.models.append(seen)
+        self._name_parameters(module, seen)
+        return seen
+
+    def _name_parameters(self, module: nn.Module, seen: ModelSeen) -> None:
+        libraries = [
+            name for name, each in module.named_modules() if type(each).__module__.startswith(LIBRARIES)
+        ]
+        for name, parameter in module.named_parameters():
+            known = self.recorder.parameter(parameter)
+            if known.name.startswith("#"):
+                known.name, known.model = plain_name(name), seen.id
+                known.library = any(not each or name.startswith(f"{each}.") for each in libraries)
+
+    def _checkpoint_dtype(self, module: nn.Module) -> str:
+        """What the checkpoint of the model, or of a part of it, held."""
+        for each in module.modules():
+            found = self.checkpoint_dtypes.get(self.recorder.number(each))
+            if found is None and type(each).__module__.startswith("transformers."):
+                found = str(getattr(getattr(each, "config", None), "dtype", "")).removeprefix("torch.")
+            if found == "bfloat16":
+                return found
+        return ""
+
+    def _is_trained(self, module: nn.Module) -> bool:
+        known = {number for each in self.recorder.optimizers.values() for number in each.parameters}
+        return any(self.recorder.number(each) in known for each in module.parameters())
+
+    def optimizer_built(self) -> None:
+        """Which parameters are frozen now: an optimizer that filters does not get them."""
+        number = self.recorder.number
+        self.recorder.frozen_at_build = {
+            number(each) for module in list(self._all.values()) for each in module._parameters.values()
+            if each is not None and not each.requires_grad
+        }  # fmt: skip
+
+    def stepped(self, optimizer: Any) -> None:
+        """After a step: remember the weights, and look for gradients that no optimizer uses."""
+        self.rows.stepped()
+        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        used = {number for each in self.recorder.optimizers.values() for number in each.parameters}
+        self._outsiders.count_strays(used)
+        for reference, _ in self._roots.values():
+            module = reference()
+            if module is None:
+                continue
+            trained = any(id(each) in own for each in module.parameters())
+            if trained:
+                self.weights.stepped(module)
+            if trained or module.training:
+                self._outsiders.count(module.parameters(), used)
+
+    def _restored(self, original: _Call) -> _Call:
+        def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(module, state_dict, *args, **kwargs)
+            if not self.recorder.active:
+                return result
+            with self.recorder.guard():
+                dtypes = [
+                    str(each.dtype) for each in tensors_in(state_dict.values()) if each.is_floating_point()
+                ]
+                dtype = max(set(dtypes), key=dtypes.count).removeprefix("torch.") if dtypes else ""
+                number = self.recorder.number(module)
+                self.checkpoint_dtypes[number] = dtype
+                self.recorder.add(
+                    Restore(where(), self.recorder.log.updates, number, self.weights.of_like(module), dtype)
+                )
+            return result
+
+        return load_state_dict
+
+    def _averaged(self, original: _Call) -> _Call:
+        def update_parameters(module: Any, model: Any) -> None:
+            original(module, model)
+            self.recorder.add(Average(where(), self.recorder.log.updates, self.recorder.number(module)))
+
+        return update_parameters
+
+    def finish(self) -> None:
+        """Put what was gathered into the log."""
+        for number, (_, seen) in self._roots.items():
+            rows = [statistics.median(each) for each in self._norm_rows.get(number, {}).values()]
+            seen.norm_rows = int(min(rows, default=0))
+        self.recorder.log.overlaps = self.rows.overlaps()
+        self.recorder.log.first_rows = self.rows.first

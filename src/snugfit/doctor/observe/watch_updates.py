@@ -1,0 +1,256 @@
+"""Watch backward passes, optimizers, gradient clipping and gradient scalers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.events import Backward, Clip, ScalerStep, Step, ZeroGrad
+from snugfit.doctor.observe.gradients import Before, Gradients, State, magnitude, nonzero
+from snugfit.doctor.observe.log import OptimizerSeen
+from snugfit.doctor.observe.patches import Patches
+from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+
+
+class UpdateWatch:
+    """What happens between a loss and the weights."""
+
+    def __init__(self, recorder: Recorder, gradients: Gradients, modules: ModuleWatch) -> None:
+        self.recorder, self.gradients, self.modules = recorder, gradients, modules
+        self._steps: dict[int, int] = {}
+        self._depth = 0
+        self._in_scaler = 0
+        self._differentiated: tuple[str, Before, float, float | None, str] = ("", {}, 1.0, None, "")
+        self._before: dict[int, tuple[float, float]] = {}
+
+    def install(self, patches: Patches) -> None:
+        from torch.optim import optimizer
+
+        patches.wrap(torch.autograd, "backward", self._backward)
+        patches.wrap(torch.optim.Optimizer, "add_param_group", self._add_group)
+        patches.wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
+        patches.wrap(torch.nn.Module, "zero_grad", self._module_zero_grad)
+        for hook in (
+            optimizer.register_optimizer_step_pre_hook(self._step_begins),
+            optimizer.register_optimizer_step_post_hook(self._step_ends),
+        ):
+            patches.on_undo(hook.remove)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            patches.wrap(torch.nn.utils, name, self._clip)
+        scaler = torch.amp.GradScaler
+        patches.wrap(scaler, "scale", self._scale)
+        patches.wrap(scaler, "unscale_", self._unscale)
+        patches.wrap(scaler, "step", self._scaler_step)
+
+    def _add_group(self, original: _Call) -> _Call:
+        def add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
+            known = self.recorder.optimizers.get(self.recorder.number(optimizer))
+            if known is None:
+                known = OptimizerSeen(self.recorder.number(optimizer), type(optimizer).__name__, where())
+                self.recorder.optimizers[known.id] = known
+                self.recorder.log.optimizers.append(known)
+                self.gradients.track(optimizer)
+            given = group["params"]
+            group["params"] = given = [given] if isinstance(given, Tensor) else list(given)
+            tensors = [each[1] if isinstance(each, tuple) else each for each in given]
+            numbers = [self.recorder.parameter(each).id for each in tensors if isinstance(each, Tensor)]
+            doubled = [
+                each
+                for place, each in enumerate(numbers)
+                if each in numbers[:place] or each in known.parameters
+            ]
+            if doubled:
+                known.doubled += doubled
+                known.doubled_at = where()
+            original(optimizer, group)
+            known.parameters += numbers
+            if group.get("weight_decay", 0):
+                known.decayed += numbers
+            self.modules.optimizer_built()
+
+        return add_param_group
+
+    def _backward(self, original: _Call) -> _Call:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            if not self.recorder.active or torch.compiler.is_compiling():
+                return original(tensors, *args, **kwargs)
+            with self.recorder.guard():
+                self._differentiated = self._about_to_differentiate(tensors)
+            with self.modules.suspended():
+                original(tensors, *args, **kwargs)
+            with self.recorder.guard():
+                at, before, factor, ratio, graph = self._differentiated
+                touched, adds_to = self.gradients.after(before, factor)
+                self.modules.rows.backward()
+                self.gradients.losses.clear()
+                self.recorder.add(Backward(at, self.recorder.log.updates, ratio, graph, adds_to, touched))
+
+        return backward
+
+    def _about_to_differentiate(self, tensors: Any) -> tuple[str, Before, float, float | None, str]:
+        """Where it happens, the gradients before it, the loss scale, and what is known of the loss."""
+        before = self.gradients.before()
+        value = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
+        factor, graph = self.gradients.scale_of(value) if isinstance(value, Tensor) else (1.0, "")
+        return where(), before, factor, self._ratio(value, factor), graph
+
+    def _ratio(self, value: Any, factor: float) -> float | None:
+        """What is differentiated over what the loss functions returned: one of them, or their sum."""
+        if not isinstance(value, Tensor) or value.numel() != 1 or not self.gradients.losses:
+            return None
+        given = float(value.detach()) / factor
+        if given == 0.0:
+            return None
+        means = [*self.gradients.losses, sum(self.gradients.losses)]
+        if any(abs(given - mean) <= 1e-3 * abs(mean) for mean in means):
+            return 1.0
+        return given / self.gradients.losses[-1] if self.gradients.losses[-1] else None
+
+    def _zero_grad(self, original: _Call) -> _Call:
+        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.recorder.active:
+                cleared = [self.recorder.number(optimizer)]
+                self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+            return original(optimizer, *args, **kwargs)
+
+        return zero_grad
+
+    def _module_zero_grad(self, original: _Call) -> _Call:
+        def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.recorder.active:
+                own = {self.recorder.number(each) for each in module.parameters()}
+                cleared = [
+                    each.id for each in self.recorder.optimizers.values() if own & set(each.parameters)
+                ]
+                self.recorder.add(ZeroGrad(where(), self.recorder.log.updates, cleared))
+            return original(module, *args, **kwargs)
+
+        return zero_grad
+
+    def _clip(self, original: _Call) -> _Call:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            if self.recorder.active:
+                own = {id(each) for each in given}
+                scaled = [
+                    state.scale
+                    for state in self.gradients.states.values()
+                    if state.scaled and any(id(each) in own for each in state.sample())
+                ]
+                at = where()
+                self.recorder.add(Clip(at, self.recorder.log.updates, bool(scaled), max(scaled, default=1.0)))
+            return original(given, *args, **kwargs)
+
+        return clip
+
+    def _scale(self, original: _Call) -> _Call:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if isinstance(outputs, Tensor) and scaler.is_enabled():
+                self.gradients.scale(outputs, scaled, scaler.get_scale())
+            return scaled
+
+        return scale
+
+    def _unscale(self, original: _Call) -> _Call:
+        def unscale_(scaler: Any, optimizer: Any) -> None:
+            original(scaler, optimizer)
+            state = self.gradients.states.get(self.recorder.number(optimizer))
+            if state is not None:
+                state.scaled = False
+                state.size = magnitude([each.grad for each in state.sample() if each.grad is not None])
+
+        return unscale_
+
+    def _scaler_step(self, original: _Call) -> _Call:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self.recorder.add(ScalerStep(where(), self.recorder.log.updates, self.recorder.number(optimizer)))
+            self._in_scaler += 1
+            try:
+                return original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._in_scaler -= 1
+
+        return step
+
+    def _step_begins(self, optimizer: Any, *_: Any) -> None:
+        self._depth += 1
+        number = self.recorder.number(optimizer)
+        state = self.gradients.states.get(number)
+        if state is None or self._depth > 1 or not self.recorder.active:
+            return
+        with self.recorder.guard():
+            self._note_step(optimizer, number, state)
+
+    def _note_step(self, optimizer: Any, number: int, state: State) -> None:
+        present = [each.grad for each in state.sample() if each.grad is not None]
+        size = magnitude(present)
+        self.recorder.add(
+            Step(
+                where(),
+                self.recorder.log.updates,
+                number,
+                stale=state.stale and size > 0,
+                cleared=state.had and not any(nonzero(each) for each in present),
+                scaled=state.scaled and not self._in_scaler,
+                without=all(each.grad is None for each in state.parameters()),
+                rescaled=abs(size - state.size) > 1e-6 * state.size,
+            )
+        )
+        if self.recorder.detailed:
+            self._before = {
+                self.recorder.number(each): _sums(each) for each in state.parameters() if each.numel()
+            }
+            self._look_at_gradients(optimizer)
+
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        closure = isinstance(optimizer, torch.optim.LBFGS)  # its gradients appear during the step
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                seen = self.recorder.parameter(parameter)
+                seen.updates += 1
+                seen.trainable = parameter.requires_grad
+                seen.largest_rate = max(seen.largest_rate, float(group.get("lr", 1.0)))
+                if not parameter.requires_grad or closure:
+                    continue
+                seen.no_gradient += parameter.grad is None
+                seen.zero_gradient += parameter.grad is not None and not nonzero(parameter.grad)
+
+    def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        self._depth -= 1
+        number = self.recorder.number(optimizer)
+        state = self.gradients.states.get(number)
+        if state is None or self._depth or not self.recorder.active:
+            return
+        with self.recorder.guard():
+            self._note_moves(optimizer, state)
+        state.used, state.stale, state.had, state.scaled = True, False, False, False
+        self._steps[number] = self._steps.get(number, 0) + 1
+        self.recorder.log.updates = max(self._steps.values())
+        self.recorder.tick()
+
+    def _note_moves(self, optimizer: Any, state: State) -> None:
+        for parameter in state.parameters() if self._before else []:
+            seen = self.recorder.parameter(parameter)
+            if seen.id in self._before and _sums(parameter) != self._before[seen.id]:
+                seen.moved += parameter.requires_grad
+                seen.frozen_moved += not parameter.requires_grad
+        self._before = {}
+        self.modules.stepped(optimizer)
+
+
+def _sums(parameter: Tensor) -> tuple[float, float]:
+    """Two sums over all elements, which a change of any of them changes."""
+    detached = parameter.detach()
+    if detached.is_complex():
+        detached = torch.view_as_real(detached)
+    norm = torch.linalg.vector_norm(
+        detached.float() if not detached.is_floating_point() else detached, dtype=torch.float64
+    )
+    return float(detached.sum(dtype=torch.float64)), float(norm)

@@ -1,0 +1,105 @@
+"""Fingerprints of a model's weights: which state was evaluated, which was saved."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WITNESSES = 3
+MOST_ELEMENTS = 4096
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """The name without what DataParallel, AveragedModel and torch.compile put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def digest(tensors: Sequence[Tensor]) -> str:
+    """The same for the same bits, whatever the device."""
+    found = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)[:MOST_ELEMENTS].cpu().contiguous()
+        found.update(flat.view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+class Weights:
+    """A few small parameters of each model stand for all of it: its witnesses."""
+
+    def __init__(self) -> None:
+        self._stepped: dict[tuple[str, ...], dict[int, list[Tensor]]] = {}
+        self._known: dict[tuple[str, ...], None] = {}
+
+    @staticmethod
+    def witnesses(module: nn.Module) -> dict[str, Tensor]:
+        """The smallest trainable parameters (any, where all are frozen), by plain name."""
+        named = [(plain_name(name), parameter) for name, parameter in module.named_parameters()]
+        chosen = [pair for pair in named if pair[1].requires_grad] or named
+        return dict(sorted(chosen, key=lambda pair: (pair[1].numel(), pair[0]))[:WITNESSES])
+
+    def of(self, module: nn.Module) -> str:
+        """Fingerprint of a module's weights now."""
+        return digest(list(self.witnesses(module).values()))
+
+    def stepped(self, module: nn.Module) -> None:
+        """Remember what the last optimizer step left, without waiting for the device."""
+        found = self.witnesses(module)
+        self._known.setdefault(tuple(found))
+        self._stepped.setdefault(tuple(found), {})[id(module)] = [
+            each.detach().reshape(-1)[:MOST_ELEMENTS].clone() for each in found.values()
+        ]
+
+    def are_raw(self, module: nn.Module) -> bool:
+        """Whether these are the weights that the last step left in it, or in a model of this structure if it never stepped.
+
+        True where nothing of this structure has stepped.
+        """
+        named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
+        for names, left in self._stepped.items():
+            if all(name in named for name in names):
+                now = [named[name].detach().reshape(-1)[:MOST_ELEMENTS] for name in names]
+                candidates = [left[id(module)]] if id(module) in left else list(left.values())
+                return any(_equal(now, candidate) for candidate in candidates)
+        return True
+
+    def of_like(self, module: nn.Module) -> str:
+        """Fingerprint by the witnesses of the trained model of the same structure, so that two copies compare."""
+        named = {plain_name(name): parameter for name, parameter in module.named_parameters()}
+        for names in self._known:
+            if all(name in named for name in names):
+                return digest([named[name] for name in names])
+        return self.of(module)
+
+    def in_saved(self, saved: Any) -> list[str]:
+        """Fingerprints of the known models whose weights are somewhere in a saved object."""
+        found = []
+        for state in _states(saved):
+            named = {
+                plain_name(str(name)): value for name, value in state.items() if isinstance(value, Tensor)
+            }
+            found += [
+                digest([named[name] for name in names])
+                for names in self._known
+                if names and all(name in named for name in names)
+            ]
+        return found
+
+
+def _equal(now: list[Tensor], then: list[Tensor]) -> bool:
+    return all(a.shape == b.shape and torch.equal(a.cpu(), b.cpu()) for a, b in zip(now, then, strict=True))
+
+
+def _states(saved: Any, depth: int = 3) -> list[Mapping[Any, Any]]:
+    """All dictionaries in a saved object, modules as their state."""
+    if isinstance(saved, nn.Module):
+        return [saved.state_dict()]
+    if not isinstance(saved, Mapping) or depth == 0:
+        return []
+    return [saved, *(state for value in saved.values() for state in _states(value, depth - 1))]

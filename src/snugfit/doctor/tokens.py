@@ -1,0 +1,119 @@
+"""What the tokenizer made of the texts: a few examples decoded, and their special tokens counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from snugfit.core.batch import IGNORE_INDEX
+from snugfit.data.tokens import special_frame
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SHOWN = 4
+LOOKED = 2000
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """One example as the model gets it.
+
+    Args:
+        text: decoded, with special tokens.
+        tokens: how many, without padding.
+        special: how often each special token stands in it.
+        scored: labels that count; None where the example has one for the whole text.
+        cut: whether it fills `max_length`.
+    """
+
+    text: str
+    tokens: int
+    special: Mapping[str, int]
+    scored: int | None
+    cut: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def views(
+    examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> tuple[TokenView, ...]:
+    """The first few examples, decoded."""
+    found = []
+    for place in range(min(SHOWN, len(examples))):
+        example = examples[place]
+        ids = [int(each) for each in example["input_ids"]]
+        special = Counter(each for each in ids if each in tokenizer.all_special_ids)
+        names = {str(tokenizer.convert_ids_to_tokens(each)): count for each, count in special.items()}
+        labels = example.get("labels")
+        scored = None
+        if isinstance(labels, (list, tuple)):
+            scored = sum(int(label) != IGNORE_INDEX for label in labels)
+        text = str(tokenizer.decode(ids, skip_special_tokens=False))
+        found.append(TokenView(text, len(ids), names, scored, len(ids) >= max_length))
+    return tuple(found)
+
+
+def examine_tokens(
+    examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, *, framed: bool
+) -> Iterator[Finding]:
+    """Special tokens that stand twice where they stand once, or are missing.
+
+    Args:
+        framed: whether each example is a text with the special tokens that the tokenizer puts around one.
+    """
+    ids = [list(map(int, examples[place]["input_ids"])) for place in range(min(LOOKED, len(examples)))]
+    once = {each for each in (tokenizer.bos_token_id, tokenizer.cls_token_id) if each is not None}
+    doubled = [each for each in ids if any(a == b and a in once for a, b in itertools.pairwise(each))]
+    if doubled:
+        first = next(a for a, b in itertools.pairwise(doubled[0]) if a == b and a in once)
+        name = tokenizer.convert_ids_to_tokens(first)
+        yield Finding(
+            "special_tokens",
+            Severity.WARNING,
+            f"in {len(doubled):,} of {len(ids):,} examples '{name}' stands twice in a row: it is in the texts, and the tokenizer adds one",
+            evidence=(f"begins with {' '.join(map(str, tokenizer.convert_ids_to_tokens(doubled[0][:6])))}",),
+            fix=f"remove '{name}' from the texts, or tokenizer(text, add_special_tokens=False)",
+        )
+    if framed:
+        yield from _frames(ids, tokenizer)
+
+
+def _frames(ids: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    try:
+        frame = special_frame(tokenizer)
+    except DataError as error:
+        yield Finding(
+            "special_tokens",
+            Severity.ERROR,
+            str(error),
+            where="tokenizer",
+            fix='"add_bos_token": false   # in tokenizer_config.json',
+        )
+        return
+    prefix, suffix = list(frame.prefix), list(frame.suffix)
+    bare = [
+        each
+        for each in ids
+        if (prefix and list(each[: len(prefix)]) != prefix)
+        or (suffix and list(each[-len(suffix) :]) != suffix)
+    ]
+    if bare:
+        names = " ".join(map(str, tokenizer.convert_ids_to_tokens([*prefix, *suffix])))
+        yield Finding(
+            "special_tokens",
+            Severity.WARNING,
+            f"{len(bare):,} of {len(ids):,} examples lack special tokens that the model was trained with ({names})",
+            evidence=(
+                f"begins with {' '.join(map(str, tokenizer.convert_ids_to_tokens(list(bare[0][:6]))))}",
+            ),
+            fix="tokenizer(text)  # with add_special_tokens left on",
+        )

@@ -1,0 +1,135 @@
+"""Settings written back into a recipe's file: the smallest change of its text, which keeps comments and order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from snugfit.errors import SettingError
+from snugfit.recipe.parse import build
+from snugfit.recipe.source import Keys, Places, compose, read_yaml
+
+_BOM = "\ufeff"
+
+
+class Edit(NamedTuple):
+    """A piece of text in place of what stands from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def write_back(
+    path: str | os.PathLike[str], overrides: Iterable[str], changes: Mapping[Keys, float | int]
+) -> tuple[str, ...]:
+    """Change settings in a recipe's file, and return the changed lines, each with its place.
+
+    A setting that the file leaves to the preset or to a default is added to it. The file is replaced at once, and only if what
+    is read from it afterwards, under the same overrides, differs by these settings alone.
+
+    Raises:
+        SettingError: the file is not that of a recipe, it cannot be written, or it says otherwise where the settings do not reach.
+    """
+    path, overrides = Path(path), tuple(overrides)
+    whole = path.read_bytes().decode("utf-8")
+    text = before = whole.removeprefix(_BOM)
+    for keys, value in changes.items():
+        edit = _edit(text, keys, value, path)
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    _check(_values(before, path, overrides), _values(text, path, overrides), changes, path)
+    _replace(path, whole[: len(whole) - len(before)] + text)
+    old = set(before.splitlines())
+    lines = enumerate(text.splitlines(), 1)
+    return tuple(f"{path}:{number}: {line.strip()}" for number, line in lines if line not in old)
+
+
+def _edit(text: str, keys: Keys, value: float | int, path: Path) -> Edit:
+    node, rest = compose(text, str(path)), keys
+    while isinstance(node, yaml.MappingNode):
+        entries = {key.value: below for key, below in node.value}
+        if rest[0] not in entries:
+            return _added(text, node, rest, value)
+        node, rest = entries[rest[0]], rest[1:]
+        if not rest:
+            break
+    if not isinstance(node, yaml.ScalarNode):
+        raise SettingError(
+            f"{path}: has no place for {'.'.join(keys)}. Write it yourself: {_flow(keys, value)}"
+        )
+    start, end = node.start_mark.index, node.end_mark.index
+    if rest and node.value == rest[0]:  # a technique without settings, as in `optimizer: sgd`
+        return Edit(start, end, f"{{{_flow(rest, value)}}}")
+    written = f"{{{_flow(rest, value)}}}" if rest else _written(value)
+    return Edit(start, end, f" {written}" if start == end else written)
+
+
+def _added(text: str, node: yaml.MappingNode, keys: Keys, value: float | int) -> Edit:
+    """The setting as a new entry: the first of a section, the last of the file."""
+    line = "\r\n" if "\r\n" in text else "\n"
+    entry, start = _flow(keys, value), node.start_mark.index
+    if node.flow_style:
+        return Edit(start + 1, start + 1, f"{entry}, " if node.value else entry)
+    if node.start_mark.column:
+        return Edit(start, start, f"{entry}{line}{' ' * node.start_mark.column}")
+    return Edit(len(text), len(text), f"{'' if text.endswith(line) else line}{entry}{line}")
+
+
+def _flow(keys: Keys, value: float | int) -> str:
+    """
+    >>> _flow(("optimizer", "sgd", "learning_rate"), 0.1)
+    'optimizer: {sgd: {learning_rate: 0.1}}'
+    """
+    first, *rest = keys
+    return f"{first}: {{{_flow(tuple(rest), value)}}}" if rest else f"{first}: {_written(value)}"
+
+
+def _written(value: float | int) -> str:
+    """
+    >>> _written(3e-05), _written(0.0031), _written(16)
+    ('3e-5', '0.0031', '16')
+    """
+    return repr(value).replace("e-0", "e-")
+
+
+def _values(text: str, path: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
+    places = Places(str(path))
+    tree = read_yaml(text, str(path), places)
+    if not isinstance(tree, Mapping):
+        raise SettingError(f"{path}: is no recipe.")
+    return build(tree, overrides, places, folder=path.absolute().parent, name=path.stem).as_dict()
+
+
+def _check(before: Any, after: Any, changes: Mapping[Keys, float | int], path: Path) -> None:
+    """Refuse a change that has not reached its setting, or has reached another."""
+    expected = before
+    for keys, value in changes.items():
+        expected = _with(expected, keys, value)
+    if after == expected:
+        return
+    wanted = ", ".join(f"{'.'.join(keys)}={_written(value)}" for keys, value in changes.items())
+    raise SettingError(
+        f"{path}: {wanted} cannot be written there: an override sets it too, or its optimizer is another one. Write what you "
+        "override into the file, or write the value yourself."
+    )
+
+
+def _with(node: Any, keys: Keys, value: Any) -> Any:
+    return {**node, keys[0]: _with(node.get(keys[0], {}), keys[1:], value)} if keys else value
+
+
+def _replace(path: Path, text: str) -> None:
+    real = path.resolve()  # a link stays one
+    draft = real.with_name(f".{real.name}.{os.getpid()}.partial")
+    try:
+        draft.write_bytes(text.encode("utf-8"))
+        shutil.copymode(real, draft)
+        os.replace(draft, real)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise SettingError(f"{path}: cannot be written: {error.strerror}.") from error

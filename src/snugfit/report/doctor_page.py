@@ -1,0 +1,93 @@
+"""What the doctor found, as one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from snugfit.doctor.findings import PITFALLS, Finding, Severity
+from snugfit.doctor.tokens import TokenView
+from snugfit.report.page import document, replace_page
+from snugfit.report.parts import counted
+from snugfit.report.svg import escape
+
+PAGE = "doctor.html"
+
+DOCTOR_STYLE = """
+.finding{border-top:1px solid var(--rule);padding:18px 0;display:grid;grid-template-columns:96px 1fr;gap:0 20px}
+.finding .grade{font-weight:620}.finding .error{color:var(--bad)}.finding .warning{color:var(--fair)}.finding .note{color:var(--muted)}
+.finding p{max-width:80ch}.finding .about{margin:2px 0 8px}.finding ul{margin:8px 0 0 18px;color:var(--muted);font-size:14px}
+.finding pre{margin-top:12px;padding:10px 14px;white-space:pre-wrap}
+.decoded{margin-top:16px}.decoded pre{white-space:pre-wrap}
+@media (max-width:600px){.finding{grid-template-columns:1fr}}
+"""
+
+
+def write_examination(
+    name: str,
+    findings: Sequence[Finding],
+    folder: Path,
+    *,
+    checked: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+    tokens: Sequence[TokenView] = (),
+) -> Path:
+    """Write the page into `folder`, replacing an older one at once, and return its path.
+
+    Args:
+        findings: the worst first.
+        checked: what was looked at, in words.
+        left_out: what was not, and why.
+        tokens: examples as the model gets them.
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    verdict, status = _verdict(findings)
+    header = (
+        f"<header><p class=about>Doctor</p><h1>{escape(name)}</h1>"
+        f'<p class=identity><span class="status {status}">{escape(verdict)}</span>'
+        f"<span>{escape(', '.join(checked))}</span></p></header>"
+    )
+    body = (
+        header,
+        _section(
+            "What was found", "".join(map(_finding, findings)) or "<p>Nothing that is known to go wrong.</p>"
+        ),
+        _section("What the model reads", "".join(map(_decoded, tokens))),
+        _section("What was not looked at", "".join(f"<p>{escape(each)}</p>" for each in left_out)),
+        f"<footer>Made by Snugfit, which knows {len(PITFALLS)} pitfalls.</footer>",
+    )
+    return replace_page(folder / PAGE, document(f"{name} · {verdict} · Snugfit", body, DOCTOR_STYLE))
+
+
+def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
+    grades = [sum(each.severity is grade for each in findings) for grade in Severity]
+    told = [counted(count, str(grade)) for count, grade in zip(grades, Severity, strict=True) if count]
+    status = "failed" if grades[0] else "stopped" if grades[1] else "finished"
+    return ", ".join(told) or "Healthy", status
+
+
+def _finding(found: Finding) -> str:
+    evidence = "".join(f"<li>{escape(each)}</li>" for each in found.evidence)
+    where = f"<code>{escape(found.where)}</code> · " if found.where else ""
+    return (
+        f'<div class=finding><div class="grade {found.severity}">{found.severity}</div><div>'
+        f"<p>{escape(found.what[:1].upper() + found.what[1:].rstrip('.'))}.</p>"
+        f"<p class=about>{where}{escape(PITFALLS[found.pitfall])}</p>"
+        f"{f'<ul>{evidence}</ul>' if evidence else ''}"
+        f"{f'<pre>{escape(found.fix)}</pre>' if found.fix else ''}</div></div>"
+    )
+
+
+def _decoded(view: TokenView) -> str:
+    special = ", ".join(f"{name} {count}" for name, count in view.special.items()) or "no special token"
+    facts = [counted(view.tokens, "token"), special]
+    if view.scored is not None:
+        facts.append(f"{view.scored:,} scored")
+    if view.cut:
+        facts.append("fills the length")
+    return f"<div class=decoded><p class=about>{escape(' · '.join(facts))}</p><pre>{escape(view.text)}</pre></div>"
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""

@@ -1,0 +1,139 @@
+"""The micro-batches that fit, and the fastest of them, for recipes and for models in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.errors import RunFolderError
+from snugfit.report.find_batch_page import write_batch_page
+from snugfit.tooling.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.find_batch import FoundBatch, Size
+from snugfit.tools.find_batch import find_batch as try_sizes
+from snugfit.tools.found import keep, new_folder
+from snugfit.tools.setup import Setup
+from snugfit.units import parse_bytes
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_TOOL = "find_batch"
+
+
+@dataclass(frozen=True)
+class FoundMicroBatch:
+    """The micro-batches that were tried for the model `name`: `found` has the table and what it was made with."""
+
+    name: str
+    found: FoundBatch
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> int:
+        """The largest micro-batch that fits."""
+        return self.found.largest
+
+    @property
+    def fastest(self) -> int:
+        """The micro-batch with the most examples a second."""
+        return self.found.fastest
+
+    @property
+    def rows(self) -> tuple[Size, ...]:
+        """Every size that was tried, from the smallest."""
+        return self.found.rows
+
+    @property
+    def message(self) -> str:
+        """What was found, in words."""
+        return self.found.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return self.found.as_dict()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `found.json` and a page into a folder, made where it is not there; returns the page.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            keep(folder, _TOOL, self.identity, self.as_dict())
+        except OSError as error:
+            raise RunFolderError(f"{folder}: what was found cannot be written: {error.strerror}.") from error
+        return write_batch_page(self.name, self.found, folder)
+
+
+def find_batch(
+    model: nn.Module,
+    data: Any,
+    *,
+    memory: int | str | None = None,
+    timed_updates: int = 3,
+    **settings: Any,
+) -> FoundMicroBatch:
+    """Try micro-batches of each size on a copy of `model`, on the largest examples of `data`, for memory and for time.
+
+    Args:
+        memory: that tensors may take of the device, in bytes or like "8GiB"; what is free there by default.
+        timed_updates: of each size.
+        settings: as of `snugfit.train`: loss, optimizer, techniques, validation, global_batch, device, …
+    Raises:
+        UserError: a setting or the data cannot be used.
+        OutOfMemory: nothing fits.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> rows = [(torch.randn(4), number % 3) for number in range(16)]
+    >>> found = find_batch(torch.nn.Linear(4, 3), rows, global_batch=4)
+    >>> [(row.micro_batch, row.verdict) for row in found.rows], found.largest
+    ([(1, 'fits'), (2, 'fits'), (4, 'fits')], 4)
+    """
+    budget = None if memory is None else parse_bytes(memory, "memory")
+    return _found(module_setup(model, data, **settings), budget, timed_updates, lambda _: None)
+
+
+def find_batch_recipe(
+    recipe: Recipe,
+    *,
+    memory_bytes: int | None = None,
+    updates: int = 3,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[FoundMicroBatch, Path]:
+    """Try micro-batches on what a recipe trains; the result is kept beside its runs, with a page.
+
+    Returns:
+        What was found, and its page.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+        OutOfMemory: nothing fits.
+    """
+    setup, messages = recipe_setup(recipe)
+    for message in messages:
+        tell(message)
+    found = _found(setup, memory_bytes, updates, tell)
+    return found, found.save(new_folder(output_of(recipe), recipe.name, _TOOL))
+
+
+def _found(
+    setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[[str], None]
+) -> FoundMicroBatch:
+    window, longest = setup.loader().worst_window()
+    validation = setup.validation()
+    found = try_sizes(
+        setup.step(plan=replace(setup.plan, micro_batch=None)),
+        window,
+        evaluation=None if validation is None else validation.worst_window()[0],
+        longest=longest,
+        memory_bytes=memory_bytes,
+        updates=updates,
+        tell=tell,
+    )
+    return FoundMicroBatch(setup.name, found, setup.identity)

@@ -1,0 +1,80 @@
+"""`profile` on a recipe, and on a model and data in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.report.profile_page import NAME, write_profile_page
+from snugfit.tooling.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.found import keep, new_folder
+from snugfit.tools.profile import UPDATES, profile_setup
+from snugfit.tools.profiled import Profile
+from snugfit.tools.setup import Setup
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+TOOL = "profile"
+Tell = Callable[[str], None]
+
+
+def profile_recipe(
+    recipe: Recipe,
+    *,
+    updates: int = UPDATES,
+    memory: bool = False,
+    tensorboard: bool = False,
+    tell: Tell = lambda text: None,
+) -> Profile:
+    """Profile a recipe, and keep what was found with its page beside the recipe's runs.
+
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+        TrainingFailed: an update failed.
+    """
+    setup, messages = recipe_setup(recipe)
+    for message in messages:
+        tell(message)
+    return _kept(setup, output_of(recipe), updates, memory, tensorboard, tell)
+
+
+def profile(
+    model: nn.Module,
+    data: Any,
+    *,
+    steps: int = UPDATES,
+    memory: bool = False,
+    tensorboard: bool = False,
+    output: str | Path = "runs",
+    tell: Tell = lambda text: None,
+    **settings: Any,
+) -> Profile:
+    """What training `model` spends its time on, and what limits it; the model stays as it is.
+
+    Args:
+        data: as `sf.train` takes it, or a DataLoader.
+        steps: updates that are timed, and again as many that are profiled.
+        memory: also look at what the memory of an update consists of.
+        tensorboard: also write the trace for TensorBoard's plug-in.
+        output: the folder under which trace, table and page are kept.
+        settings: as `sf.train` has them: loss, optimizer, techniques, validation, updates, epochs, global_batch, micro_batch, seed,
+            device, collate, forward.
+    Returns:
+        The profile: `phases`, `culprits`, `verdict`, `advice`, `flops_per_update`, `folder`; `as_dict()` has plain values.
+    Raises:
+        UserError: a setting or the data cannot be used.
+        TrainingFailed: an update failed.
+    """
+    return _kept(module_setup(model, data, **settings), Path(output), steps, memory, tensorboard, tell)
+
+
+def _kept(setup: Setup, output: Path, updates: int, memory: bool, tensorboard: bool, tell: Tell) -> Profile:
+    folder = new_folder(output, setup.name, TOOL)
+    found = profile_setup(setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, tell=tell)
+    keep(folder, TOOL, setup.identity, found.as_dict())
+    write_profile_page(found, folder / NAME)
+    return found

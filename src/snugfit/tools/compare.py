@@ -1,0 +1,186 @@
+"""How far two computations of the same are apart, and at which module they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.tree import leaves
+from snugfit.training.step import Step
+
+FLOOR = 1e-3
+"""A tensor is measured by this part of the length of all tensors at least: one that is zero but for rounding has no error of its own."""
+
+Outputs = dict[str, list[Tensor]]
+"""What each module gave, call by call, by its name, in the order in which they were done first."""
+
+
+def gradients(step: Step) -> dict[str, Tensor]:
+    """Copies of what the last update was made from; none where the gradients went with it."""
+    named = step.model.named_parameters()
+    return {name: each.grad.detach().clone() for name, each in named if each.grad is not None}
+
+
+def weights(step: Step) -> dict[str, Tensor]:
+    """Copies of the parameters."""
+    return {name: each.detach().clone() for name, each in step.model.named_parameters()}
+
+
+def relative_errors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
+    """The relative L2 error of each tensor; infinite for one that is on one side only or not finite on one side.
+
+    >>> one = {"weight": torch.tensor([3.0, 4.0]), "bias": torch.tensor([0.0])}
+    >>> other = {"weight": torch.tensor([3.0, 4.5]), "bias": torch.tensor([0.0])}
+    >>> relative_errors(other, one)
+    {'weight': 0.1, 'bias': 0.0}
+    """
+    if not expected:
+        return dict.fromkeys(found, torch.inf)
+    total = torch.stack([tensor.double().norm() for tensor in expected.values()]).norm()
+    errors = dict.fromkeys(set(found) ^ set(expected), torch.inf)
+    for name, tensor in expected.items():
+        if name not in found:
+            continue
+        length = torch.maximum(tensor.double().norm(), FLOOR * total)
+        error = (found[name].double() - tensor.double()).norm() / length if length > 0 else found[name].norm()
+        errors[name] = torch.nan_to_num(error, nan=torch.inf).item()
+    return errors
+
+
+def without_noise(
+    tensors: Mapping[str, Tensor], gradient: Mapping[str, Tensor], noise: float
+) -> dict[str, Tensor]:
+    """The tensors but for those whose gradient is zero but for rounding, such as that of an attention's key bias.
+
+    An optimizer that divides by the gradient's size makes an update of full length of what is noise.
+
+    Args:
+        noise: the part of the length of all gradients up to which one is nothing else.
+    """
+    if not gradient:
+        return dict(tensors)
+    total = torch.stack([each.double().norm() for each in gradient.values()]).norm()
+    return {
+        name: each
+        for name, each in tensors.items()
+        if name not in gradient or gradient[name].double().norm() > noise * total
+    }
+
+
+def worst_of(errors: Mapping[str, float]) -> tuple[float, str]:
+    """The largest error and whose it is; the name is empty where there is none."""
+    name = max(errors, key=lambda each: errors[each], default="")
+    return (errors[name], name) if name and errors[name] > 0 else (0.0, "")
+
+
+def worst_weight(apart: Mapping[str, float]) -> tuple[float, str]:
+    """The worst of the parameters, or of all the rest where they are the same; by its name."""
+    weights = {
+        path.removeprefix("/parameters/"): e for path, e in apart.items() if path.startswith("/parameters/")
+    }
+    return worst_of(weights or {path.removeprefix("/"): error for path, error in apart.items()})
+
+
+def differences(one: Any, other: Any, path: str = "") -> dict[str, float]:
+    """Where two states are not the same bit for bit, by path, with the relative error; infinite for what is no number."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        pairs = [(f"{path}/{key}", one.get(key), other.get(key)) for key in {**one, **other}]
+    elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
+        pairs = [(f"{path}/{place}", *pair) for place, pair in enumerate(zip(one, other, strict=True))]
+    elif isinstance(one, Tensor) and isinstance(other, Tensor):
+        return {path: _apart(one, other)} if not _same(one, other) else {}
+    else:
+        same = type(one) is type(other) and (one == other or (one != one and other != other))
+        return {} if same else {path: torch.inf}
+    return {name: error for key, a, b in pairs for name, error in differences(a, b, key).items()}
+
+
+def copied(tree: Any) -> Any:
+    """Nested dicts and lists with copies of their tensors."""
+    if isinstance(tree, Mapping):
+        return {key: copied(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [copied(value) for value in tree]
+    return tree.detach().clone() if isinstance(tree, Tensor) else tree
+
+
+@contextmanager
+def outputs_recorded(model: nn.Module) -> Iterator[Outputs]:
+    """Within, what each module gives is kept: of each call the first floating tensor."""
+    kept: Outputs = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            # a subclass may stand for what is never computed whole
+            whole = (leaf for leaf in leaves(output) if type(leaf) is Tensor and leaf.is_floating_point())
+            found = next(whole, None)
+            if found is not None:
+                kept.setdefault(name, []).append(found.detach().clone())
+
+        return hook
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in model.named_modules()]
+    try:
+        yield kept
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def outputs_of(step: Step, window: Batch) -> Outputs:
+    """What each module gives for `window`; nothing of the step is changed, and no padding is cut."""
+    with outputs_recorded(step.model) as kept, step.computed(replace(window, padded=0).to(step.device)):
+        pass
+    return kept
+
+
+def parted(one: Outputs, other: Outputs, bound: float, pieces: int = 1) -> str:
+    """The first module whose outputs differ by more than `bound`; empty where none does.
+
+    Args:
+        one: of the window whole.
+        other: of the same window in that many micro-batches.
+    """
+    for name, calls in one.items():
+        found = other.get(name, [])
+        if len(found) != len(calls) * pieces:
+            continue
+        for place, expected in enumerate(calls):
+            parts = found[place :: len(calls)]
+            if expected.ndim == 0 or any(part.shape[1:] != expected.shape[1:] for part in parts):
+                continue
+            joined = torch.cat(parts)
+            if joined.shape == expected.shape and _apart(joined, expected) > bound:
+                return name
+    return ""
+
+
+def described(model: nn.Module, name: str) -> str:
+    """A module by its name and class.
+
+    >>> described(nn.Sequential(nn.Linear(1, 1)), "0"), described(nn.Linear(1, 1), "")
+    ("'0' (Linear)", 'the forward of Linear itself')
+    """
+    kind = type(model.get_submodule(name)).__name__
+    return f"'{name}' ({kind})" if name else f"the forward of {kind} itself"
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    # a NaN is the same as a NaN, a zero is not a negative zero's equal bit for bit but nothing is made of its sign
+    return bool(torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all())
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    if one.shape != other.shape:
+        return torch.inf
+    length = other.double().norm()
+    error = (one.double() - other.double()).norm() / torch.where(length > 0, length, 1.0)
+    return torch.nan_to_num(error, nan=torch.inf).item()

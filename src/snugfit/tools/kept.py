@@ -1,0 +1,81 @@
+"""A step of the user's own, tried and given back as it was."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from snugfit.core.memory import release_memory
+from snugfit.core.random import preserved_randomness
+from snugfit.core.tree import map_tree
+from snugfit.training.step import Step
+
+
+@contextmanager
+def kept(step: Step) -> Iterator[None]:
+    """Within, the step may train; on exit it stands where it stood, bit for bit.
+
+    That is: weights, all buffers, the optimizer's state and groups, the techniques' state with the loss scale, progress, the
+    micro-batch, gradients, the modes of the modules, and the global random state of torch, NumPy and Python. What a technique
+    freezes is what it freezes at this moment of the run. Copies lie on the host, in as many bytes as the state.
+
+    >>> import snugfit as sf
+    >>> step = sf.Step(torch.nn.Linear(2, 2), sf.AdamW(learning_rate=0.1))
+    >>> before = step.model.weight.tolist()
+    >>> with kept(step):
+    ...     _ = step((torch.ones(2, 2), torch.tensor([0, 1])))
+    >>> step.model.weight.tolist() == before, step.progress.updates, len(step.optimizer.state)
+    (True, 0, 0)
+    """
+    state = map_tree(_on_host, step.state_dict(), others=copy.deepcopy)
+    # those that a checkpoint leaves out are here too: caches, which may have changed without growing
+    buffers = {name: _on_host(buffer) for name, buffer in step.model.named_buffers()}
+    gradients = [parameter.grad for parameter in step.parameters]  # a window drops them, and writes into none
+    modes = [(module, module.training) for module in step.model.modules()]
+    seams, micro_batch, kernels = step.seams, step.micro_batch, step.kernels
+    with preserved_randomness(step.device), _other_randomness():
+        try:
+            yield
+        finally:
+            step.seams, step.micro_batch, step.kernels = seams, micro_batch, kernels
+            step.load_state_dict(state)
+            _restore(step, buffers)
+            step.seams.begin(step.model, step.progress, step.seed)
+            for parameter, gradient in zip(step.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            for module, mode in modes:
+                module.training = mode
+            if step.device.type != "cpu":
+                release_memory(step.device)
+            if step.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(step.device)  # what was tried is no part of the run's peak
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _restore(step: Step, buffers: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, buffer in step.model.named_buffers():
+            saved = buffers.get(name)
+            if saved is not None and saved.shape == buffer.shape:  # else a cache that has grown
+                buffer.copy_(saved)
+
+
+@contextmanager
+def _other_randomness() -> Iterator[None]:
+    """Data sets may draw from NumPy and Python."""
+    states: tuple[Any, Any] = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(states[0])
+        random.setstate(states[1])

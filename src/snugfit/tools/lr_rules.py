@@ -1,0 +1,139 @@
+"""From the curve of a range test to learning rates: three rules, and whether there is anything to say at all."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+RECOMMENDED = "minimum"
+"""The rule whose rate is given where one number is asked for: of the three the one that was never far off in
+`benchmarks/find_lr`, from scratch and in fine-tuning."""
+
+FEWEST = 10
+"""Readings below which no rule is applied."""
+
+CERTAIN = 4.0
+"""Standard errors by which the loss must fall. The lowest of a hundred readings of noise alone is that low once in a hundred tests."""
+
+
+class Reading(NamedTuple):
+    """One update of a range test: its rate, the loss before it, and the smoothed loss up to there."""
+
+    learning_rate: float
+    loss: float
+    smoothed: float
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A rate, the reading of the curve that it was taken from, and why."""
+
+    learning_rate: float
+    place: int
+    reason: str
+
+
+def suggest(curve: Sequence[Reading]) -> tuple[Mapping[str, Suggestion], str]:
+    """Rates by the rule's name, and where there are none the reason, as a sentence.
+
+    The first tenth of the readings is passed over: the average is of a few losses there, and the rates are too small to matter.
+
+    Args:
+        curve: readings with a finite loss, by rising rate.
+    """
+    if len(curve) < FEWEST:
+        return {}, (
+            f"there are {len(curve)} readings, too few to tell a good rate from. Begin with a lower rate, or give more updates"
+        )
+    first = max(1, len(curve) // 10)
+    lowest = min(range(first, len(curve)), key=lambda place: curve[place].smoothed)
+    fall, noise = _fall(curve, first, lowest)
+    if fall <= CERTAIN * noise:
+        told = "rises" if fall < -CERTAIN * noise else f"falls by {max(fall, 0.0):.2g}"
+        return {}, (
+            f"no rate lowers the loss: from {_mean(curve, 0, first):.4g} at small rates it {told}, and its windows alone make it "
+            f"{noise:.2g} uncertain. Look at data, labels and loss, or try more updates"
+        )
+    found = {
+        "steepest": _steepest(curve, first, lowest),
+        "valley": _valley(curve, first),
+        "minimum": _minimum(curve, lowest),
+    }
+    return {name: each for name, each in found.items() if each is not None}, ""
+
+
+def _mean(curve: Sequence[Reading], start: int, count: int) -> float:
+    return statistics.fmean(reading.loss for reading in curve[start : start + count])
+
+
+def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, float]:
+    """How far the mean of `count` losses in a row, the lowest there is, lies below that of the first ones, and the standard
+    error of that. It is of the losses themselves: their average lags behind a fall that is short."""
+    last = max(count, len(curve) - count)
+    fall = _mean(curve, 0, count) - min(_mean(curve, place, count) for place in range(count, last + 1))
+    # neighbours differ by their windows more than by the rate: √2 times the deviation of one, of which the median is 0.6745
+    steps = [abs(after.loss - before.loss) for before, after in pairwise(curve[: max(lowest, 2 * count) + 1])]
+    return fall, statistics.median(steps) / 0.6745 / math.sqrt(count)
+
+
+def _steepest(curve: Sequence[Reading], first: int, lowest: int) -> Suggestion | None:
+    """Where the smoothed loss falls fastest over the logarithm of the rate, before its lowest reading.
+
+    Source: Smith 2015, arXiv:1506.01186; the slope is of both neighbours.
+    """
+    slopes = {
+        place: (curve[place + 1].smoothed - curve[place - 1].smoothed)
+        / math.log(curve[place + 1].learning_rate / curve[place - 1].learning_rate)
+        for place in range(first, lowest)
+    }
+    if not slopes or min(slopes.values()) >= 0:
+        return None
+    place = min(slopes, key=lambda each: slopes[each])
+    fall = -slopes[place] * math.log(10)
+    return Suggestion(
+        curve[place].learning_rate,
+        place,
+        f"the loss falls fastest here, by {fall:.3g} for a rate ten times as high",
+    )
+
+
+def _valley(curve: Sequence[Reading], first: int) -> Suggestion:
+    """The middle of the longest descent: of the longest series of readings each of which is below the one before it.
+
+    Source: fastai's `valley`, which takes the series to be of neighbours when it goes back from its end to its beginning.
+    """
+    losses = [reading.smoothed for reading in curve[first:]]
+    lengths = longest_falls(losses)
+    end = lengths.index(max(lengths))
+    begin = end - lengths[end]
+    third = (end - begin) / 3
+    place = begin + int(third) + int(third / 2)
+    low, high = curve[first + max(0, begin)].learning_rate, curve[first + end].learning_rate
+    return Suggestion(
+        curve[first + place].learning_rate,
+        first + place,
+        f"the middle of the longest descent, which goes from {low:.2g} to {high:.2g}",
+    )
+
+
+def longest_falls(values: Sequence[float]) -> list[int]:
+    """For each value, the length of the longest falling series, with gaps, that ends with it.
+
+    >>> longest_falls([5.0, 6.0, 4.0, 4.5, 3.0])
+    [1, 1, 2, 2, 3]
+    """
+    lengths: list[int] = []
+    for place, value in enumerate(values):
+        before = (lengths[earlier] for earlier in range(place) if values[earlier] > value)
+        lengths.append(1 + max(before, default=0))
+    return lengths
+
+
+def _minimum(curve: Sequence[Reading], lowest: int) -> Suggestion:
+    """A tenth of the rate at which the smoothed loss is lowest: there it is about to rise. Source: folklore; fastai."""
+    rate = curve[lowest].learning_rate
+    return Suggestion(rate / 10, lowest, f"a tenth of {rate:.2g}, where the loss is lowest")

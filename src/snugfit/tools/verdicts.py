@@ -1,0 +1,131 @@
+"""What certifying finds: each law with its error, its bound and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """A law holds, is broken, or is not to be expected of this training, for a reason that is said."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    EXEMPT = "exempt"
+
+
+TITLES: Mapping[str, str] = {
+    "accumulation": "accumulation = full batch",
+    "recompute": "recompute = none",
+    "resume": "resume = uninterrupted",
+    "skip": "a skipped window changes nothing",
+    "ranks": "2 ranks = 1",
+}
+"""The laws by name, as equations."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way of computing the same: how far its gradient and its weights after the update are off, at most."""
+
+    what: str
+    error: float
+    worst: str = ""
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law, tried.
+
+    Args:
+        name: of `TITLES`.
+        error: the largest relative error of a tensor; None where nothing could be computed.
+        bound: up to which the law counts as held; 0 where every bit has to be the same.
+        worst: the tensor that is the furthest off.
+        module: where outputs begin to differ, if that could be found.
+        reasons: why it is exempt, or what is known about why it is broken.
+        trials: what was compared.
+    """
+
+    name: str
+    verdict: Verdict
+    error: float | None
+    bound: float
+    worst: str = ""
+    module: str = ""
+    reasons: tuple[str, ...] = ()
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+    @property
+    def figures(self) -> str:
+        """Error and bound, as they are printed."""
+        if self.error is None:
+            return ""
+        if self.error == math.inf:
+            return "not comparable"
+        if self.bound == 0:
+            return "the same bit for bit" if self.error == 0 else f"error {self.error:.1e}, must be 0"
+        error = f"{self.error:.1e}" if self.error else "0"
+        return f"error {error}, bound {self.bound:.0e}"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All laws, tried on one model and its data.
+
+    Args:
+        dtype: what it was computed in.
+        rows: examples of each window.
+        conditions: what else has to be known to read the errors, in sentences.
+    """
+
+    name: str
+    laws: tuple[Law, ...]
+    dtype: str
+    device: str
+    rows: int
+    micro_batch: int | None
+    conditions: tuple[str, ...]
+    seconds: float
+
+    @property
+    def broken(self) -> tuple[Law, ...]:
+        """The laws that do not hold."""
+        return tuple(law for law in self.laws if law.verdict is Verdict.BROKEN)
+
+    def law(self, name: str) -> Law:
+        """One of them by name."""
+        return next(law for law in self.laws if law.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        laws = [{**asdict(law), "verdict": str(law.verdict), "title": law.title} for law in self.laws]
+        for each in [*laws, *(trial for law in laws for trial in law["trials"])]:
+            if each["error"] == math.inf:  # for which JSON has no number
+                each["error"] = "Infinity"
+        return {**asdict(self), "laws": laws, "broken": [law.name for law in self.broken]}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Certificate:
+        """What `as_dict` gave, as after JSON."""
+        laws = tuple(
+            Law(
+                **{
+                    **{key: value for key, value in law.items() if key != "title"},
+                    "verdict": Verdict(law["verdict"]),
+                    "error": None if law["error"] is None else float(law["error"]),
+                    "reasons": tuple(law["reasons"]),
+                    "trials": tuple(Trial(t["what"], float(t["error"]), t["worst"]) for t in law["trials"]),
+                }
+            )
+            for law in found["laws"]
+        )
+        rest = ("name", "dtype", "device", "rows", "micro_batch", "seconds")
+        return cls(**{key: found[key] for key in rest}, laws=laws, conditions=tuple(found["conditions"]))

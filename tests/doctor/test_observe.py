@@ -1,0 +1,168 @@
+"""A script runs under observation as it runs alone; what ends it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from snugfit.doctor.observe import observe
+from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.events import Forward, Step
+from snugfit.doctor.observe.log import read_log, write_log
+from snugfit.errors import SettingError
+from tests.doctor.corpus import HERE, scripts
+
+TRAIN = """
+import json, sys
+import torch
+from torch import nn
+torch.manual_seed(3)
+model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
+loader = torch.utils.data.DataLoader(torch.randn(40, 6), batch_size=10, shuffle=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0)
+losses = []
+for epoch in range(int(sys.argv[2])):
+    for x in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item().hex())
+open(sys.argv[1], "w").write(json.dumps({"losses": losses, "name": __name__, "path": sys.path[:2], "next": torch.rand(3).tolist()}))
+"""
+
+
+@pytest.mark.slow
+def test_losses_randomness_and_sys_path_are_those_of_the_script_alone() -> None:
+    Path("train.py").write_text(TRAIN)
+    subprocess.run([sys.executable, "train.py", "alone.json", "3"], check=True)
+    seen = observe([sys.executable, "train.py", "observed.json", "3"], updates=4)
+    assert json.loads(Path("observed.json").read_text()) == json.loads(Path("alone.json").read_text())
+    assert (seen.exit_code, seen.updates_seen, seen.stopped, seen.processes) == (0, 12, False, 1)
+    assert seen.findings == ()
+
+
+@pytest.mark.slow
+def test_the_scripts_own_exit_code_and_a_module_by_name_are_seen() -> None:
+    Path("job.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.zeros(1, 2))\nraise SystemExit(3)")
+    assert observe([sys.executable, "-m", "job"]).exit_code == 3
+
+
+@pytest.mark.slow
+def test_a_script_that_goes_on_is_stopped_when_its_time_is_over() -> None:
+    Path("train.py").write_text(TRAIN)
+    seen = observe([sys.executable, "train.py", "never.json", "1000000"], seconds=1.0)
+    assert seen.stopped
+    assert seen.exit_code == 0
+    assert seen.updates_seen > 0
+    assert not Path("never.json").exists()
+
+
+@pytest.mark.slow
+def test_a_script_that_never_comes_to_a_step_again_is_ended_after_the_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("snugfit.doctor.observe.GRACE_SECONDS", 1.0)
+    Path("job.py").write_text("import time, torch\ntorch.nn.Linear(2, 2)(torch.zeros(1, 2))\ntime.sleep(600)")
+    seen = observe([sys.executable, "job.py"], seconds=1.0)
+    assert seen.stopped
+    assert seen.exit_code == -signal.SIGTERM
+
+
+def test_a_command_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SettingError, match="'no-such-program' is not a command"):
+        observe(["no-such-program"])
+    with pytest.raises(SettingError, match="no command after --"):
+        observe([])
+
+
+def test_a_command_without_torch_is_refused() -> None:
+    with pytest.raises(SettingError, match="never imported torch"):
+        observe([sys.executable, "-c", "print('nothing')"])
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", "ema", "gradient_accumulation", "dcgan", "word_lm", "vae", "swa"]
+)
+def test_an_observed_script_prints_the_same_numbers_and_draws_the_same_random_ones(name: str) -> None:
+    script = HERE / "clean" / f"{name}.py"
+    alone, observed = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(alone):
+        left = runpy.run_path(str(script), run_name="__main__")
+    state = torch.get_rng_state()
+    weights = _weights(left)
+    with contextlib.redirect_stdout(observed):
+        watch_script(script)
+    assert observed.getvalue() == alone.getvalue()
+    assert torch.equal(torch.get_rng_state(), state)
+    again = runpy.run_path(str(script), run_name="__main__")
+    assert all(torch.equal(one, other) for one, other in zip(weights, _weights(again), strict=True))
+
+
+def _weights(names: dict[str, object]) -> list[torch.Tensor]:
+    modules = [value for value in names.values() if isinstance(value, torch.nn.Module)]
+    return [parameter for module in modules for parameter in module.parameters()]
+
+
+def test_everything_that_was_replaced_is_put_back() -> None:
+    before = _public()
+    watch_script(scripts("clean")[1])
+    assert _public() == before
+
+
+def _public() -> list[object]:
+    from torch.optim import lr_scheduler
+    from torch.utils.data import DataLoader
+
+    owners = (
+        torch.nn.Module,
+        torch.optim.Optimizer,
+        torch.amp.GradScaler,
+        DataLoader,
+        lr_scheduler.LRScheduler,
+    )
+    names = (
+        "__call__",
+        "__init__",
+        "__iter__",
+        "load_state_dict",
+        "step",
+        "scale",
+        "zero_grad",
+        "add_param_group",
+    )
+    functions = [
+        torch.save,
+        torch.load,
+        torch.autograd.backward,
+        torch.nn.functional.cross_entropy,
+        torch.argmax,
+    ]
+    return [*functions, torch.nn.utils.clip_grad_norm_, *(getattr(o, n, None) for o in owners for n in names)]
+
+
+def test_a_failure_of_the_observer_ends_the_observation_and_not_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("snugfit.doctor.observe.watch_losses._seen", lambda *given: 1 / 0)
+    log = watch_script(HERE / "clean" / "quickstart.py")
+    assert log.complete
+    assert "ZeroDivisionError" in log.failure
+
+
+def test_a_log_is_read_as_it_was_written() -> None:
+    log = watch_script(HERE / "clean" / "quickstart.py")
+    assert sum(1 for _ in log.of(Step)) == 12
+    assert sum(1 for event in log.of(Forward) if event.grad) == 12
+    write_log(log, Path("log.json"))
+    assert read_log(Path("log.json")) == log

@@ -1,0 +1,101 @@
+"""Which rate each rule takes from a curve, and when none is said."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from snugfit.tools.lr_rules import Reading, suggest
+
+
+def curve(losses: Sequence[float], smoothed: Sequence[float] | None = None) -> list[Reading]:
+    """Readings at the rates 1, 10, 100 …"""
+    rates = [10.0**place for place in range(len(losses))]
+    return [Reading(*reading) for reading in zip(rates, losses, smoothed or losses, strict=True)]
+
+
+FALLING = [5.0, 5.0, 5.0, 4.9, 4.0, 3.0, 2.5, 2.4, 2.6, 4.0, 9.0]
+
+
+def test_each_rule_takes_its_place_on_a_curve_worked_out_by_hand() -> None:
+    found, reason = suggest(curve(FALLING))
+    assert reason == ""
+    # over two decades the loss falls most, by 1.9, from 4.9 to 3.0
+    assert found["steepest"].place == 4 and found["steepest"].learning_rate == 1e4
+    assert "by 0.95 for a rate ten times as high" in found["steepest"].reason
+    # behind the first reading: 5.0, 4.9, 4.0, 3.0, 2.5, 2.4 at places 1 to 7, the series ends at 6 of these and has 6 of them
+    assert found["valley"].place == 1 + 0 + 2 + 1
+    assert (
+        found["minimum"].learning_rate == pytest.approx(1e6) and "a tenth of 1e+07" in found["minimum"].reason
+    )
+
+
+def test_the_valley_is_that_of_fastai() -> None:
+    """`fastai.callback.schedule.valley`, written out as there."""
+
+    def published(rates: list[float], losses: list[float]) -> float:
+        n = len(losses)
+        max_start, max_end = 0, 0
+        lds = [1] * n
+        for i in range(1, n):
+            for j in range(i):
+                if (losses[i] < losses[j]) and (lds[i] < lds[j] + 1):
+                    lds[i] = lds[j] + 1
+                if lds[max_end] < lds[i]:
+                    max_end = i
+                    max_start = max_end - lds[max_end]
+        sections = (max_end - max_start) / 3
+        return rates[max_start + int(sections) + int(sections / 2)]
+
+    for seed in range(5):
+        source = random.Random(seed)
+        losses = [
+            3 - 2 / (1 + math.exp(-(place - 25) / 4)) + math.exp(place - 48) + source.gauss(0, 0.02)
+            for place in range(50)
+        ]
+        given = curve(losses)
+        rates = [reading.learning_rate for reading in given]
+        found, _ = suggest(given)
+        assert found["valley"].learning_rate == published(rates[5:], losses[5:])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_alone_gives_no_rate(seed: int) -> None:
+    source = random.Random(seed)
+    losses = [2.3 + source.gauss(0, 0.1) for _ in range(100)]
+    found, reason = suggest(curve(losses, averages(losses, 0.9)))
+    assert not found and reason.startswith("no rate lowers the loss: from 2.")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_fall_that_stands_out_of_the_same_noise_gives_one(seed: int) -> None:
+    source = random.Random(seed)
+    means = [2.3 - 0.4 * (40 <= place < 80) + 2.0 * (place >= 80) for place in range(100)]
+    losses = [mean + source.gauss(0, 0.1) for mean in means]
+    found, reason = suggest(curve(losses, averages(losses, 0.9)))
+    assert set(found) == {"steepest", "valley", "minimum"} and reason == ""
+    assert 40 < found["minimum"].place <= 80
+
+
+def test_a_loss_that_stands_still_or_only_rises_gives_no_rate() -> None:
+    for losses, told in (([1.0] * 20, "falls by 0,"), ([1.0 + place for place in range(20)], "it ")):
+        found, reason = suggest(curve(losses))
+        assert not found and told in reason and "Look at data, labels and loss" in reason
+
+
+def test_too_few_readings_give_no_rate() -> None:
+    found, reason = suggest(curve(FALLING[:9]))
+    assert not found and reason.startswith("there are 9 readings, too few")
+
+
+def averages(losses: Sequence[float], smoothing: float) -> list[float]:
+    """The weighted mean of all losses so far, each weighing `smoothing` times as much as the one after it."""
+    found = []
+    for count in range(1, len(losses) + 1):
+        weights = [smoothing ** (count - 1 - place) for place in range(count)]
+        total = sum(weight * loss for weight, loss in zip(weights, losses, strict=False))
+        found.append(total / sum(weights))
+    return found
