@@ -8,7 +8,7 @@ whole window takes. The planner gets the cap as a budget: it counts what a proce
 margin is taken of the cap instead. Its times are about this CPU (`snugfit plan --calibrate`).
 
 *Every plan*: all sub-sets of the rungs that the search may use and that save anything on this model, times all micro-batches. The peak
-of each is of torch's allocation events. Those that stay under the cap are run once, and those among them that come near the fastest
+of each is of the profiler's allocation events. Those that stay under the cap are run once, and those among them that come near the fastest
 again, in turns with the choice; what is compared are medians. A choice is at the finest level of precision at which any plan fits,
 and is compared with the plans of that level.
 """
@@ -36,7 +36,6 @@ from cases import MODELS, Case  # noqa: E402
 from common import write_result  # noqa: E402
 from memory import allocated_peak  # noqa: E402
 
-from snugfit.core.allocation import AllocatedBytes  # noqa: E402
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Plan  # noqa: E402
 from snugfit.core.malloc import resident_bytes, tune_malloc  # noqa: E402
@@ -160,11 +159,10 @@ class Bench:
             if known.techniques == techniques and known.micro_batch == size:
                 return known
         try:
-            with AllocatedBytes() as allocated:
-                _updates(self.step(techniques, size), self.window)
+            peak = allocated_peak(lambda: _updates(self.step(techniques, size), self.window))
         except SnugfitError:
             return None
-        made = Tried(techniques, size, allocated.peak)
+        made = Tried(techniques, size, peak)
         self.tried.append(made)
         return made
 
