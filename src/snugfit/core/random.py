@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
+import numpy as np
 import torch
 
 
@@ -41,6 +45,24 @@ class preserved_randomness:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         set_random_state(self._device, self._states)
+
+
+@contextmanager
+def preserved_elsewhere() -> Iterator[None]:
+    """Give back the state of Python's and NumPy's generators, from which data sets and models may draw.
+
+    >>> before = random.getstate()
+    >>> with preserved_elsewhere():
+    ...     _ = random.random(), np.random.rand()
+    >>> random.getstate() == before
+    True
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from snugfit.core.batch import Batch
 from snugfit.core.imports import describe
 from snugfit.core.phases import phase
-from snugfit.core.random import derive_seed
+from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 
@@ -198,7 +198,7 @@ class _Fetch:
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             rows = torch.tensor(indices)
             return Batch.of(tuple(tensor[rows] for tensor in self._dataset.tensors), ids=indices)
-        with _kept_randomness():
+        with preserved_randomness(_HOST), preserved_elsewhere():
             return Batch.of(self._collated(self._examples(keys), keys), ids=indices)
 
     def _examples(self, keys: Sequence[Key]) -> list[Any]:
@@ -231,23 +231,14 @@ class _Fetch:
             ) from error
 
 
+_HOST = torch.device("cpu")
+
+
 def _seed(seed: int) -> None:
     """Start the global generators of torch, NumPy and Python from `seed`."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
-
-
-@contextmanager
-def _kept_randomness() -> Iterator[None]:
-    """Give back the global random state of torch, NumPy and Python on exit."""
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
 
 
 class _KeyedDataset:

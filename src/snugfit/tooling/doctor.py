@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from snugfit.core.losses import find_loss, labels_ahead
-from snugfit.core.random import preserved_randomness
+from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.data.parts import Part, read_part
 from snugfit.data.validation import Fault
 from snugfit.doctor import data
@@ -199,7 +196,7 @@ def _examine_setup(
 ) -> Examination:
     """Examples, model and settings; `labels` and `overlap` with validation, where the rows have not been asked for them."""
     material = setup.material
-    with preserved_randomness(torch.device(setup.plan.device)), _preserved_elsewhere():
+    with preserved_randomness(torch.device(setup.plan.device)), preserved_elsewhere():
         tell(EXAMPLES)
         count = min(WINDOWS, setup.windows)
         windows = tuple(setup.loader().windows(0, count))
@@ -255,14 +252,3 @@ def _of_report(task: Task) -> list[Finding]:
         return []
     texts = int(counts["train"]) + int(counts["validation"])
     return list(data.truncation(counts["truncated"], texts, counts["max_length"], counts["tokens_max"]))
-
-
-@contextmanager
-def _preserved_elsewhere() -> Iterator[None]:
-    """Give back the state of Python's and NumPy's generators, from which data sets may draw."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from snugfit.core.random import preserved_randomness
+from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.tools import laws
 from snugfit.tools.ranks import ranks as two_ranks
 from snugfit.tools.setup import Setup
@@ -51,7 +48,7 @@ def certify(
         UserError: the data cannot be used.
     """
     started = time.monotonic()
-    with preserved_randomness(torch.device(setup.plan.device)), _preserved_elsewhere():
+    with preserved_randomness(torch.device(setup.plan.device)), preserved_elsewhere():
         tell("windows")
         tried, said = trials(setup, dtype, rows)
         found: list[Law] = []
@@ -86,14 +83,3 @@ def _dropout(tried: Trials) -> tuple[str, ...]:
         f"dropout (in {len(rates)} places, the first '{rates[0]}') draws for each micro-batch and rank: it is off where splits and "
         "ranks are compared, and on elsewhere",
     )
-
-
-@contextmanager
-def _preserved_elsewhere() -> Iterator[None]:
-    """Give back the state of Python's and NumPy's generators, from which a model may draw."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from snugfit.core.memory import release_memory
-from snugfit.core.random import preserved_randomness
+from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.tree import map_tree
 from snugfit.training.step import Step
 
@@ -40,7 +37,7 @@ def kept(step: Step) -> Iterator[None]:
     gradients = [parameter.grad for parameter in step.parameters]  # a window drops them, and writes into none
     modes = [(module, module.training) for module in step.model.modules()]
     seams, micro_batch, kernels = step.seams, step.micro_batch, step.kernels
-    with preserved_randomness(step.device), _other_randomness():
+    with preserved_randomness(step.device), preserved_elsewhere():
         try:
             yield
         finally:
@@ -68,14 +65,3 @@ def _restore(step: Step, buffers: dict[str, Tensor]) -> None:
             saved = buffers.get(name)
             if saved is not None and saved.shape == buffer.shape:  # else a cache that has grown
                 buffer.copy_(saved)
-
-
-@contextmanager
-def _other_randomness() -> Iterator[None]:
-    """Data sets may draw from NumPy and Python."""
-    states: tuple[Any, Any] = np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        np.random.set_state(states[0])
-        random.setstate(states[1])
