@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from snugfit.core.technique import Card as Card
     from snugfit.core.technique import Seams as Seams
     from snugfit.core.technique import Technique as Technique
+    from snugfit.cross_validation import cross_validate as cross_validate
     from snugfit.errors import SnugfitError as SnugfitError
     from snugfit.errors import TrainingFailed as TrainingFailed
     from snugfit.errors import UserError as UserError
@@ -49,6 +50,7 @@ _HOMES = {
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
     "certify": "snugfit.tooling.certify",
+    "cross_validate": "snugfit.cross_validation",
     "examine": "snugfit.tooling.doctor",
     "find_batch": "snugfit.tooling.find_batch",
     "find_lr": "snugfit.tooling.find_lr",

@@ -20,7 +20,7 @@ from snugfit.planning import Target, expected, is_tight
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
-from snugfit.tasks import Task, prepare
+from snugfit.tasks import Task, prepare, prepare_sides
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import assemble, check_settings
@@ -203,7 +203,7 @@ def _run_recipe(
         options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
     elif folder is not None:
         options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
-    task = prepare(recipe)
+    task = prepare(recipe) if options.sides is None else prepare_sides(recipe, options.sides)
     if smoke:
         job, task = shorten(job, task, options)
         if (
@@ -237,7 +237,9 @@ def _run_recipe(
         )
         if answer is not None:
             training.expect(expected(answer, plan.device))
-        described = {"recipe": recipe.as_dict(), "data": dict(task.data)}
+        described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(task.data)}
+        if options.parent is not None:
+            described["parent"] = options.parent
         header = describe_run(recipe.name, folder, training, plan, described)
         tracking = None
         if uri is not None:

@@ -36,7 +36,11 @@ COMMANDS = [
     "techniques",
     "schema",
     "certify",
+    "cv",
     "doctor",
+    "find lr",
+    "find batch",
+    "profile",
     "track replay",
 ]
 RECIPE = "task: text-classification\nmodel: some/encoder\ndata: {train: rows.csv}\n"

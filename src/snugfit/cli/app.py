@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from snugfit.cli.certify import certify
+from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
 from snugfit.cli.find import find_app
 from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
@@ -187,6 +188,7 @@ def report(run: _Run, as_json: JsonOption = False) -> None:
 app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain")(plan)
 app.command(epilog="Example: snugfit profile agnews.yaml --memory")(profile)
 app.command(epilog="Example: snugfit certify agnews.yaml --rows 4")(certify)
+app.command(epilog="Example: snugfit cv agnews.yaml --folds 5 --repeats 2")(cv)
 app.command(cls=CommandAfterDashes, epilog="Example: snugfit doctor -- python train.py --epochs 1")(doctor)
 
 

@@ -1,0 +1,118 @@
+"""The command `cv`: cross-validation of a recipe, and going on with one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.output import show
+from snugfit.cli.training import Options, split
+from snugfit.errors import SettingError
+
+if TYPE_CHECKING:
+    from snugfit.session import Display
+    from snugfit.tools.cross_validation import CrossValidation
+
+_STOPPED = 75
+
+
+def cv(
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
+    folds: Annotated[int | None, typer.Option(metavar="N", help="Parts of the rows; 5 by default.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(metavar="N", help="Deal the rows anew this often; 1 by default.")
+    ] = None,
+    stratified: Annotated[
+        bool | None,
+        typer.Option(
+            "--stratified/--no-stratified",
+            help="Keep the share of each label in every fold; by default for classification.",
+        ),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS", help="Hold rows out together that are equal in these columns: author."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with a cross-validation, in its folder.")
+    ] = None,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
+    ] = None,
+    plan: Annotated[bool, typer.Option(help="Plan each fold first, and run what fits.")] = True,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")] = False,
+) -> int:
+    """Train a recipe on all parts of its rows but one and score it on that one, for each part in turn.
+
+    Every fold is a run of its own. Stopped or killed, it goes on with --resume: finished folds are not run again.
+    """
+    path, changes = split(recipe, overrides)
+    options = Options(stop_after, plan=plan)
+    dealing = {"--folds": folds, "--repeats": repeats, "--stratified": stratified, "--groups": groups}
+    given = [option for option, value in dealing.items() if value is not None]
+    if resume is not None and (path is not None or changes or given):
+        what = path or (changes or given)[0]
+        raise SettingError(
+            f"--resume: goes on with the recipe and the folds of {resume}, so leave out {what}."
+        )
+    if resume is None and path is None:
+        raise SettingError("cv: name a recipe, for example: snugfit cv agnews.yaml --folds 5")
+    from snugfit import cross_validation
+    from snugfit.recipe import load_recipe, located
+
+    def tell(words: str) -> None:
+        if not quiet:
+            print(f"cv  {words}", file=sys.stderr)
+
+    @contextmanager
+    def watch(title: str) -> Iterator[Display]:
+        from snugfit.display import TerminalDisplay
+
+        with TerminalDisplay(quiet=quiet) as display:
+            yield display
+
+    if path is None:
+        assert resume is not None
+        found = cross_validation.resume(resume, options.make(), watch, tell)
+    else:
+        with located(path, changes):
+            found = cross_validation.cross_validate(
+                load_recipe(path, changes),
+                folds=5 if folds is None else folds,
+                repeats=1 if repeats is None else repeats,
+                stratified=stratified,
+                group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
+                options=options.make(),
+                watch=watch,
+                tell=tell,
+            )
+    page = Path(found.folder) / "cv.html"
+    tell(f"page {page}")
+    if not found.finished:
+        tell(f"go on with: snugfit cv --resume {found.folder}")
+    if as_json:
+        show({**found.as_dict(), "page": str(page)}, as_json)
+    else:
+        _print(found)
+    return 0 if found.finished else _STOPPED
+
+
+def _print(found: CrossValidation) -> None:
+    for name, mean in found.summary.mean.items():
+        spread = found.summary.spread[name]
+        scores = "  ".join(f"{each.best[name]:.4f}" for each in found.scores)
+        print(
+            f"{name:<16}{mean:.4f} ± {spread.deviation:.4f}   error of the mean {spread.corrected_error:.4f}   {scores}"
+        )
+    print(f"{len(found.scores)} of {found.planned} folds in {found.folder}")

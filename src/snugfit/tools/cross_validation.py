@@ -1,0 +1,284 @@
+"""Folds of a data set, what leaks from one side of them to the other, and what their scores say together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from snugfit.core.random import derive_seed
+from snugfit.errors import DataError, MissingExtra, SettingError
+
+
+@dataclass(frozen=True)
+class FoldSettings:
+    """How rows are dealt: into `folds` parts, `repeats` times; `stratified` keeps the share of each label in every part."""
+
+    folds: int = 5
+    repeats: int = 1
+    stratified: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise SettingError(f"folds: {self.folds} is too few: one part is held out. Give 2 or more.")
+        if self.repeats < 1:
+            raise SettingError(f"repeats: {self.repeats} is too few. Give 1 or more.")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One part of the rows to validate on, and all others to train on; `repeat` and `number` count from 1."""
+
+    repeat: int
+    number: int
+    training: tuple[int, ...]
+    validation: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"fold-{self.repeat}-{self.number}"
+
+
+def deal(
+    rows: int,
+    settings: FoldSettings,
+    labels: Sequence[Hashable] | None = None,
+    groups: Sequence[Hashable] | None = None,
+) -> list[list[int]]:
+    """For each repeat, the number (from 1) of the fold in which each row is held out.
+
+    A pure function of its arguments and of scikit-learn's version: the same seed deals the same folds.
+
+    Args:
+        labels: of each row; only looked at where the folds are stratified.
+        groups: of each row; the rows of one group are held out together.
+    Raises:
+        SettingError, DataError: there are too few rows, rows of a label, or groups.
+        MissingExtra: scikit-learn is not installed.
+
+    >>> deal(4, FoldSettings(folds=2), groups=["a", "b", "a", "b"])[0] in ([1, 2, 1, 2], [2, 1, 2, 1])
+    True
+    """
+    _check_counts(rows, settings, labels, groups)
+    if find_spec("sklearn") is None:
+        raise MissingExtra("scikit-learn", "cv")
+    import numpy
+    from sklearn import model_selection
+
+    makers = {
+        (False, False): model_selection.KFold,
+        (True, False): model_selection.StratifiedKFold,
+        (False, True): model_selection.GroupKFold,
+        (True, True): model_selection.StratifiedGroupKFold,
+    }
+    maker = makers[settings.stratified, groups is not None]
+    dealt = []
+    for repeat in range(1, settings.repeats + 1):
+        seed = derive_seed(settings.seed, "cross validation", repeat) % 2**32
+        parts = maker(settings.folds, shuffle=True, random_state=seed).split(
+            numpy.zeros(rows),
+            None if labels is None else _codes(labels),
+            None if groups is None else _codes(groups),
+        )
+        held_out = [0] * rows
+        for number, (_, validation) in enumerate(parts, 1):
+            for row in validation:
+                held_out[row] = number
+        dealt.append(held_out)
+    return dealt
+
+
+def folds_of(dealt: Sequence[Sequence[int]]) -> Iterator[Fold]:
+    """The folds, in order, from what `deal` returned.
+
+    >>> [(fold.name, fold.training, fold.validation) for fold in folds_of([[1, 2, 1]])]
+    [('fold-1-1', (1,), (0, 2)), ('fold-1-2', (0, 2), (1,))]
+    """
+    rows = list(range(len(dealt[0])))  # one number for all folds, of many rows
+    for repeat, numbers in enumerate(dealt, 1):
+        for number in range(1, max(numbers) + 1):
+            trained = tuple(row for row, its in zip(rows, numbers, strict=True) if its != number)
+            held_out = tuple(row for row, its in zip(rows, numbers, strict=True) if its == number)
+            yield Fold(repeat, number, trained, held_out)
+
+
+def check_folds(
+    folds: Sequence[Fold],
+    labels: Sequence[Hashable] | None = None,
+    groups: Sequence[Hashable] | None = None,
+) -> None:
+    """See that no fold trains on what it is scored on, and that each can be trained and scored.
+
+    Raises:
+        DataError: a row or a group is on both sides, a side is empty, or a label is held out that is not trained.
+    """
+    for fold in folds:
+        if not fold.training or not fold.validation:
+            side = "train" if not fold.training else "validate"
+            raise DataError(f"{fold.name}: no row is left to {side} on. Ask for fewer folds.")
+        _refuse_shared(fold, "row", list(range(max(*fold.training, *fold.validation) + 1)))
+        if groups is not None:
+            _refuse_shared(fold, "group", groups)
+        if labels is not None:
+            missing = {labels[row] for row in fold.validation} - {labels[row] for row in fold.training}
+            if missing:
+                raise DataError(
+                    f"{fold.name}: all rows of the label{'' if len(missing) == 1 else 's'} {_some(missing)} are held out, so it cannot "
+                    "be learned. Ask for stratified or for fewer folds."
+                )
+
+
+def _refuse_shared(fold: Fold, what: str, keys: Sequence[Hashable]) -> None:
+    shared = {keys[row] for row in fold.training} & {keys[row] for row in fold.validation}
+    if shared:
+        raise DataError(
+            f"{fold.name}: {len(shared)} {what}{'' if len(shared) == 1 else 's'} ({_some(shared)}) both trained and scored: its "
+            "scores would say nothing. Begin a new cross-validation."
+        )
+
+
+def leaking(folds: Sequence[Fold], contents: Sequence[Hashable]) -> int:
+    """How many held-out rows, over all folds, have the content of a row that their fold trains on."""
+    count = 0
+    for fold in folds:
+        known = {contents[row] for row in fold.training}
+        count += sum(contents[row] in known for row in fold.validation)
+    return count
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far the scores of folds are apart.
+
+    `deviation` is the standard deviation (n - 1 below), `error` that of the mean, were folds independent. They share training
+    rows, so that is too small; `corrected_error` counts that in (Nadeau & Bengio 2003, Machine Learning 52:239).
+    """
+
+    deviation: float
+    error: float
+    corrected_error: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and spread of each metric."""
+
+    mean: Mapping[str, float]
+    spread: Mapping[str, Spread]
+
+
+def summarise(scores: Sequence[Mapping[str, float]], held_out: float) -> Summary:
+    """Mean and spread over folds of every metric that all of them have.
+
+    Args:
+        held_out: held-out rows for each training row, on average: 1/4 for 5 folds.
+    >>> found = summarise([{"accuracy": 0.5}, {"accuracy": 0.7}], held_out=1.0)
+    >>> found.mean["accuracy"], round(found.spread["accuracy"].error, 3)
+    (0.6, 0.1)
+    """
+    names = [name for name in scores[0] if all(name in each for each in scores)] if scores else []
+    columns = {name: [float(each[name]) for each in scores] for name in names}
+    spread = {}
+    for name, values in columns.items():
+        deviation = (
+            statistics.stdev(values) if all(map(math.isfinite, values)) and len(values) > 1 else math.nan
+        )
+        count = len(values)
+        spread[name] = Spread(
+            deviation, deviation / math.sqrt(count), deviation * math.sqrt(1 / count + held_out)
+        )
+    return Summary({name: statistics.fmean(values) for name, values in columns.items()}, spread)
+
+
+@dataclass(frozen=True)
+class FoldScore:
+    """How one fold came out: the metrics of its best weights and of its last ones."""
+
+    fold: str
+    training_rows: int
+    validation_rows: int
+    best: Mapping[str, float]
+    best_update: int
+    last: Mapping[str, float]
+    updates: int
+    seconds: float
+    run_dir: str
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """The scores of all folds that are finished, of those that are `planned`; `stop_reason` says why it is not all of them.
+
+    `summary` is of each fold's best weights, which are chosen on the rows that score them; `last`, of the last weights, is not.
+    """
+
+    name: str
+    scores: tuple[FoldScore, ...]
+    planned: int
+    folder: str
+    notes: tuple[str, ...] = ()
+    stop_reason: str | None = None
+    summary: Summary = field(init=False)
+    last: Summary = field(init=False)
+
+    def __post_init__(self) -> None:
+        ratios = [each.validation_rows / each.training_rows for each in self.scores]
+        ratio = statistics.fmean(ratios) if ratios else math.nan
+        object.__setattr__(self, "summary", summarise([each.best for each in self.scores], ratio))
+        object.__setattr__(self, "last", summarise([each.last for each in self.scores], ratio))
+
+    @property
+    def finished(self) -> bool:
+        return len(self.scores) == self.planned
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "finished": self.finished,
+            "stop_reason": self.stop_reason,
+            "folds": [asdict(each) for each in self.scores],
+            **asdict(self.summary),
+            "last": asdict(self.last),
+            "notes": list(self.notes),
+            "folder": self.folder,
+        }
+
+
+def _check_counts(
+    rows: int,
+    settings: FoldSettings,
+    labels: Sequence[Hashable] | None,
+    groups: Sequence[Hashable] | None,
+) -> None:
+    if settings.folds > rows:
+        raise SettingError(f"folds: {settings.folds} of {rows} rows: a fold would be empty. Ask for fewer.")
+    if groups is not None and len(set(groups)) < settings.folds:
+        raise SettingError(
+            f"folds: {settings.folds} of {len(set(groups))} groups: a group is held out whole, so there are at most as many folds as groups."
+        )
+    if settings.stratified:
+        if labels is None:
+            raise SettingError("stratified: the rows have no labels. Ask for --no-stratified.")
+        label, count = min(Counter(labels).items(), key=lambda each: each[1])
+        if count < settings.folds:
+            raise DataError(
+                f"folds: the label {label!r} has {count} row{'' if count == 1 else 's'}, so it cannot be in each of {settings.folds} folds. Ask "
+                f"for {max(count, 2)} folds, add rows, or use --no-stratified."
+            )
+
+
+def _codes(values: Sequence[Hashable]) -> list[int]:
+    """Numbers in place of values, which may be tuples or of several types."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(value, len(known)) for value in values]
+
+
+def _some(values: set[Hashable]) -> str:
+    shown = sorted(map(repr, values))
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
