@@ -91,11 +91,7 @@ def doctor(
         _print(found.findings)
         for sentence in found.left_out:
             print(f"not looked at: {sentence}")
-        print(
-            ", ".join(
-                f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in found.counted().items()
-            )
-        )
+        print(found.summary)
     return 1 if found.ill else 0
 
 

@@ -51,6 +51,13 @@ class Examination:
         """How many findings there are of each severity, the worst first."""
         return {str(each): sum(finding.severity is each for finding in self.findings) for each in _ORDER}
 
+    @property
+    def summary(self) -> str:
+        """How many findings there are of each severity, in words."""
+        return ", ".join(
+            f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in self.counted().items()
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {

@@ -11,6 +11,7 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
+from snugfit.report.found import found_by_tools
 from snugfit.report.laws import LAWS_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
@@ -59,6 +60,7 @@ def render(story: Story, run_dir: Path) -> str:
         sections.data(story),
         sections.planned(story),
         sections.certified(story),
+        found_by_tools(run_dir),
         sections.setup(story, _plan(story, run_dir)),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),

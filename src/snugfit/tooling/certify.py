@@ -74,7 +74,7 @@ def certify_recipe(
     setup, _ = recipe_setup(recipe)
     found = certify_setup(setup, dtype=dtype, rows=rows, ranks=ranks, folders=(recipe.folder,), tell=tell)
     folder = new_folder(output_of(recipe), recipe.name, "certify")
-    keep(folder, "certify", setup.identity, found.as_dict())
+    keep(folder, "certify", setup.identity, found.summary, found.as_dict())
     page = write_certificate(found, folder)
     if run is not None:
         add_to_run(run, found)

@@ -84,7 +84,7 @@ def examine_recipe(
             found.tokens,
         )
     folder = new_folder(output_of(recipe), recipe.name, "doctor")
-    keep(folder, "doctor", {"recipe": recipe.hash()}, found.as_dict())
+    keep(folder, "doctor", {"recipe": recipe.hash()}, found.summary, found.as_dict())
     return found, folder
 
 

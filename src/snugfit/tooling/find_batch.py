@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from snugfit.errors import RunFolderError
 from snugfit.report.find_batch_page import write_batch_page
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
 from snugfit.tools.find_batch import FoundBatch, Size
@@ -63,11 +62,7 @@ class FoundMicroBatch:
             RunFolderError: they cannot be written.
         """
         folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            keep(folder, _TOOL, self.identity, self.as_dict())
-        except OSError as error:
-            raise RunFolderError(f"{folder}: what was found cannot be written: {error.strerror}.") from error
+        keep(folder, _TOOL, self.identity, self.found.message, self.as_dict())
         return write_batch_page(self.name, self.found, folder)
 
 

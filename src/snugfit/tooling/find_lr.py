@@ -14,7 +14,7 @@ from torch import nn
 from snugfit.core.job import AUTO
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique, as_settings
-from snugfit.errors import RunFolderError, SettingError
+from snugfit.errors import SettingError
 from snugfit.report.find_lr_page import write_lr_page
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
 from snugfit.tools.find_lr import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
@@ -72,11 +72,7 @@ class FoundRate:
             RunFolderError: they cannot be written.
         """
         folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            keep(folder, _TOOL, self.identity, self.as_dict())
-        except OSError as error:
-            raise RunFolderError(f"{folder}: what was found cannot be written: {error.strerror}.") from error
+        keep(folder, _TOOL, self.identity, self.test.verdict, self.as_dict())
         return write_lr_page(self.name, self.test, self.parts, self.settings, folder)
 
 

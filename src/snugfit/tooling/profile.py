@@ -75,6 +75,6 @@ def profile(
 def _kept(setup: Setup, output: Path, updates: int, memory: bool, tensorboard: bool, tell: Tell) -> Profile:
     folder = new_folder(output, setup.name, TOOL)
     found = profile_setup(setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, tell=tell)
-    keep(folder, TOOL, setup.identity, found.as_dict())
+    keep(folder, TOOL, setup.identity, found.verdict, found.as_dict())
     write_profile_page(found, folder / NAME)
     return found

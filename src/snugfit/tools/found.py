@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from snugfit.errors import RunFolderError
 from snugfit.training.folder import RunFolder
 
 FOUND = "found.json"
@@ -21,17 +22,27 @@ def new_folder(output: Path, name: str, tool: str) -> Path:
     return RunFolder.create(Path(output) / name / "tools", tool).path
 
 
-def keep(folder: Path, tool: str, identity: Mapping[str, Any], found: Mapping[str, Any]) -> Path:
-    """Write what was found, as plain values, and return the file.
+def keep(
+    folder: Path, tool: str, identity: Mapping[str, Any], summary: str, found: Mapping[str, Any]
+) -> Path:
+    """Write what was found, as plain values, into a folder, made where it is not there; returns the file.
 
     Args:
         identity: of the setup, such as the recipe's hash.
+        summary: what was found, in a sentence.
+    Raises:
+        RunFolderError: it cannot be written.
     """
-    RunFolder(folder).write_json(FOUND, {"tool": tool, "identity": dict(identity), **found})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"tool": tool, "identity": dict(identity), "summary": summary}
+        RunFolder(folder).write_json(FOUND, told | dict(found))
+    except OSError as error:
+        raise RunFolderError(f"{folder}: what was found cannot be written: {error.strerror}.") from error
     return folder / FOUND
 
 
-def kept(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+def results(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Folders of tools and what was found in them about the recipe `name`, the newest of each tool first."""
     for path in sorted(Path(output, name, "tools").glob(f"*/*/{FOUND}"), reverse=True):
         try:

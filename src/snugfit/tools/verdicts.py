@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -99,6 +100,13 @@ class Certificate:
     def broken(self) -> tuple[Law, ...]:
         """The laws that do not hold."""
         return tuple(law for law in self.laws if law.verdict is Verdict.BROKEN)
+
+    @property
+    def summary(self) -> str:
+        """How many laws there are of each verdict, and the names of those that are broken."""
+        count = Counter(str(law.verdict) for law in self.laws)
+        told = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
+        return f"{told}: {', '.join(law.title for law in self.broken)}" if self.broken else told
 
     def law(self, name: str) -> Law:
         """One of them by name."""

@@ -13,7 +13,7 @@ from torch import nn
 import snugfit as sf
 from snugfit.cli import main
 from snugfit.errors import SettingError
-from snugfit.tools.found import kept as found_by_tools
+from snugfit.tools.found import results as found_by_tools
 
 MODULE = """\
 import torch

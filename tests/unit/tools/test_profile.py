@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 import snugfit as sf
 from snugfit.errors import SettingError
 from snugfit.tooling.setups import module_setup
-from snugfit.tools.found import kept
+from snugfit.tools.found import results
 from snugfit.tools.labels import PHASE
 from snugfit.tools.profile import profile_setup
 from snugfit.tools.profiled import Profile
@@ -113,7 +113,7 @@ def test_operators_are_counted_and_placed(found: Profile) -> None:
 
 
 def test_what_was_found_is_kept_with_its_files(found: Profile) -> None:
-    ((folder, told),) = kept(found.folder.parents[3], "Sequential")
+    ((folder, told),) = results(found.folder.parents[3], "Sequential")
     assert folder == found.folder and told["tool"] == "profile"
     assert {path.name for path in folder.iterdir()} == {
         "found.json",

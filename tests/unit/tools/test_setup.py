@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import snugfit as sf
 from snugfit.errors import DataError
 from snugfit.tooling.setups import module_setup
-from snugfit.tools.found import keep, kept, new_folder
+from snugfit.tools.found import keep, new_folder, results
 
 
 def data(rows: int = 10) -> TensorDataset:
@@ -58,8 +58,8 @@ def test_a_loader_that_makes_its_own_batches_is_refused() -> None:
 def test_what_was_found_is_kept_newest_first(tmp_path) -> None:
     for number in range(2):
         folder = new_folder(tmp_path, "mine", "find_lr")
-        keep(folder, "find_lr", {"recipe": "abc"}, {"number": number})
+        keep(folder, "find_lr", {"recipe": "abc"}, f"number {number}", {"number": number})
         folder.rename(folder.with_name(f"{number}"))
     (new_folder(tmp_path, "mine", "profile") / "found.json").write_text("{torn")
-    found = [(folder.name, each["number"], each["identity"]) for folder, each in kept(tmp_path, "mine")]
+    found = [(folder.name, each["number"], each["identity"]) for folder, each in results(tmp_path, "mine")]
     assert found == [("1", 1, {"recipe": "abc"}), ("0", 0, {"recipe": "abc"})]
