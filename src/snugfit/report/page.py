@@ -13,6 +13,7 @@ from snugfit.report import sections
 from snugfit.report.charts import charts, frame
 from snugfit.report.found import found_by_tools
 from snugfit.report.laws import LAWS_STYLE
+from snugfit.report.planned import planned, setup
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
@@ -58,10 +59,10 @@ def render(story: Story, run_dir: Path) -> str:
         sections.evaluations(story),
         sections.incidents(story),
         sections.data(story),
-        sections.planned(story),
+        planned(story),
         sections.certified(story),
         found_by_tools(run_dir),
-        sections.setup(story, _plan(story, run_dir)),
+        setup(story, _plan(story, run_dir)),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),
         sections.registered(story),

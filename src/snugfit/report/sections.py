@@ -6,9 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from snugfit.planner.words import compare_line
 from snugfit.report.advice import advise
 from snugfit.report.laws import laws_table
 from snugfit.report.parts import (
@@ -221,28 +219,6 @@ def _label_bars(labels: dict[str, float]) -> str:
         more = f"<p class=note>{counted(len(rest), 'rarer label')}, down to {rest[-1][1]:,.0f} examples.</p>"
     title = "<caption>Examples for each label</caption>"
     return f"<div><table class=bars>{title}<tbody>{rows}</tbody></table>{more}</div>"
-
-
-def setup(story: Story, plan: dict[str, Any]) -> str:
-    machine, versions = mapping(story.run.get("machine")), mapping(story.run.get("versions"))
-    body = "".join(
-        f"<div><h3>{title}</h3>{facts(flat(values))}</div>"
-        for title, values in (("Plan", plan), ("Machine", machine), ("Versions", versions))
-        if values
-    )
-    return f"<section><h2>How it was run</h2><div class=columns>{body}</div></section>" if body else ""
-
-
-def planned(story: Story) -> str:
-    """What had been predicted beside what was measured, for a run that was planned and has measured it."""
-    line = compare_line(story.predicted, story.compared) if story.predicted and story.compared else ""
-    if not line:
-        return ""
-    note = "In brackets: by how much of the measured value the prediction lay above it."
-    return (
-        f"<section><h2>Predicted and measured</h2><p>{escape(line[:1].upper() + line[1:])}.</p>"
-        f"<p class=note>{note}</p></section>"
-    )
 
 
 def certified(story: Story) -> str:
