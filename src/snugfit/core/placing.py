@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def place_(model: nn.Module, device: torch.device | str, staying: Collection[str] = ()) -> nn.Module:
@@ -25,6 +25,13 @@ def place_(model: nn.Module, device: torch.device | str, staying: Collection[str
         if id(module) not in inside:
             module._apply(lambda tensor: tensor.to(device), recurse=False)  # type: ignore[no-untyped-call]
     return model
+
+
+def set_data_(parameter: nn.Parameter, tensor: Tensor) -> None:
+    """Let a parameter hold another tensor, which may lie on another device: of a fake one torch keeps the device apart."""
+    parameter.data = tensor
+    if hasattr(tensor, "fake_device"):
+        parameter.fake_device = tensor.fake_device  # type: ignore[attr-defined]
 
 
 def host_copy(model: nn.Module) -> nn.Module:

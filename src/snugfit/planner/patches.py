@@ -18,6 +18,8 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from snugfit.core.placing import set_data_
+
 
 @contextmanager
 def as_real() -> Iterator[None]:
@@ -126,7 +128,5 @@ def _with_data(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Pa
         return parameter
     if is_traceable_wrapper_subclass(parameter):
         return nn.Parameter(new, parameter.requires_grad)
-    parameter.data = new
-    if isinstance(new, FakeTensor):
-        parameter.fake_device = new.fake_device  # type: ignore[attr-defined]
+    set_data_(parameter, new)
     return parameter

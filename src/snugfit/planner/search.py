@@ -216,8 +216,14 @@ class Search:
             plan = replace(self.plan, micro_batch=micro_batch)
             with catch_warnings(action="ignore", category=SnugfitWarning):  # of what nobody asked for
                 found = self.planner.predict(plan, techniques, rough=True)
-        except SnugfitError as refusal:
-            self._reject(" + ".join(map(told, added)), str(refusal), None)
+        except Exception as refusal:
+            if not added and not isinstance(refusal, SnugfitError):
+                raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
+            refused = isinstance(refusal, SnugfitError)
+            reason = (
+                str(refusal) if refused else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
+            )
+            self._reject(" + ".join(map(told, added)), reason.splitlines()[0], None)
             self._impossible.add((added, micro_batch))
             return None
         names = told_added(techniques, self.asked.techniques)

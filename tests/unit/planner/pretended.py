@@ -266,6 +266,10 @@ def steps() -> dict[str, Any]:
         "offloading": [sf.BF16(), sf.Recompute(), sf.ActivationOffload(min_bytes=1), sf.OptimizerOffload()],
         "frozen": [sf.NF4(), sf.LoRA(), sf.WeightStreaming(), sf.BF16(), sf.ClipNorm(1.0)],
         "averaged": [sf.FP16(), sf.EMA(), sf.SAM(), sf.ClipNorm(1.0)],
+        "nothing frozen": [
+            sf.BF16(),
+            sf.WeightStreaming(),
+        ],  # the blocks, which stay on the host at first, move
     }
     sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
     data = {name: torch.ones(4, 16, dtype=torch.long) for name in ("input_ids", "attention_mask", "labels")}

@@ -214,6 +214,23 @@ def test_every_rejected_rung_has_the_bytes_it_came_to_or_was_refused_by_name() -
     assert len(rungs) == len(set(rungs))
 
 
+class Broken(Laws):
+    """One of whose rungs cannot be run, in a way that nobody thought of."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        if "recompute" in names:
+            raise RuntimeError("two devices\nand more words")
+        return super().law(names, size)
+
+
+def test_a_rung_that_the_planner_cannot_run_is_rejected_and_the_others_are_compared() -> None:
+    search = searched(Broken(), 700)
+    best = search.best()
+    assert best is not None and best.fits
+    reasons = {each.reason for each in rejected(search) if each.rung.startswith("recompute")}
+    assert "the planner cannot run it: RuntimeError: two devices" in reasons
+
+
 def test_a_set_of_rungs_is_either_an_alternative_or_rejected_and_named_once() -> None:
     search = searched(Laws(overhead=0.01), 900)
     chosen = search.best()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.placing import set_data_
 from snugfit.core.read import is_fake
 from snugfit.errors import SettingError
 
@@ -79,7 +80,7 @@ def tensors_of(parameter: nn.Parameter) -> dict[str, Tensor]:
 
 def set_tensors_(parameter: nn.Parameter, tensors: Mapping[str, Tensor]) -> None:
     """Let a weight consist of these tensors from now on."""
-    parameter.data = tensors[""]
+    set_data_(parameter, tensors[""])
     for prefix, state in _states(parameter):
         for name in [name for name, part in vars(state).items() if isinstance(part, Tensor)]:
             setattr(state, name, tensors[f"{prefix}{name}"])
