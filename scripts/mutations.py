@@ -99,7 +99,7 @@ MUTATIONS = (
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
         "training/loop.py",
-        "        with seams.weights(trained):\n",
+        '        with phase("save"), seams.weights(trained):\n',
         "        if True:\n",
         (
             "tests/unit/training/test_averaged_runs.py::test_the_best_model_loaded_again_scores_what_was_reported",
