@@ -36,13 +36,9 @@ def optimizer_groups(step: Step) -> Iterator[Finding]:
             evidence=(listed(twice),),
             fix="list(dict.fromkeys(parameters))  # each parameter once",
         )
-    decayed = [
-        name
-        for group in step.optimizer.param_groups
-        if group.get("weight_decay", 0) > 0
-        for name, each in named.items()
-        if not takes_decay(each) and any(each is other for other in group["params"])
-    ]
+    groups = [group for group in step.optimizer.param_groups if group.get("weight_decay", 0) > 0]
+    decaying = {id(parameter) for group in groups for parameter in group["params"]}
+    decayed = [name for name, each in named.items() if id(each) in decaying and not takes_decay(each)]
     if decayed:
         yield Finding(
             "decay_on_vectors",
