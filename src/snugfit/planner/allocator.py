@@ -11,10 +11,10 @@ Where the driver puts a new segment is not known: here each lies above all befor
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from snugfit.planner.memory_blocks import Block, Pool, merged, split
 from snugfit.planner.records import Trace
 
 ROUNDING = 512
@@ -90,7 +90,7 @@ def replay(
     (7, 20, 4)
     """
     allocator = (_Expandable if expandable_segments else _Segments)(capacity)
-    blocks: dict[int, _Block] = {}
+    blocks: dict[int, Block] = {}
     requested = peak_requested = peak_allocated = peak_reserved = idle_at_peak = 0
     refused = None
     for event, (number, size) in enumerate(changes):
@@ -122,43 +122,6 @@ def replay(
     )
 
 
-class _Block:
-    """A piece of a segment between its neighbours there; one that is not mapped has addresses and no memory."""
-
-    __slots__ = ("address", "free", "mapped", "next", "pool", "previous", "size")
-
-    def __init__(self, pool: _Pool, address: int, size: int, mapped: bool = True) -> None:
-        self.pool = pool
-        self.address = address
-        self.size = size
-        self.free = True
-        self.mapped = mapped
-        self.previous: _Block | None = None
-        self.next: _Block | None = None
-
-
-class _Pool:
-    """The free blocks of one kind, by size and then by address."""
-
-    def __init__(self, small: bool) -> None:
-        self.small = small
-        self.order: list[tuple[int, int]] = []
-        self.blocks: dict[int, _Block] = {}
-
-    def add(self, block: _Block) -> None:
-        insort(self.order, (block.size, block.address))
-        self.blocks[block.address] = block
-
-    def remove(self, block: _Block) -> None:
-        del self.order[bisect_left(self.order, (block.size, block.address))]
-        del self.blocks[block.address]
-
-    def fitting(self, size: int) -> Iterator[_Block]:
-        """Free blocks of at least `size`, the smallest first."""
-        for place in range(bisect_left(self.order, (size, 0)), len(self.order)):
-            yield self.blocks[self.order[place][1]]
-
-
 class _Segments:
     """The allocator by default."""
 
@@ -167,10 +130,10 @@ class _Segments:
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
         self.allocated = self.reserved = self.retries = 0
-        self.pools = (_Pool(small=False), _Pool(small=True))
+        self.pools = (Pool(small=False), Pool(small=True))
         self._end = 0  # of all addresses so far
 
-    def allocate(self, size: int) -> _Block | None:
+    def allocate(self, size: int) -> Block | None:
         """A block of at least `size`, or None where the capacity has no room."""
         size = _up(size, ROUNDING)
         pool = self.pools[size <= SMALL_REQUEST]
@@ -187,19 +150,19 @@ class _Segments:
         block.free = False
         rest = block.size - size
         if rest >= (ROUNDING if pool.small else self.smallest_rest_of_large):
-            pool.add(_split(block, size))
+            pool.add(split(block, size))
         self.allocated += block.size
         return block
 
-    def free(self, block: _Block) -> None:
+    def free(self, block: Block) -> None:
         self.allocated -= block.size
         block.free = True
-        block.pool.add(_merged(block))
+        block.pool.add(merged(block))
 
-    def _cached(self, pool: _Pool, size: int) -> _Block | None:
+    def _cached(self, pool: Pool, size: int) -> Block | None:
         return next(pool.fitting(size), None)
 
-    def _taken(self, pool: _Pool, size: int) -> _Block | None:
+    def _taken(self, pool: Pool, size: int) -> Block | None:
         """A free block of a new segment."""
         if pool.small:
             segment = SMALL_SEGMENT
@@ -207,7 +170,7 @@ class _Segments:
             segment = LARGE_SEGMENT if size < LARGE_REQUEST else _up(size, LARGE_ROUNDING)
         if not self._reserve(segment):
             return None
-        block = _Block(pool, self._end, segment)
+        block = Block(pool, self._end, segment)
         self._end += segment
         pool.add(block)
         return block
@@ -218,7 +181,7 @@ class _Segments:
         self.reserved += size
         return True
 
-    def _release(self, block: _Block) -> None:
+    def _release(self, block: Block) -> None:
         """Give a free block back to the device if it is a whole segment."""
         if block.previous is None and block.next is None:
             block.pool.remove(block)
@@ -235,9 +198,9 @@ class _Expandable(_Segments):
 
     def __init__(self, capacity: int | None) -> None:
         super().__init__(capacity)
-        self._first = {pool: _Block(pool, 0, _ADDRESS_SPACE, mapped=False) for pool in self.pools}
+        self._first = {pool: Block(pool, 0, _ADDRESS_SPACE, mapped=False) for pool in self.pools}
 
-    def _cached(self, pool: _Pool, size: int) -> _Block | None:
+    def _cached(self, pool: Pool, size: int) -> Block | None:
         """The best fit, where a block before unmapped addresses counts as large as it can become."""
         best, best_room = None, 0
         for block in pool.fitting(size):
@@ -248,7 +211,7 @@ class _Expandable(_Segments):
             best, best_room = block, room
         return best
 
-    def _taken(self, pool: _Pool, size: int) -> _Block | None:
+    def _taken(self, pool: Pool, size: int) -> Block | None:
         """The lowest free addresses that suffice, with memory where they have none."""
         block = self._room(pool, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
@@ -260,11 +223,11 @@ class _Expandable(_Segments):
                 return None
         return block
 
-    def _room(self, pool: _Pool, size: int) -> _Block:
+    def _room(self, pool: Pool, size: int) -> Block:
         """The first of free or unmapped blocks in a row that have `size` addresses."""
-        start: _Block | None = None
+        start: Block | None = None
         room, unmapped = 0, False
-        block: _Block | None = self._first[pool]
+        block: Block | None = self._first[pool]
         while block is not None:
             if not block.free:
                 start, room, unmapped = None, 0, False
@@ -276,18 +239,18 @@ class _Expandable(_Segments):
             block = block.next
         raise AssertionError("the address space of an expandable segment is used up")
 
-    def _map(self, block: _Block, size: int) -> bool:
+    def _map(self, block: Block, size: int) -> bool:
         """Give memory to the beginning of an unmapped block, which joins the free block before and after it."""
         size = _up(size, _page(block.pool))
         if not self._reserve(size):
             return False
         if size < block.size:
-            _split(block, size).mapped = False
+            split(block, size).mapped = False
         block.mapped = True
-        block.pool.add(_merged(block))
+        block.pool.add(merged(block))
         return True
 
-    def _release(self, block: _Block) -> None:
+    def _release(self, block: Block) -> None:
         """Take the whole pages of a free block away."""
         page, pool = _page(block.pool), block.pool
         start, end = _up(block.address, page), (block.address + block.size) // page * page
@@ -295,58 +258,19 @@ class _Expandable(_Segments):
             return
         pool.remove(block)
         if end < block.address + block.size:
-            pool.add(_split(block, end - block.address))
+            pool.add(split(block, end - block.address))
         if start > block.address:
-            rest = _split(block, start - block.address)
+            rest = split(block, start - block.address)
             pool.add(block)
             block = rest
         block.mapped = False
         self.reserved -= block.size
-        _merged(block)
+        merged(block)
 
 
 def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _page(pool: _Pool) -> int:
+def _page(pool: Pool) -> int:
     return SMALL_SEGMENT if pool.small else LARGE_SEGMENT
-
-
-def _split(block: _Block, size: int) -> _Block:
-    """Cut `block` down to its first `size` bytes; the rest, as a free block behind it."""
-    rest = _Block(block.pool, block.address + size, block.size - size)
-    block.size = size
-    rest.previous, rest.next = block, block.next
-    if block.next is not None:
-        block.next.previous = rest
-    block.next = rest
-    return rest
-
-
-def _merged(block: _Block) -> _Block:
-    """Join a free block with its free neighbours, which leave the pool; the lowest of them is the one that is left."""
-    if block.next is not None and _alike(block, block.next):
-        _withdraw(block.next)
-        _absorb(block, block.next)
-    if block.previous is not None and _alike(block, block.previous):
-        _withdraw(block.previous)
-        block = _absorb(block.previous, block)
-    return block
-
-
-def _alike(block: _Block, neighbour: _Block) -> bool:
-    return neighbour.free and neighbour.mapped == block.mapped
-
-
-def _withdraw(block: _Block) -> None:
-    if block.mapped:
-        block.pool.remove(block)
-
-
-def _absorb(block: _Block, following: _Block) -> _Block:
-    block.size += following.size
-    block.next = following.next
-    if following.next is not None:
-        following.next.previous = block
-    return block
