@@ -10,24 +10,21 @@ from typing import Any
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
-from snugfit.core.memory import memory_bytes, peak_memory_bytes
+from snugfit.core.memory import peak_memory_bytes
 from snugfit.core.phases import phase
-from snugfit.core.read import read_scalars
 from snugfit.data.loader import Loader, Windows
-from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.errors import TrainingFailed
 from snugfit.training import checkpoint
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
-from snugfit.training.expected import Expected
-from snugfit.training.fit import Replan, describe
+from snugfit.training.fit import Replan
 from snugfit.training.folder import RunFolder
 from snugfit.training.probe import find_micro_batch
 from snugfit.training.refused import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
-from snugfit.training.step import Step, StepResult
+from snugfit.training.step import Step
 from snugfit.training.stop import StopRequest
+from snugfit.training.telling import Telling
 from snugfit.training.watch import Watch, monitored
-
-_MEMORY_EVERY_SECONDS = 1.0
 
 
 @dataclass
@@ -58,15 +55,13 @@ class Training:
         self.monitor = monitored(self.job.best, self.metrics)
         self.total_windows = self.job.total_windows(self.loader.order.examples)
         self._last_metrics: dict[str, float] = {}
-        self._memory = (0.0, 0)
         self._evaluated_at_once: int | None = None
-        self._expected: Expected | None = None
+        self._telling = Telling(self.emit, self.step)
         self.window: Batch | None = None  # that is trained on now, for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
         """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
-        self._expected = Expected(predicted, self.step.device)
-        self.emit("plan", predicted=dict(predicted))
+        self._telling.expect(predicted)
 
     @property
     def epoch(self) -> float:
@@ -104,7 +99,7 @@ class Training:
         """
         loaded = checkpoint.load_newest(self.folder.checkpoints)
         parts = loaded.parts
-        self._check_identity(parts["run"]["identity"])
+        checkpoint.check_identity(parts["run"]["identity"], self.identity)
         techniques = {
             n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")
         }
@@ -264,43 +259,23 @@ class Training:
             progress.consume(window.rows, applied=False)
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
-        kernels = self.step.kernels
         self.window = window
         start = time.perf_counter()
         result = self.step(window)
         self.window = None
-        self._compare(time.perf_counter() - start)
-        if kernels is None and self.step.kernels:
-            self.emit("attention", update=progress.updates, kernels=sorted(self.step.kernels))
-        for replan in result.replans:
-            self._replanned(f"window {progress.windows}", replan, self.step.has_batch_norm)
-        self._emit_update(result, window, time.perf_counter() - before)
+        self._telling.computed(
+            result, time.perf_counter() - start, last=progress.windows == self.total_windows
+        )
+        self._telling.update(result, self.epoch, window.rows / (time.perf_counter() - before))
         if not result.applied:
             return judge(self, result, window)
         if progress.windows > max(watch.banned, default=0):
             watch.refused_in_a_row = 0
         return None
 
-    def _compare(self, seconds: float) -> None:
-        if self._expected is None:
-            return
-        last = self.step.progress.windows == self.total_windows
-        if (found := self._expected.measured(seconds, last)) is not None:
-            self.emit("measured", update=self.step.progress.updates, **found)
-            self._expected = None
-
     def _evaluate_finer(self, replan: Replan) -> None:
         self._evaluated_at_once = replan.after
-        self._replanned("the evaluation", replan)
-
-    def _replanned(self, what: str, replan: Replan, batch_norm: bool = False) -> None:
-        self.emit(
-            "replan",
-            update=self.step.progress.updates,
-            window=self.step.progress.windows,
-            **replan._asdict(),
-            message=f"{what} {describe(replan, batch_norm)}.",
-        )
+        self._telling.replanned("the evaluation", replan)
 
     def _due(self, every: int) -> bool:
         return self.step.progress.windows % every == 0
@@ -320,38 +295,6 @@ class Training:
             if seams.extended_by:
                 description["extended_by"] = seams.extended_by
             self.save_best(self.folder.best, delivered, description, trained=trained)
-
-    def _check_identity(self, saved: Mapping[str, Any]) -> None:
-        for name in sorted({*saved, *self.identity}):
-            then, now = saved.get(name), self.identity.get(name)
-            if then != now:
-                raise RunFolderError(
-                    f"resume: '{name}' is not what it was when this run began: {then!r} then, {now!r} now. Resume with the "
-                    "settings and data of the run, or start a new one."
-                )
-
-    def _emit_update(self, result: StepResult, window: Batch, seconds: float) -> None:
-        progress = self.step.progress
-        metrics = {"loss": result.loss, "learning_rate": result.learning_rate}
-        metrics.update((f"learning_rate/{group}", rate) for group, rate in result.learning_rates.items())
-        if result.metrics:
-            values = read_scalars(list(result.metrics.values()), assume=[0.0] * len(result.metrics))
-            metrics.update(zip(result.metrics, values, strict=True))
-        if result.scale is not None:
-            metrics["loss_scale"] = result.scale
-        metrics["examples_per_second"] = window.rows / seconds
-        now = time.monotonic()
-        if now - self._memory[0] > _MEMORY_EVERY_SECONDS:
-            self._memory = (now, memory_bytes(self.step.device))
-            metrics["memory_bytes"] = self._memory[1]
-        self.emit(
-            "update",
-            update=progress.updates,
-            window=progress.windows,
-            epoch=self.epoch,
-            applied=result.applied,
-            metrics=metrics,
-        )
 
     def _roll_back(self, reason: str) -> None:
         """To the newest checkpoint, from where this window will be passed over."""

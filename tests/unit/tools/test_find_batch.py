@@ -44,7 +44,7 @@ class Small(nn.Linear):
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no device to give memory back to, and with all that tests have loaded a collection takes half a second."""
-    monkeypatch.setattr("snugfit.core.memory.gc.collect", lambda: 0)
+    monkeypatch.setattr("snugfit.core.memory.gc.collect", lambda *_: 0)
 
 
 @pytest.fixture

@@ -1,0 +1,77 @@
+"""What a run tells of its updates, as events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from snugfit.core.memory import memory_bytes
+from snugfit.core.read import read_scalars
+from snugfit.training.expected import Expected
+from snugfit.training.fit import Replan, describe
+from snugfit.training.result import Emit
+from snugfit.training.step import Step, StepResult
+
+_MEMORY_EVERY_SECONDS = 1.0
+
+
+class Telling:
+    """Turns what the step did into events; the memory is asked for once a second."""
+
+    def __init__(self, emit: Emit, step: Step) -> None:
+        self._emit, self._step = emit, step
+        self._asked = 0.0
+        self._expected: Expected | None = None
+        self._kernels_told = step.kernels is not None
+
+    def expect(self, predicted: Mapping[str, Any]) -> None:
+        """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
+        self._expected = Expected(predicted, self._step.device)
+        self._emit("plan", predicted=dict(predicted))
+
+    def computed(self, result: StepResult, seconds: float, last: bool) -> None:
+        """After the step, which took so many seconds: what was measured, the kernels, and each time that it ran out of memory."""
+        progress = self._step.progress
+        if self._expected is not None and (found := self._expected.measured(seconds, last)) is not None:
+            self._emit("measured", update=progress.updates, **found)
+            self._expected = None
+        if self._step.kernels and not self._kernels_told:
+            self._kernels_told = True
+            self._emit("attention", update=progress.updates, kernels=sorted(self._step.kernels))
+        for replan in result.replans:
+            self.replanned(f"window {progress.windows}", replan, self._step.has_batch_norm)
+
+    def update(self, result: StepResult, epoch: float, examples_per_second: float) -> None:
+        """An update, with what was measured in it."""
+        progress = self._step.progress
+        metrics = {"loss": result.loss, "learning_rate": result.learning_rate}
+        metrics.update((f"learning_rate/{group}", rate) for group, rate in result.learning_rates.items())
+        if result.metrics:
+            values = read_scalars(list(result.metrics.values()), assume=[0.0] * len(result.metrics))
+            metrics.update(zip(result.metrics, values, strict=True))
+        if result.scale is not None:
+            metrics["loss_scale"] = result.scale
+        metrics["examples_per_second"] = examples_per_second
+        now = time.monotonic()
+        if now - self._asked > _MEMORY_EVERY_SECONDS:
+            self._asked = now
+            metrics["memory_bytes"] = memory_bytes(self._step.device)
+        self._emit(
+            "update",
+            update=progress.updates,
+            window=progress.windows,
+            epoch=epoch,
+            applied=result.applied,
+            metrics=metrics,
+        )
+
+    def replanned(self, what: str, replan: Replan, batch_norm: bool = False) -> None:
+        """That `what` did not fit, and how it was split."""
+        self._emit(
+            "replan",
+            update=self._step.progress.updates,
+            window=self._step.progress.windows,
+            **replan._asdict(),
+            message=f"{what} {describe(replan, batch_norm)}.",
+        )
