@@ -57,7 +57,7 @@ from snugfit.training.step import Step  # noqa: E402
 PAIRS = (
     # the model, the cap as a share of the plain peak, and the coarsest precision
     ("mlp", 1.0, "full"),
-    ("mlp", 0.7, "compact"),
+    ("mixtral", 0.7, "full"),
     ("resnet", 0.95, "full"),
     ("vit", 0.7, "full"),
     ("bert", 0.8, "full"),
@@ -67,13 +67,13 @@ PAIRS = (
     ("gpt2", 0.45, "compact"),
     ("llama", 0.85, "full"),
     ("llama", 0.6, "full"),
-    ("llama", 0.4, "compact"),
+    ("llama", 0.5, "compact"),
 )
 REGRET = 0.10
 """Of the time of the best plan that a choice may take more, at most."""
 
-MARGIN = 0.02
-"""Of the cap that is left free: the bound of the error of a prediction."""
+MARGIN = 0.011
+"""Of the cap that is left free: the largest error of a prediction of allocated bytes (memory.md)."""
 
 NEAR = 1.25
 """Times the fastest run, up to which a plan is run again."""
@@ -321,6 +321,13 @@ def measured_before() -> list[dict[str, Any]]:
     return [row for row in rows if _pair(row) in PAIRS]
 
 
+def _good(row: dict[str, Any]) -> bool:
+    """Whether the choice stays under the cap and near the best; that nothing fits is right where nothing does."""
+    if not row["fits"]:
+        return row["plans_that_fit"] == 0
+    return row["under_cap"] and row["regret"] <= REGRET
+
+
 def _pair(row: dict[str, Any]) -> tuple[str, float, str]:
     return row["model"], row["share"], row["fidelity"]
 
@@ -348,7 +355,7 @@ def main() -> None:
             ordered = [rows[each] for each in PAIRS if each in rows]
             write_result(HERE, {"device": device.name, "margin": MARGIN, "rows": ordered}, "choice")
             write_readme(ordered)
-    bad = [row for row in rows.values() if not row["fits"] or not row["under_cap"] or row["regret"] > REGRET]
+    bad = [row for row in rows.values() if not _good(row)]
     print(f"{len(rows)} of {len(PAIRS)} pairs; {len(bad)} beyond the bounds")
     sys.exit(1 if bad else 0)
 

@@ -19,6 +19,7 @@ from snugfit.core.schedule import Schedule
 from snugfit.core.selection import check, in_order
 from snugfit.core.technique import Context, Family, Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.strategies.base import Strategy
 from snugfit.techniques import discover, find
 from snugfit.training.step import Forward, Step
 from tests.laws import material
@@ -298,10 +299,13 @@ def make_step(
     model_seed: int = 1,
     nominal: float = 1.0,
     seed: int = 0,
+    strategy: Strategy | None = None,
 ) -> Step:
     """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
     model = problem.model(dtype, dropout, model_seed)
     optimizer = plain_optimizer(model, techniques, momentum)
+    if strategy is not None and strategy.shards and isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = find("sgd")(learning_rate=0.05, momentum=momentum)
     return Step(
         model,
         optimizer,
@@ -312,6 +316,7 @@ def make_step(
         forward=problem.forward,
         nominal=nominal,
         seed=seed,
+        strategy=strategy,
     )
 
 
@@ -330,7 +335,7 @@ def plain_optimizer(
 def gradients(step: Step) -> dict[str, Tensor]:
     """Copies of what the last update was made from."""
     named = step.model.named_parameters()
-    return {name: p.grad.detach().clone() for name, p in named if p.grad is not None}
+    return {name: whole(p.grad).clone() for name, p in named if p.grad is not None}
 
 
 def traces(step: Step) -> dict[str, Tensor]:
@@ -340,7 +345,13 @@ def traces(step: Step) -> dict[str, Tensor]:
 
 def weights(step: Step) -> dict[str, Tensor]:
     """Copies of the trained weights."""
-    return {name: p.detach().clone() for name, p in step.model.named_parameters()}
+    return {name: whole(p).clone() for name, p in step.model.named_parameters()}
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, or what the shards of all ranks are together."""
+    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return found.detach()
 
 
 def evaluated_weights(step: Step) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """A batch: whatever the model and the loss take, with the rows known.
 
 The first dimension of every tensor with at least one dimension is the row. A *window* is the batch of
-one update on one rank; micro-batches are selections of it.
+one update; where several ranks share it, each has neighbouring rows of it. Micro-batches are selections of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,26 @@ _TOKENS = frozenset(
 )
 
 
+class Share(NamedTuple):
+    """What of a window is on this rank: how many rows each rank has, and which rank this is.
+
+    A rank without rows still computes as often as the others. It has some row of the window, which is counted nowhere.
+    """
+
+    counts: tuple[int, ...]
+    rank: int
+
+    @property
+    def rows(self) -> int:
+        """On this rank."""
+        return self.counts[self.rank]
+
+    @property
+    def first(self) -> int:
+        """The place of this rank's first row in the window."""
+        return sum(self.counts[: self.rank]) if self.rows else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows of one window.
@@ -41,7 +62,8 @@ class Batch:
     `data` is the user's own structure. `ids` are the example ids, `positions` the rows' places in their
     window, `lengths` the unpadded lengths (host integers, None when unknown), `padded` the width of the token
     tensors, 0 where cutting their padding is not known to be safe; `extras` are what techniques let travel with
-    the rows: tensors with one entry a row; rows stay together in micro-batches by groups of `group`.
+    the rows: tensors with one entry a row; rows stay together in micro-batches by groups of `group`; `share` says which
+    part of the window they are, None where they are all of it.
     """
 
     data: Any
@@ -51,6 +73,18 @@ class Batch:
     padded: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict)
     group: int = 1
+    share: Share | None = None
+
+    @property
+    def total(self) -> int:
+        """Rows of the window on all ranks."""
+        return self.rows if self.share is None else sum(self.share.counts)
+
+    def own(self, values: Tensor) -> Tensor:
+        """What belongs to these rows of `values`, which has an entry for each row of the window on all ranks."""
+        if self.share is None:
+            return values
+        return values[self.share.first : self.share.first + self.rows]
 
     @classmethod
     def of(cls, data: Any, ids: Sequence[int] = ()) -> Batch:
@@ -113,6 +147,22 @@ class Batch:
             group=self.group,
         )
 
+    def padded_to(self, width: int) -> Batch:
+        """The same rows with their tokens padded to `width`, where they are known to be tokens: what `select` cuts off."""
+        if not self.padded or self.padded == width:
+            return self
+
+        def wider(name: str, tensor: Tensor) -> Tensor:
+            if tensor.ndim < 2 or tensor.shape[1] != self.padded:
+                return tensor
+            filling = IGNORE_INDEX if name == LABELS else 0
+            return torch.cat(
+                [tensor, tensor.new_full((self.rows, width - self.padded, *tensor.shape[2:]), filling)], dim=1
+            )
+
+        data = {name: map_tree(partial(wider, name), value) for name, value in self.data.items()}
+        return replace(self, data=data, padded=width)
+
     def with_extras(self, **extras: Any) -> Batch:
         """The same rows with further tensors (or trees of tensors) travelling along."""
         return replace(self, extras={**self.extras, **extras})
@@ -126,6 +176,22 @@ class Batch:
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory; what torch's `DataLoader` calls when it is asked to pin."""
         return replace(self, data=map_tree(lambda tensor: tensor.pin_memory(), self.data))
+
+
+def shared_out(rows: int, ranks: int, together: int = 1) -> list[range]:
+    """Neighbouring rows for each rank, as even as possible; `together` neighbours are not parted.
+
+    >>> shared_out(7, 3)
+    [range(0, 3), range(3, 5), range(5, 7)]
+    >>> shared_out(7, 3, together=2)
+    [range(0, 4), range(4, 6), range(6, 7)]
+    >>> shared_out(1, 2)
+    [range(0, 1), range(1, 1)]
+    """
+    units = -(-rows // together)
+    size, larger = divmod(units, ranks)
+    ends = [min(rows, together * (rank * size + min(rank, larger))) for rank in range(1, ranks + 1)]
+    return [range(start, end) for start, end in itertools.pairwise([0, *ends])]
 
 
 def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:

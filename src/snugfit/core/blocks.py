@@ -26,15 +26,17 @@ def parts_of(
     return _parts(model, "", counts)
 
 
-def repeated_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The numbered parts of a model by name, or its children where no list numbers any; each module once.
+def repeated_blocks(model: nn.Module, numbered_only: bool = False) -> dict[str, nn.Module]:
+    """The numbered parts of a model by name, or its children where no list numbers any (or nothing then); each module once.
 
     >>> model = nn.ModuleDict({"words": nn.Embedding(5, 2), "layers": nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])})
     >>> list(repeated_blocks(model)), list(repeated_blocks(nn.Transformer(4, 2, 1, 1, 8)))
     (['layers.0'], ['encoder.layers.0', 'decoder.layers.0'])
     """
     parts = list(parts_of(model))
-    numbered = [name for name, in_list in parts if in_list] or [name for name, _ in parts]
+    numbered = [name for name, in_list in parts if in_list]
+    if not numbered and not numbered_only:
+        numbered = [name for name, _ in parts]
     first: dict[int, str] = {}
     for name in numbered:
         first.setdefault(id(model.get_submodule(name)), name)

@@ -102,7 +102,8 @@ class Card:
     """What is said about a technique wherever it is listed, and what composition checks.
 
     `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
-    its micro-batch, so that the micro-batch is part of the recipe. `precision`: it is what forward and backward compute in,
+    its micro-batch, so that the micro-batch is part of the recipe. `together`: neighbouring rows of the window of which it makes
+    something together, so that a rank has all of them. `precision`: it is what forward and backward compute in,
     of which a run has one, named by `plan.numerics`. `irrevocable`: weights change before the whole gradient is known, so
     that a window which turns out not to be finite sends the run back to its newest checkpoint. `conflicts` maps other
     techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage.
@@ -119,6 +120,7 @@ class Card:
     stages: tuple[Stage, ...] = ()
     kind: Kind = Kind.ANY
     couples_examples: bool = False
+    together: int = 1
     precision: bool = False
     irrevocable: bool = False
     refuses: Mapping[str | Stage, str] = field(default_factory=dict)

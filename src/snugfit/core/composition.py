@@ -86,6 +86,11 @@ class Composition:
         for name, begin in self._begins:
             begin(model, _moment(progress, seed, "begin", name))
 
+    @property
+    def transforms(self) -> bool:
+        """Whether anything transforms the window."""
+        return bool(self._batches)
+
     def batch(self, window: Batch, progress: Progress, seed: int) -> Batch:
         """Transform the whole window; each technique has draws of its own."""
         for name, transform in self._batches:

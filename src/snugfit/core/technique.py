@@ -78,19 +78,19 @@ class Compute(Protocol):
         ...
 
     def outputs(self) -> Any:
-        """The model's outputs of all rows, without gradient; tensors joined along the rows."""
+        """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         ...
 
     def loss_of(self, outputs: Any) -> LossTerms:
-        """The loss of these outputs of all rows, with gradient."""
+        """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
         ...
 
     def terms(self) -> LossTerms:
-        """One loss and one weight a row, without gradient."""
+        """One loss and one weight for each of the window's rows on all ranks, without gradient."""
         ...
 
     def select(self, rows: Sequence[int]) -> Self:
-        """The same computation on some of the rows."""
+        """The same computation on some of the window's rows on all ranks, of which this rank computes its own."""
         ...
 
     def parts(self, rows: int) -> Iterator[Self]:

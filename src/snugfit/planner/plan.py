@@ -65,7 +65,10 @@ def make_plan(
         )
         content = not request.search or (request.contented and search.asked.fits)
         chosen = search.fastest() if content else _chosen(search)
-        needed = search.needed() if chosen is None and request.search else {}
+        needed: dict[str, int] = {}
+        if chosen is None and request.search:
+            needed = search.needed()
+            chosen = _chosen(search)  # what needs the least was only looked for now, and may fit
     best = chosen or search.least()
     return Answer(
         fits=chosen is not None,

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.errors import SettingError
 from snugfit.planner.communication import BUCKET_BYTES
-from snugfit.strategies.base import Strategy
+from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -118,7 +118,7 @@ class _Unseen:
 
 
 @dataclass(eq=False)
-class DataParallelTwin(Strategy):
+class DataParallelTwin(SeveralRanks):
     """What DDP allocates and sends, without DDP: the buckets, and gradients as their views where `bucket_view` is set.
 
     Before the first exchange all gradients have one bucket; at the forward after it they get those that stay, in the order in
@@ -128,22 +128,22 @@ class DataParallelTwin(Strategy):
 
     bucket_view: bool = False
     buckets: list[Tensor] = field(default_factory=list, init=False)
-    world_size: int = field(init=False)
     _place: dict[nn.Parameter, tuple[int, int]] = field(
         default_factory=dict, init=False
     )  # bucket, first element
     _counts: list[int] = field(default_factory=list, init=False)  # gradients of each bucket
     _missing: list[int] = field(default_factory=list, init=False)  # of them in this backward
     _came: list[nn.Parameter] = field(default_factory=list, init=False)
+    _used: list[Tensor] = field(
+        default_factory=list, init=False
+    )  # which were reached, on the device and the host
     _settled: bool = field(default=False, init=False)
     _exchanges: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.world_size = dist.get_world_size()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Allocate the buckets, and meet each gradient as it is made."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._used = [torch.zeros(len(trained), dtype=torch.int32) for _ in range(2)]
         self._allocate(buckets_of(trained, first=None, cap=None))
         for parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]

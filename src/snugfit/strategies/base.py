@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+
+from snugfit.core.losses import LossTerms
 
 
 class Strategy:
-    """One process, one device. Strategies for several override what differs."""
+    """One process, one device. Strategies for several override what differs.
+
+    Ranks call what exchanges anything in the same order, or wait for each other for ever.
+    """
 
     world_size: int = 1
     rank: int = 0
@@ -21,23 +28,83 @@ class Strategy:
     """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Make the model a distributed one."""
+        """Make the model a distributed one, in place: its names stay."""
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward of a micro-batch; gradients are exchanged on the last only."""
         return _NOTHING
 
+    def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
+        """Forward and loss of a micro-batch, whose backward follows."""
+        return compute()
+
     def add_up(self, values: list[Tensor]) -> list[Tensor]:
         """Sum scalars over all ranks."""
         return values
 
+    def add_up_shards(self, value: Tensor) -> Tensor:
+        """Sum a scalar of this rank's gradients over the ranks that have other ones."""
+        return value
 
-def summed_over_ranks(values: list[Tensor]) -> list[Tensor]:
-    """Each scalar's sum over all ranks, in one exchange."""
-    stacked = torch.stack(values)
-    torch.distributed.all_reduce(stacked)
-    return list(stacked)
+    def counts(self, count: int) -> tuple[int, ...]:
+        """A number of the host's on each rank, in their order."""
+        return (count,)
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own.
+
+        Raises:
+            RuntimeError: they have not one shape.
+        """
+        return rows
+
+    def average_(self, buffers: Sequence[Tensor]) -> None:
+        """Give each buffer its mean over ranks, in place."""
+
+
+@dataclass
+class SeveralRanks(Strategy):
+    """What all strategies for several processes share: exchanges by torch.distributed in its default group."""
+
+    world_size: int = field(init=False)
+    rank: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
+
+    def add_up(self, values: list[Tensor]) -> list[Tensor]:
+        """Each scalar's sum over all ranks, in one exchange."""
+        stacked = torch.stack(values)
+        dist.all_reduce(stacked)
+        return list(stacked)
+
+    def counts(self, count: int) -> tuple[int, ...]:
+        """A number of the host's on each rank, in their order."""
+        if dist.get_backend() == "fake":  # the planner's: the others do as this one
+            return (count,) * self.world_size
+        found: list[int] = [0] * self.world_size
+        dist.all_gather_object(found, count)
+        return tuple(found)
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""
+        for size in rows.shape[1:]:
+            if len(found := set(self.counts(size))) > 1:
+                raise RuntimeError(f"on other ranks they are {' and '.join(map(str, sorted(found)))} wide")
+        sent = rows.new_zeros(max(counts), *rows.shape[1:])
+        sent[: rows.shape[0]] = rows.detach()
+        gathered = [torch.empty_like(sent) for _ in counts]
+        dist.all_gather(gathered, sent)
+        parts = [part[:count] for part, count in zip(gathered, counts, strict=True)]
+        parts[self.rank] = rows[: counts[self.rank]]
+        return torch.cat(parts)
+
+    def average_(self, buffers: Sequence[Tensor]) -> None:
+        """Give each buffer its mean over ranks, in place."""
+        for buffer in buffers:
+            dist.all_reduce(buffer)
+            buffer.div_(self.world_size)
 
 
 _NOTHING = nullcontext()

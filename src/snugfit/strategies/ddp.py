@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from snugfit.strategies.base import Strategy, summed_over_ranks
+from snugfit.core.losses import LossTerms
+from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass
-class DataParallel(Strategy):
+class DataParallel(SeveralRanks):
     """Torch's DistributedDataParallel. Gradients are added up over ranks, not averaged.
+
+    It is put around the computation of the loss, not around the model: weights that the loss uses count too, and the model
+    keeps its names. Weights that a micro-batch does not reach are no error.
 
     Args:
         bucket_view: whether gradients are views of the buckets, which saves their size in memory where a window is one
@@ -27,29 +32,50 @@ class DataParallel(Strategy):
     """
 
     bucket_view: bool = False
-    world_size: int = field(init=False)
-    rank: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
+    _around: DistributedDataParallel | None = field(default=None, init=False, repr=False)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model within a wrapper, under whose attribute `module` it is; all ranks start with rank 0's weights."""
+        """Ready the model, which stays as it is; all ranks start with rank 0's weights and buffers."""
         from torch.nn.parallel import DistributedDataParallel
 
-        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=self.bucket_view)
+        self._around = DistributedDataParallel(
+            _Loss(model),
+            gradient_as_bucket_view=self.bucket_view,
+            find_unused_parameters=True,
+            # each rank's layers see its own rows; what they keep of them is averaged once a window
+            broadcast_buffers=False,
+        )
         # the step divides sums by the weight of the whole window, once
-        wrapped.register_comm_hook(None, _sum)
-        return wrapped
+        self._around.register_comm_hook(None, _sum)
+        return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward: a micro-batch that is not the last exchanges nothing."""
-        wrapped: DistributedDataParallel = model  # type: ignore[assignment]
-        return nullcontext() if last else wrapped.no_sync()
+        assert self._around is not None
+        return nullcontext() if last else self._around.no_sync()
 
-    def add_up(self, values: list[Tensor]) -> list[Tensor]:
-        """Sum scalars over all ranks."""
-        return summed_over_ranks(values)
+    def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
+        """Forward and loss of a micro-batch, whose backward follows."""
+        assert self._around is not None
+        found: list[LossTerms] = []
+
+        def values() -> Tensor:
+            found.append(compute())
+            return found[0].values
+
+        through = self._around(values)
+        return replace(found[0], values=through)
+
+
+class _Loss(nn.Module):
+    """A model under a forward that computes whatever it is given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, compute: Callable[[], Tensor]) -> Tensor:
+        return compute()
 
 
 def _sum(state, bucket):  # torch compares annotations as objects, which postponed ones are not

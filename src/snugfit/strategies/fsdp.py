@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.blocks import repeated_blocks
-from snugfit.core.placing import place_
-from snugfit.strategies.base import Strategy, summed_over_ranks
+from snugfit.core.placing import place_, set_data_
+from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class FullyShard(Strategy):
+class FullyShard(SeveralRanks):
     """Torch's FSDP2 around each repeated block and around the rest of the model. Gradients are added up over ranks.
 
     Args:
@@ -42,12 +42,7 @@ class FullyShard(Strategy):
     cpu_offload: bool = False
     computes_in: torch.dtype | None = None
     reduce_each: bool = False
-    world_size: int = field(init=False)
-    rank: int = field(init=False)
     shards: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Shard the model in place, and move it to the device of the mesh block by block, so that it is never whole there.
@@ -68,10 +63,13 @@ class FullyShard(Strategy):
         # memory can be pinned for an accelerator only
         offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
         precision = MixedPrecisionPolicy(param_dtype=self.computes_in)
-        blocks = repeated_blocks(model)
+        blocks = _units(model)
         for module in (*blocks.values(), model):
             if any(each.device.type != device for each in module.parameters()):
                 place_(module, device, blocks if module is model else ())
+            for parameter in module.parameters():
+                if not parameter.is_contiguous():  # FSDP2 takes no other
+                    set_data_(parameter, parameter.detach().contiguous())
             fully_shard(
                 module,
                 mesh=mesh,
@@ -104,9 +102,25 @@ class FullyShard(Strategy):
             exchange(True)
             sharded.set_reshard_after_backward(True)
 
-    def add_up(self, values: list[Tensor]) -> list[Tensor]:
-        """Sum scalars over all ranks."""
-        return summed_over_ranks(values)
+    def add_up_shards(self, value: Tensor) -> Tensor:
+        """Sum a scalar of this rank's gradients over the ranks that have other ones."""
+        return self.add_up([value])[0]
+
+
+def _units(model: nn.Module) -> dict[str, nn.Module]:
+    """The numbered blocks that hold weights of their own alone. What stands beside them is gathered with the whole model: nobody knows
+    whether its weights are used in its own forward only."""
+    holders = _holders(model)
+    return {
+        name: block
+        for name, block in repeated_blocks(model, numbered_only=True).items()
+        if all(holders[parameter] == count for parameter, count in _holders(block).items())
+    }
+
+
+def _holders(model: nn.Module) -> Counter[nn.Parameter]:
+    """How many modules hold each parameter."""
+    return Counter(each for module in model.modules() for each in module.parameters(recurse=False))
 
 
 def _frozen_numbers(module: nn.Module) -> set[nn.Parameter]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.batch import Batch
+from snugfit.core.batch import Batch, Share
 from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.core.gradients import Gradients
 from snugfit.core.kernels import kernels_behind
@@ -20,7 +22,7 @@ from snugfit.core.memory import is_out_of_memory
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
-from snugfit.core.tree import joined
+from snugfit.core.tree import joined, map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.training.fit import cut
 
@@ -50,19 +52,19 @@ class WindowCompute:
         step = self.step
         for parameter in step.parameters:
             parameter.grad = None
-        parts = self._split()
+        passes = self._passes()
         factor = _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
-        alone = len(parts) == 1 and step.strategy.world_size == 1
+        alone = len(passes) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
         weights: list[Tensor | float] = []
         found: list[Tensor] = []
         with step.one_pass():
-            for number, part in self._micro_batches(parts):
-                last = number == len(parts) - 1
+            for number, (part, counts) in enumerate(self._micro_batches(passes)):
+                last = number == len(passes) - 1
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
                     with step.seams.within(part), phase("loss"):
-                        terms = self.loss(step.forward(part), part)
+                        terms = step.strategy.run(partial(self._terms_of, part, counts))
                     if step.kernels is None:
                         step.kernels = kernels_behind(terms.values)
                     weights.append(terms.weight())
@@ -83,17 +85,18 @@ class WindowCompute:
         nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
         for one in found:
             nonfinite = nonfinite + one
-        return Gradients(loss_sum / _divisor(weight), weight, nonfinite)
+        return Gradients(loss_sum / _divisor(weight), weight, step.strategy.add_up_shards(nonfinite))
 
     def outputs(self) -> Any:
-        """The model's outputs of all rows, without gradient; tensors joined along the rows."""
-        found = []
+        """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
+        found: list[Any] = []
         with torch.no_grad(), self.step.one_pass():
-            for _, part in self._micro_batches(self._split()):
+            for part, counts in self._micro_batches(self._passes()):
                 with self.step.seams.forward(part):
-                    found.append(self.step.forward(part))
+                    outputs = self.step.forward(part)
+                found += [outputs] * counts
         try:
-            return joined(found)
+            return joined(found or [outputs])
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -103,32 +106,47 @@ class WindowCompute:
             ) from error
 
     def loss_of(self, outputs: Any) -> LossTerms:
-        """The loss of these outputs of all rows, with gradient."""
-        with self.step.seams.forward(self.batch):
-            return self.loss(outputs, self.batch)
+        """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
+        batch = self._of_all_ranks()
+        outputs = map_tree(self._joined, outputs)
+        with self.step.seams.forward(batch):
+            return self.loss(outputs, batch)
 
     def terms(self) -> LossTerms:
-        """One loss and one weight a row, without gradient."""
+        """One loss and one weight for each of the window's rows on all ranks, without gradient."""
         if self.step.seams.coupled:
             with torch.no_grad():
                 return self.loss_of(self.outputs()).by_row()
-        values, weights = [], []
+        found: list[LossTerms] = []
         with torch.no_grad(), self.step.one_pass():
-            for _, part in self._micro_batches(self._split()):
+            for part, counts in self._micro_batches(self._passes()):
                 with self.step.seams.forward(part):
-                    row_terms = self.loss(self.step.forward(part), part).by_row()
-                values.append(row_terms.values)
-                weights.append(
-                    row_terms.weights if row_terms.weights is not None else torch.ones_like(values[-1])
-                )
-        return LossTerms(torch.cat(values), torch.cat(weights))
+                    terms = self._terms_of(part, counts).by_row()
+                found += [terms] * counts
+        found = found or [terms]
+        weights = [one.weights for one in found if one.weights is not None]
+        return LossTerms(
+            self._joined(torch.cat([one.values for one in found])), self._joined(torch.cat(weights))
+        )
 
     def select(self, rows: Sequence[int]) -> WindowCompute:
-        """The same computation on some of the rows."""
-        return replace(self, batch=self.batch.select(rows))
+        """The same computation on some of the window's rows on all ranks, of which this rank computes its own."""
+        share = self.batch.share
+        if share is None:
+            return replace(self, batch=self.batch.select(rows))
+        ends = list(itertools.accumulate(share.counts, initial=0))
+        counts = tuple(sum(start <= row < end for row in rows) for start, end in itertools.pairwise(ends))
+        own = [row - share.first for row in rows if 0 <= row - share.first < share.rows]
+        selected = self.batch.select(own or range(min(self.batch.rows, 1)))
+        return replace(self, batch=replace(selected, share=Share(counts, share.rank)))
 
     def parts(self, rows: int) -> Iterator[WindowCompute]:
         """The same computation on neighbours, `rows` at a time, each to be finished before the next one."""
+        if self.step.strategy.world_size > 1:
+            raise PlanConflict(
+                "the rows of a window are computed part by part, each with gradients of its own, which several devices do not do yet. "
+                "Train on one device, or leave out what asks for parts (sam.m)."
+            )
         if rows % self.batch.group:
             raise SettingError(
                 f"parts of {rows} rows would cut the groups of {self.batch.group} examples that are mixed with each other. Give a "
@@ -153,21 +171,67 @@ class WindowCompute:
         """The same computation, which hands over each parameter as its gradient becomes whole."""
         return replace(self, take=take)
 
-    def _split(self) -> list[range]:
-        """The micro-batches."""
-        step, batch = self.step, self.batch
-        parts = cut(batch.rows, step.micro_batch, batch.group, step.has_batch_norm)
-        step.largest, step.group = max(step.largest, *map(len, parts)), batch.group
-        return parts
+    def _passes(self) -> list[tuple[range, bool]]:
+        """The micro-batches of this rank, and whether each counts.
 
-    def _micro_batches(self, parts: list[range]) -> Iterator[tuple[int, Batch]]:
+        Where weights are gathered by all ranks for each of them, every rank makes as many: the first ones of a rank with fewer rows do
+        not count. Nor does the only one of a rank without rows.
+        """
+        step, batch = self.step, self.batch
+
+        def parts_of(rows: int) -> list[range]:
+            return cut(rows, step.micro_batch, batch.group, step.has_batch_norm) if rows else []
+
+        share = batch.share
+        parts = parts_of(batch.rows if share is None else share.rows)
+        most = 1
+        if share is not None and step.strategy.shards:
+            most = max(most, *(len(parts_of(rows)) for rows in share.counts))
+        some = range(min(batch.rows, 2 if step.has_batch_norm else 1))
+        step.largest, step.group = max(step.largest, len(some), *map(len, parts)), batch.group
+        return [(some, False)] * (most - len(parts)) + [(part, True) for part in parts]
+
+    def _micro_batches(self, passes: list[tuple[range, bool]]) -> Iterator[tuple[Batch, bool]]:
         """The parts of the window; layers draw the same numbers each time one of them comes by."""
         step = self.step
-        for number, rows in enumerate(parts):
+        for number, (rows, counts) in enumerate(passes):
             place = (step.progress.windows, *self.part, number, step.strategy.rank)
             seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
-            yield number, self.batch.select(rows)
+            with nullcontext() if counts else step.kept_buffers():
+                yield self.batch.select(rows), counts
+
+    def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
+        """The loss of a micro-batch; of one that does not count, with weights of 0."""
+        terms = self.loss(self.step.forward(part), part)
+        return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
+
+    def _joined(self, rows: Tensor) -> Tensor:
+        """The entries of the rows on all ranks, from those of the rows on this one."""
+        share = self.batch.share
+        if share is None or rows.ndim == 0:
+            return rows
+        try:
+            return self.step.strategy.join(rows, share.counts)
+        except RuntimeError as error:
+            raise PlanConflict(_APART.format(shape=tuple(rows.shape), error=error)) from error
+
+    def _of_all_ranks(self) -> Batch:
+        """The rows of the window on all ranks."""
+        batch = self.batch
+        if batch.share is None:
+            return batch
+        batch = batch.padded_to(max(self.step.strategy.counts(batch.padded)))
+        return replace(
+            batch,
+            data=map_tree(self._joined, batch.data),
+            extras=map_tree(self._joined, dict(batch.extras)),
+            rows=batch.total,
+            ids=(),
+            lengths=None,
+            padded=0,
+            share=None,
+        )
 
     def _handed(
         self,
@@ -225,6 +289,11 @@ class WindowCompute:
         """What gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
 
+
+_APART = (
+    "rows of shape {shape} cannot be joined over ranks ({error}). A loss that compares all rows of a window needs tensors of one "
+    "shape a row on all ranks: embeddings, and texts padded to one length."
+)
 
 _PARTIAL = (
     "the gradient of a parameter of shape {shape} comes more than once in one backward, so what was handed over first was a part "

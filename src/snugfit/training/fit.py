@@ -60,16 +60,19 @@ def legal_sizes(step: Step, rows: int, group: int = 1) -> list[int]:
     return sizes(rows, max(group, 2 if step.has_batch_norm else 1))
 
 
-def check_whole(step: Step, rows: int) -> None:
-    """Refuse a split that would show the loss a part of what it compares.
+def check_whole(step: Step, window: Batch) -> None:
+    """Refuse a split, into micro-batches or over ranks, that would show the loss a part of what it compares.
 
     Raises:
         SettingError: names the loss's remedy.
     """
-    size = step.micro_batch
-    if size is not None and rows > size and step.couples_rows and not step.seams.coupled:
+    if not step.couples_rows or step.seams.coupled:
+        return
+    size = min(window.rows, step.micro_batch or window.rows)
+    if window.total > size:
+        parts = "micro-batches" if window.total == window.rows else "ranks"
         raise SettingError(
-            f"loss: compares the rows of a window with each other, and micro-batches of {size} would show it parts of the {rows} "
+            f"loss: compares the rows of a window with each other, and {parts} of {size} would show it parts of the {window.total} "
             f"rows: fewer negatives, another gradient. Add the technique {_coupling()}, or take the window whole."
         )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from snugfit.core.batch import Batch, inputs_of, split
+from snugfit.core.batch import Batch, Share, inputs_of, split
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
 from snugfit.core.composition import compose
@@ -124,6 +125,7 @@ class Step:
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
         self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
+        self.together = max((each.card.together for each in techniques), default=1)
         self.total_updates = total_updates
         self.has_batch_norm = has_batch_norm(model)
         found = find_loss(loss)
@@ -140,16 +142,31 @@ class Step:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
         window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
         with preserved_randomness(self.device):
-            return self._train_step(window)
+            return self._train_step(self._shared(window))
+
+    def _shared(self, window: Batch) -> Batch:
+        """The window with what the other ranks have of it."""
+        strategy = self.strategy
+        if strategy.world_size == 1:
+            return window
+        share = window.share or Share(strategy.counts(window.rows), strategy.rank)
+        if share.first % self.together:
+            raise SettingError(
+                f"batch: begins at row {share.first} of the window on rank {share.rank}, and neighbours are mixed {self.together} at a "
+                f"time. Give each rank a multiple of {self.together} rows."
+            )
+        return replace(window, share=share)
 
     def _train_step(self, window: Batch) -> StepResult:
-        check_whole(self, window.rows)
+        check_whole(self, window)
         set_rates(self.optimizer, self.seams, self.progress.updates)
         if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
         buffers = None if self._buffers is None else self._buffers.copy()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
+        if self.has_batch_norm:  # each rank's statistics are of its own rows
+            self.strategy.average_([each for each in self.model.buffers() if each.is_floating_point()])
         loss, weight, nonfinite = gradients.read()
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
@@ -171,7 +188,7 @@ class Step:
         scale = None if self.seams.scale is None else self.seams.scale.factor
         if self.seams.scale is not None and weight > 0:
             self.seams.scale.update(finite)
-        self.progress.consume(window.rows, applied)
+        self.progress.consume(window.total, applied)
         rate, rates = learning_rates(self.optimizer)
         return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale, self.largest, replans)
 
@@ -228,8 +245,7 @@ class Step:
         if not self.model.training:
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
-        kept = nullcontext() if self._buffers is None else self._buffers.kept()
-        with preserved_randomness(self.device), kept, self.averaged():
+        with preserved_randomness(self.device), self.kept_buffers(), self.averaged():
             self.seams.settle(self.model, passes)
 
     @property
@@ -241,11 +257,15 @@ class Step:
         """The next pass is a first one: over a window, or over rows of it that none has been over."""
         self._passes = 0
 
+    def kept_buffers(self) -> AbstractContextManager[None]:
+        """Within, buffers such as batch norm's statistics may change; on exit they are as before."""
+        return nullcontext() if self._buffers is None else self._buffers.kept()
+
     @contextmanager
     def one_pass(self) -> Iterator[None]:
         """Around each pass over the rows: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
-        kept = nullcontext() if self._buffers is None or self._passes == 1 else self._buffers.kept()
+        kept = nullcontext() if self._passes == 1 else self.kept_buffers()
         with phase("pass"), kept:
             yield
 
@@ -294,11 +314,19 @@ class Step:
         self.largest, self.handed = 0, False
         try:
             with phase("techniques"):
-                transformed = self.seams.batch(window, self.progress, self.seed)
+                transformed = self._shared_anew(self.seams.batch(window, self.progress, self.seed), window)
             return self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
         except BaseException:
             self._undo(buffers)
             raise
+
+    def _shared_anew(self, transformed: Batch, window: Batch) -> Batch:
+        """The window after techniques that may have put several of its examples into one row, on each rank by itself."""
+        share = window.share
+        if share is None or not self.seams.transforms:
+            return transformed
+        counts = self.strategy.counts(transformed.rows if share.rows else 0)
+        return replace(transformed, share=Share(counts, share.rank))
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:

@@ -81,6 +81,7 @@ class CutMix(Technique):
         family=Family.LEARNING,
         source="Yun et al. 2019, arXiv:1905.04899",
         seams=("batch", "loss"),
+        together=PAIR,
         stages=(Stage.MIX, Stage.SHARE),
         kind=Kind.IMAGES,
         cost="a copy of the images; the loss twice",
@@ -97,7 +98,8 @@ class CutMix(Technique):
     def seams(self, context: Context) -> Seams:
         def batch(window: Batch, moment: Moment) -> Batch:
             size = _size(window.data)
-            boxes = beside(window, draw_boxes(window.rows, size, self.alpha, host_generator(moment)))
+            drawn = draw_boxes(window.total, size, self.alpha, host_generator(moment))
+            boxes = beside(window, window.own(drawn))
             cut = replace(window, data=map_inputs(lambda images: pasted(images, boxes), window.data))
             return with_shares(cut, kept_area(boxes, size))
 

@@ -69,7 +69,7 @@ def _through_cache(next: GradientsOf, model: nn.Module, compute: Compute) -> Gra
     total = terms.weighted_sum()
     cached = _gradient_by(outputs, total, model)
     weight = torch.as_tensor(terms.weight(), device=total.device, dtype=total.dtype)
-    mean_weight = weight / compute.batch.rows
+    mean_weight = weight / compute.batch.total
 
     def surrogate(micro_outputs: Any, batch: Batch) -> LossTerms:
         return cached_terms(micro_outputs, batch.extras[_CACHED], mean_weight)

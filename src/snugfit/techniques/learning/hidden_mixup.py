@@ -98,6 +98,7 @@ class HiddenMixup(Technique):
         family=Family.LEARNING,
         source="Sun et al. 2020, arXiv:2010.02394; embeddings: Guo et al. 2019, arXiv:1905.08941",
         seams=("batch", "loss", "modules"),
+        together=PAIR,
         stages=(Stage.MIX, Stage.SHARE, Stage.COMPUTE),
         conflicts={
             "hard_examples": "rows are chosen one by one, and a mixed row needs its partner beside it. Remove one.",
@@ -120,7 +121,7 @@ class HiddenMixup(Technique):
         def batch(window: Batch, moment: Moment) -> Batch:
             nonlocal called
             called = False
-            share = beside(window, draw_shares(window.rows, self.alpha, host_generator(moment)))
+            share = beside(window, window.own(draw_shares(window.total, self.alpha, host_generator(moment))))
             mixed = replace(with_shares(window, share), group=PAIR)
             return _united(mixed) if _embeds(module) else mixed
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.mixing import (
+    PAIR,
     beside,
     between_labels,
     draw_shares,
@@ -61,6 +62,7 @@ class Mixup(Technique):
         family=Family.LEARNING,
         source="Zhang et al. 2017, arXiv:1710.09412",
         seams=("batch", "loss"),
+        together=PAIR,
         stages=(Stage.MIX, Stage.SHARE),
         kind=Kind.NUMBERS,
         cost="a copy of the inputs; the loss twice",
@@ -76,7 +78,7 @@ class Mixup(Technique):
 
     def seams(self, context: Context) -> Seams:
         def batch(window: Batch, moment: Moment) -> Batch:
-            share = beside(window, draw_shares(window.rows, self.alpha, host_generator(moment)))
+            share = beside(window, window.own(draw_shares(window.total, self.alpha, host_generator(moment))))
             return with_shares(replace(window, data=mixed_inputs(window.data, share)), share)
 
         return Seams(batch=batch, loss=between_labels)

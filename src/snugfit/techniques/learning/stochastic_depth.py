@@ -126,7 +126,7 @@ class StochasticDepth(Technique):
             if self.mode == WINDOW:
                 source = random.Random(moment.seed)
                 return window.with_extras(**{name: tuple(source.random() >= rate for rate in rates)})
-            draws = torch.rand(window.rows, len(rates), generator=moment.generator())
+            draws = window.own(torch.rand(window.total, len(rates), generator=moment.generator()))
             return window.with_extras(**{name: (draws >= torch.tensor(rates)).to(context.device)})
 
         @contextmanager

@@ -1,0 +1,86 @@
+"""Processes that stay: each is a rank of one gloo group, and runs the functions that it is sent."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+SECONDS = 60.0
+PATIENCE = 5.0
+
+
+class Ranks:
+    """`run(function, *args)` calls a function of a module on every rank, and gives what each returned.
+
+    Ranks that do not answer are ended, and begun anew for the next function.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._ends: list[Connection] = []
+        self._processes: list[Any] = []
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What the function returned on each rank.
+
+        Raises:
+            AssertionError: it failed on one of them, with its traceback, or did not return.
+        """
+        if not self._processes:
+            self._begin()
+        for end in self._ends:
+            end.send((function, args))
+        answers: list[tuple[bool, Any] | None] = []
+        patience = SECONDS
+        for end in self._ends:
+            try:
+                answers.append(end.recv() if end.poll(patience) else None)
+            except EOFError:
+                answers.append((False, "the process has ended"))
+            if answers[-1] is None or not answers[-1][0]:
+                patience = PATIENCE  # the others may wait for it
+        if any(answer is None or not answer[0] for answer in answers):
+            self.end()
+            told = [
+                f"rank {rank}: {'did not return' if answer is None else answer[1]}"
+                for rank, answer in enumerate(answers)
+                if answer is None or not answer[0]
+            ]
+            raise AssertionError("\n".join(told))
+        return [answer[1] for answer in answers if answer is not None]
+
+    def end(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._processes, self._ends = [], []
+
+    def _begin(self) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        meeting = Path(tempfile.mkdtemp(), "meeting")
+        for rank in range(self.count):
+            end, other = context.Pipe()
+            process = context.Process(target=_rank, args=(other, rank, self.count, meeting), daemon=True)
+            process.start()
+            self._ends.append(end)
+            self._processes.append(process)
+
+
+def _rank(end: Connection, rank: int, count: int, meeting: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=count)
+    while True:
+        function, args = end.recv()
+        try:
+            end.send((True, function(*args)))
+        except BaseException:  # noqa: BLE001 - whatever it was, it is told
+            end.send((False, traceback.format_exc()))
