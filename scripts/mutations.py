@@ -99,7 +99,7 @@ MUTATIONS = (
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
         "training/loop.py",
-        '        with phase("save"), seams.weights(trained):\n',
+        '        with phase("save"), seams.weights(self.step.model):\n',
         "        if True:\n",
         (
             "tests/unit/training/test_averaged_runs.py::test_the_best_model_loaded_again_scores_what_was_reported",
@@ -108,7 +108,7 @@ MUTATIONS = (
     Mutation(
         "batch norm of an average: what settling counted stays in the model that is trained",
         "training/step.py",
-        "with preserved_randomness(self.device), kept, self.averaged():",
+        "with preserved_randomness(self.device), self.kept_buffers(), self.averaged():",
         "with preserved_randomness(self.device), self.averaged():",
         (
             "tests/unit/training/test_averaged_runs.py::test_evaluating_often_or_never_trains_the_same_weights",
@@ -170,9 +170,16 @@ MUTATIONS = (
     Mutation(
         "out of memory: what the failed pass added up stays in the gradients",
         "training/compute.py",
-        "        for parameter in step.parameters:\n            parameter.grad = None\n        parts",
-        "        parts",
+        "        for parameter in step.parameters:\n            parameter.grad = None\n        passes",
+        "        passes",
         ("tests/laws/test_out_of_memory.py", "tests/laws/test_split.py"),
+    ),
+    Mutation(
+        "two ranks: the row that a rank without rows computes is counted",
+        "training/compute.py",
+        "LossTerms(terms.values, torch.zeros_like(terms.values))",
+        "terms",
+        ("tests/ranks/test_rank_law.py::test_ranks_with_fewer_rows_and_none_give_the_update_of_one",),
     ),
     Mutation(
         "packing: positions go on from one example to the next",

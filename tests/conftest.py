@@ -1,12 +1,14 @@
 """What every test gets: a folder of its own, no network, none of the developer's trackers, one thread.
 
 `SNUGFIT_SLOW=part` (what `make test` sets) keeps one fifth of the tests marked `slow`. Which fifth goes by the
-test's name and the number of commits: a commit always runs the same ones, and five commits in a row run all.
+test's name and the number of commits: a commit always runs the same ones, and five commits in a row run all. Of tests marked
+`slow(parts=20)` it keeps one twentieth.
 Anything else (plain pytest, `make test-all`) keeps every test.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -30,9 +32,9 @@ for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_RUN_ID", "MLF
     os.environ.pop(name, None)
 
 
-def slow_part(test: str) -> int:
+def slow_part(test: str, parts: int = SLOW_PARTS) -> int:
     """Which of the parts a slow test belongs to: the same on every machine."""
-    return int(hashlib.sha256(test.encode()).hexdigest(), 16) % SLOW_PARTS
+    return int(hashlib.sha256(test.encode()).hexdigest(), 16) % parts
 
 
 def commits() -> int:
@@ -48,12 +50,27 @@ def commits() -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("SNUGFIT_SLOW") != "part":
         return
-    part = commits() % SLOW_PARTS
-    left_out = [item for item in items if item.get_closest_marker("slow") and slow_part(item.nodeid) != part]
+    commit = commits()
+
+    def is_left_out(item: pytest.Item) -> bool:
+        marker = item.get_closest_marker("slow")
+        if marker is None:
+            return False
+        parts = marker.kwargs.get("parts", SLOW_PARTS)
+        return slow_part(item.nodeid, parts) != commit % parts
+
+    left_out = list(filter(is_left_out, items))
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         dropped = set(left_out)
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_runtest_setup() -> None:
+    """Keep what was imported out of each search for garbage, which takes half a second with all that the libraries hold; a dry run
+    of the planner, which does the same for itself, lets it in again."""
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     first = sum(row["script"] not in MISSED_AT_FIRST for row in fresh)
     lines = [
         f"Written with the detectors: {_count(rows, 'faulty')}. Written after the detectors were frozen: {first} of "
-        f"{len(fresh)} found by these, {_count(rows, 'fresh')} now. Clean scripts: {len(clean)}, with an error or a "
+        f"{len(fresh)} found by these, {_count(rows, 'fresh')} after mending. Clean scripts: {len(clean)}, with an error or a "
         f"warning on {len(alarms) or 'none'}{': ' + ', '.join(alarms) if alarms else ''}.",
         "",
         "| pitfall | scripts | found | severity |",
@@ -95,7 +95,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "",
         "The faults that were written afterwards:",
         "",
-        "| fault | pitfall | frozen detectors | now |",
+        "| fault | pitfall | frozen detectors | after mending |",
         "|---|---|---|---|",
     ]
     for row in fresh:

@@ -91,7 +91,7 @@ def _bitsandbytes(shape: str, tokens: int) -> nn.Module:
     from transformers import LlamaForCausalLM
 
     from snugfit.core.layers import replace_module
-    from snugfit.core.quantised import quantisable
+    from snugfit.core.quantising import quantisable
 
     model = llama(shape, tokens)
     with torch.device("meta"):

@@ -32,14 +32,15 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
+from snugfit.core.skeleton import skeleton
 from snugfit.errors import SnugfitError
 from snugfit.planner.answer import Prediction
 from snugfit.planner.calibrate import calibrate
+from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.elsewhere import elsewhere
-from snugfit.planner.fakes import skeleton
-from snugfit.planner.hardware import Device, find_device, uncalibrated
-from snugfit.planner.predict import Machine, Planner
+from snugfit.planner.hardware import find_device, uncalibrated
+from snugfit.planner.predict import Planner
 from snugfit.planner.worker import Worker
 from snugfit.training.assemble import Material, make_step
 from snugfit.training.step import Step

@@ -45,7 +45,8 @@ def llama(shape: str, tokens: int, layers_on: torch.device = DEVICE) -> nn.Modul
     from transformers import LlamaForCausalLM
 
     from snugfit.core.layers import replace_module
-    from snugfit.core.quantised import QuantisedLinear, quantisable
+    from snugfit.core.quantised import QuantisedLinear
+    from snugfit.core.quantising import quantisable
     from snugfit.techniques.numerics.nf4 import NF4Format
 
     with torch.device("meta"):

@@ -45,10 +45,11 @@ from snugfit.errors import SnugfitError  # noqa: E402
 from snugfit.planner.answer import Answer  # noqa: E402
 from snugfit.planner.calibrate import calibrate  # noqa: E402
 from snugfit.planner.candidate import Budget  # noqa: E402
+from snugfit.planner.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.dryrun import Subject  # noqa: E402
-from snugfit.planner.hardware import Device, this_device  # noqa: E402
+from snugfit.planner.hardware import this_device  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
-from snugfit.planner.predict import BASELINE, Machine, Planner  # noqa: E402
+from snugfit.planner.predict import Planner  # noqa: E402
 from snugfit.techniques import discover, find  # noqa: E402
 from snugfit.training.assemble import Material, make_step  # noqa: E402
 from snugfit.training.fit import sizes  # noqa: E402

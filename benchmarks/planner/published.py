@@ -249,7 +249,7 @@ def plan_cases(names: list[str], path: Path) -> None:
 def predict(case: Case) -> dict[str, Any]:
     """A case with its prediction, or with why there is none."""
     from snugfit.errors import SnugfitError
-    from snugfit.planning import Target
+    from snugfit.planner.target import Target
     from snugfit.recipe import load_recipe
     from snugfit.runs import plan_recipe
 

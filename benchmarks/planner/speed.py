@@ -64,9 +64,10 @@ def plan(what: str) -> dict[str, Any]:
 
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
+    from snugfit.planner.device import Machine
     from snugfit.planner.dryrun import Subject
     from snugfit.planner.hardware import uncalibrated
-    from snugfit.planner.predict import Machine, Planner
+    from snugfit.planner.predict import Planner
     from snugfit.techniques import find
 
     large = what.startswith("70B")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from snugfit.training.result import RunResult as RunResult
     from snugfit.training.step import Step as Step
     from snugfit.training.step import StepResult as StepResult
+    from snugfit.tuning import tune as tune
 
 _HOMES = {
     "Card": "snugfit.core.technique",
@@ -58,6 +59,7 @@ _HOMES = {
     "plan": "snugfit.api",
     "profile": "snugfit.tooling.profile",
     "train": "snugfit.api",
+    "tune": "snugfit.tuning",
 }
 
 __all__ = sorted([*_HOMES, "techniques"])

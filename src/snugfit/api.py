@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,33 @@ from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
 from snugfit.models.bundle import save_bundle
 from snugfit.planner.answer import Answer
-from snugfit.planning import Target, plan_module
-from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
+from snugfit.planner.target import Target
+from snugfit.planning import plan_module
+from snugfit.session import (
+    Display,
+    RunOptions,
+    Silent,
+    Tracking,
+    describe_run,
+    follow,
+    opened,
+    run_session,
+    versions,
+)
+from snugfit.strategies.world import check_same, device_of, joined, this_world
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
+from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
 from snugfit.training.result import RunResult
 from snugfit.training.step import Forward
 from snugfit.units import parse_bytes
+
+_TIMEOUT_SECONDS = 1800.0
+"""That a rank waits for the others before it gives up; in recipes plan.timeout."""
 
 
 def train(
@@ -57,6 +74,7 @@ def train(
     checkpoint_keep: int = 2,
     seed: int = 0,
     device: str = "auto",
+    strategy: str = "auto",
     num_workers: int = 0,
     collate: Collate | None = None,
     forward: Forward | None = None,
@@ -88,6 +106,8 @@ def train(
         non_finite: what to do with a window whose loss or gradient is not finite: skip it, stop, or roll_back to the newest
             checkpoint and pass over it; `non_finite_limit` such windows in a row end the run.
         checkpoint_keep: checkpoints that are kept, at least 2.
+        strategy: how processes that were started by torchrun or srun share each update: "ddp" copies the model to each device, which
+            "auto" stands for, and "fsdp" spreads it over them. All call this function alike, and get the same result.
         resume: the folder of a run of the same model, data and settings, to go on from its newest checkpoint.
         track: send the run to MLflow, by default in a database beside the runs.
 
@@ -130,10 +150,14 @@ def train(
 
         all_techniques = completed(all_techniques, preset)
     numerics = [each.card.name for each in all_techniques if each.card.family is Family.NUMERICS]
+    world = this_world()
+    device = find_device(device)
     plan = Plan(
         micro_batch=micro_batch,
         numerics=" ".join(numerics) or "fp32",
-        device=find_device(device),
+        device=device_of(device, world),
+        strategy=named_strategy(strategy, world.size),
+        devices=world.size,
         num_workers=num_workers,
     )
     _complete(optimizer, all_techniques)
@@ -144,7 +168,6 @@ def train(
         data, held_out = hold_out(data, validation, seed)
     elif validation is not None:
         check_dataset("validation", validation)
-    folder = RunFolder.create(Path(output), name) if resume is None else RunFolder.open(Path(resume))
 
     def save_best(
         path: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module
@@ -152,7 +175,14 @@ def train(
         meta = {"task": "python", "model": None, **description}
         save_bundle(path, model, meta, adapters_of=trained)
 
-    with opened(folder, display) as events:
+    identity = _identity(job, len(data), optimizer, all_techniques)
+    with ExitStack() as stack:
+        stack.enter_context(joined(world, plan.device, _TIMEOUT_SECONDS))
+        ranks = strategy_of(plan, world)
+        if world.size > 1:
+            check_same({**identity, "micro_batch": micro_batch, "versions": versions()})
+        folder = shared_folder(ranks, Path(output), name) if resume is None else RunFolder.open(Path(resume))
+        events = stack.enter_context(opened(folder, display) if world.leads else nullcontext(Silent()))
         training = assemble(
             job,
             plan,
@@ -163,8 +193,12 @@ def train(
             folder=folder,
             emit=events,
             save_best=save_best,
-            identity=_identity(job, len(data), optimizer, all_techniques),
+            identity=identity,
+            strategy=ranks,
         )
+        options = RunOptions(stop_after_seconds=stop_after_seconds)
+        if not world.leads:
+            return follow(training, options, resume is not None)
         described = {
             "recipe": {
                 "evaluate": {"best": job.best},
@@ -179,7 +213,7 @@ def train(
             events,
             header,
             tracking=tracking,
-            options=RunOptions(stop_after_seconds=stop_after_seconds),
+            options=options,
             resume=resume is not None,
         )
 

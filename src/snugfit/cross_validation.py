@@ -11,8 +11,8 @@ take from data, come from its training rows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,10 @@ from snugfit.errors import (
 )
 from snugfit.planning import is_tight
 from snugfit.report.cv_page import write_cv_page
-from snugfit.session import Display, RunOptions
+from snugfit.session import RunOptions
 from snugfit.tooling.fold_rows import CLASSIFICATION, FoldRows, fold_rows
-from snugfit.tooling.fold_tracking import Tell, TrackedFolds
+from snugfit.tooling.fold_tracking import TrackedFolds
+from snugfit.tooling.many_runs import Tell, Watch, begun_in
 from snugfit.tools.cross_validation import (
     CrossValidation,
     Fold,
@@ -40,7 +41,6 @@ from snugfit.tools.cross_validation import (
     folds_of,
     leaking,
 )
-from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 CV = "cv.json"
 RESULT = "result.json"
 _RECIPE = "recipe.yaml"
-
-Watch = Callable[[str], AbstractContextManager[Display | None]]
-"""What shows the run of a fold: is given its title."""
 
 
 def cross_validate(
@@ -164,7 +161,7 @@ class _Running:
     def run(self) -> CrossValidation:
         scores: list[FoldScore] = []
         reason = None
-        with self.folder.claimed(), TrackedFolds(self.recipe, self.folder, self.tell) as tracked:
+        with self.folder.claimed(), TrackedFolds(self.recipe, self.folder, "cv", self.tell) as tracked:
             for note in self.notes:
                 self.tell(note)
             for place, fold in enumerate(self.folds, 1):
@@ -191,7 +188,7 @@ class _Running:
         python = self.rows.records is None
         sides = (fold.training, fold.validation) if python else None
         options = dataclasses.replace(self.options, sides=sides, parent=tracked.run_id)
-        begun = _begun(home.path)
+        begun = begun_in(home.path)
         self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
         with self.watch(title) as display:
             if begun is not None:
@@ -234,17 +231,9 @@ class _Running:
         found = CrossValidation(
             self.recipe.name, tuple(scores), len(self.folds), str(self.folder.path), tuple(self.notes), reason
         )
-        self.folder.write_json("found.json", {"tool": "cv", **found.as_dict()})
+        self.folder.write_json("found.json", {"tool": "cv", "summary": found.message, **found.as_dict()})
         write_cv_page(found, self.folder.path)
         return found
-
-
-def _begun(home: Path) -> Path | None:
-    """The newest run of a fold that can be gone on with."""
-    begun = [
-        path.parent for path in home.glob("*/events.jsonl") if checkpoint.any_in(path.parent / "checkpoints")
-    ]
-    return max(begun, key=lambda path: path.name, default=None)
 
 
 def _score(fold: Fold, result: dict[str, Any]) -> FoldScore:

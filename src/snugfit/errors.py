@@ -9,11 +9,13 @@ SnugfitError
 │   ├── PlanConflict          techniques that exclude each other
 │   ├── RunFolderError        a run's folder that cannot be resumed, read or written
 │   ├── TrackingError         a tracker or registry address
-│   └── MissingExtra          an optional package that is not installed
+│   ├── MissingExtra          an optional package that is not installed
+│   └── SaidElsewhere         what another process of the run says
 └── TrainingFailed        the run itself failed: exit code 1
     ├── OutOfMemory           it does not fit, however finely its windows are split
     ├── PlannerFailed         the planner died, or took too long
-    └── WorkerDied            a process that loads data was killed
+    ├── WorkerDied            a process that loads data was killed
+    └── RanksLost             other processes of the run have ended, or do not answer
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class SnugfitError(Exception):
     """Base of all errors that Snugfit raises on purpose."""
 
     exit_code = 1
+    comes_again = True
+    """Whether trying once more would end in the same way."""
 
 
 class UserError(SnugfitError):
@@ -73,6 +77,10 @@ class MissingExtra(UserError):
         return type(self), self._given  # from a process of the planner's
 
 
+class SaidElsewhere(UserError):
+    """Another process of the run says what is wrong."""
+
+
 class SnugfitWarning(UserWarning):
     """Something will not do what was probably meant; a run tells it among its events."""
 
@@ -91,6 +99,14 @@ class PlannerFailed(TrainingFailed):
 
 class WorkerDied(TrainingFailed):
     """A process that loads data was killed, or cannot hand over what it loaded."""
+
+    comes_again = False
+
+
+class RanksLost(TrainingFailed):
+    """Other processes of the run have ended, or do not answer in time."""
+
+    comes_again = False
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,10 +1,9 @@
-"""Plans of recipes and of modules: what is to be planned, for which machine; made in a process of its own."""
+"""Plans of recipes and of modules: what is to be planned, made in a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,19 @@ from snugfit.core.adapters import require_peft
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.memory import available_bytes, memory_bytes
-from snugfit.core.technique import Fidelity, Stage, Technique
+from snugfit.core.memory import memory_bytes
+from snugfit.core.skeleton import skeleton
+from snugfit.core.technique import Stage, Technique
 from snugfit.data.loader import Loader, Order
-from snugfit.errors import SettingError, nearest
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget
-from snugfit.planner.communication import Cluster
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.elsewhere import NotElsewhere, elsewhere
-from snugfit.planner.fakes import BareOptimizer, skeleton
-from snugfit.planner.hardware import Device, find_device, find_link
+from snugfit.planner.fakes import BareOptimizer
 from snugfit.planner.largest import make_largest
 from snugfit.planner.plan import Request, make_measured_plan, make_plan
-from snugfit.planner.predict import Machine
 from snugfit.planner.sharing import make_shared_plan
+from snugfit.planner.target import Target, cluster_of, machine_of, on_this_machine
 from snugfit.planner.worker import Worker
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
@@ -46,58 +43,6 @@ _TRACKER_BYTES = 190_000_000
 """Resident bytes that MLflow takes in the process whose run it follows; measured with MLflow 3.17."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """The machine that a plan is for, and what the run may take of it; None stands for what is here.
-
-    Args:
-        device: a name of the catalogue; or `cpu`, `cuda`.
-        memory, host_memory: in bytes.
-        devices, nodes: how many of them on each node, and how many nodes.
-        link: between the devices of a node, by name, such as nvlink4.
-        network: between nodes, by name, such as infiniband-ndr.
-        host_link: between each and the host, such as pcie4.
-        fidelity: the coarsest level of precision that may be chosen; by default the recipe's own.
-        search: whether other plans than the recipe's are looked at.
-        contented: whether the recipe's own plan is the choice where it fits, however fast others are.
-        probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
-        margin: share of the memory to be left free.
-        here: the device as it was found on this machine, where it is not in the catalogue.
-        largest: batch, sequence or model: the largest that fits is looked for, in place of a plan of what the recipe has.
-    """
-
-    device: str | None = None
-    memory: int | None = None
-    host_memory: int | None = None
-    devices: int = 1
-    nodes: int = 1
-    link: str | None = None
-    network: str | None = None
-    host_link: str | None = None
-    fidelity: str | None = None
-    search: bool = True
-    contented: bool = False
-    probe: bool = False
-    margin: float = 0.05
-    here: Device | None = None
-    largest: str | None = None
-
-    def level(self) -> Fidelity:
-        """The fidelity as a level.
-
-        Raises:
-            SettingError: there is none of that name.
-        """
-        if self.fidelity is None:
-            return Fidelity.FULL
-        names = [each.label for each in Fidelity]
-        if self.fidelity not in names:
-            raise SettingError(
-                f"budget.fidelity: there is no level '{self.fidelity}'. {nearest(self.fidelity, names)}"
-            )
-        return Fidelity[self.fidelity.upper()]
-
-
 def plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Worker | None = None) -> Answer:
     """The plan of a recipe, without its weights and without its device.
 
@@ -107,7 +52,7 @@ def plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Wo
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
     """
-    target = _found(target, plan)
+    target = on_this_machine(target, plan)
     worker = worker or Worker(hide_gpu=not target.probe)
     answer: Answer = worker.run(_plan_recipe, recipe, job, plan, target, timeout=_SECONDS)
     return answer
@@ -131,7 +76,7 @@ def plan_module(
     Raises:
         As `plan_recipe`.
     """
-    target = _found(target, plan)
+    target = on_this_machine(target, plan)
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     material = Material(skeleton(model), range(examples), None, loss, None, forward)
     bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
@@ -141,18 +86,8 @@ def plan_module(
     return answer
 
 
-def _found(target: Target, plan: Plan) -> Target:
-    """With the device of this machine looked up where it can be seen: the planner's process sees no GPU."""
-    kind = torch.device(plan.device).type
-    if target.device in (None, "cuda") and kind != "cpu":
-        return replace(target, here=find_device(kind))
-    if target.device is None and target.memory is None and kind == "cpu":
-        return replace(target, memory=available_bytes(torch.device("cpu")))
-    return target
-
-
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
-    with _machine(target) as machine:
+    with machine_of(target) as machine:
         task, assumed = _task(recipe)
         material = task.material
         subject = replace(
@@ -181,7 +116,7 @@ def _plan_material(
     optimizer: BareOptimizer | None,
     target: Target,
 ) -> Answer:
-    with _machine(target) as machine:
+    with machine_of(target) as machine:
         subject = _subject(material, window, job, techniques, optimizer)
         return _planned(subject, machine, plan, target, {"model": type(material.model).__name__})
 
@@ -206,50 +141,9 @@ def _planned(
     if target.largest is not None:
         return make_largest(target.largest, subject, machine, request, {**about, **known})
     if target.devices * target.nodes > 1:
-        return make_shared_plan(subject, machine, request, _cluster(target, machine), {**about, **known})
+        return make_shared_plan(subject, machine, request, cluster_of(target, machine), {**about, **known})
     make = make_measured_plan if target.probe else make_plan
     return make(subject, machine, request, {**about, **known})
-
-
-def _cluster(target: Target, machine: Machine) -> Cluster:
-    """The devices that train together.
-
-    Raises:
-        SettingError: there are nodes, and no network between them.
-    """
-    peer = machine.device.peer_link
-    if target.nodes == 1:
-        return Cluster(target.devices, 1, peer, peer)
-    if target.network is None:
-        raise SettingError(
-            f"network: {target.nodes} nodes exchange weights or gradients over a network that decides how they share the work. Name "
-            "it, such as ethernet-25 or infiniband-ndr."
-        )
-    return Cluster(target.devices, target.nodes, peer, find_link(target.network, "network"))
-
-
-@contextmanager
-def _machine(target: Target) -> Iterator[Machine]:
-    """The machine that is planned for; within, its device may be named."""
-    if target.here is None:
-        device = find_device(target.device or "cpu", target.memory, target.host_link, target.link)
-    else:
-        device = replace(target.here, memory_bytes=target.memory or target.here.memory_bytes)
-        if target.host_link is not None:
-            device = replace(device, host_link=find_link(target.host_link, "host_link"))
-        if target.link is not None:
-            device = replace(device, peer_link=find_link(target.link))
-    host = device if device.kind == "cpu" else find_device("cpu")
-    if device.kind != "cuda" or target.probe:
-        yield Machine(device, host, device.kind if target.probe else "cpu")
-        return
-    assert device.capability is not None
-    try:
-        with elsewhere(device.capability, device.memory_bytes, device.name):
-            yield Machine(device, host, "cuda")
-    except NotElsewhere as error:
-        note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
-        yield Machine(device, host, "cpu", (note,))
 
 
 def _task(recipe: Recipe) -> tuple[Task, str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit import planning
 from snugfit.core.entry import as_entry
+from snugfit.core.job import Plan
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -16,18 +18,33 @@ from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import PlannerFailed, RunFolderError, SettingError, Untraceable
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
-from snugfit.planning import Target, expected, is_tight
+from snugfit.planner.target import Target
+from snugfit.planning import expected, is_tight
 from snugfit.recipe.jobs import job_of, plan_of
-from snugfit.session import Display, RunOptions, Tracking, describe_run, opened, run_session
+from snugfit.session import (
+    Display,
+    RunOptions,
+    Silent,
+    Tracking,
+    describe_run,
+    follow,
+    opened,
+    run_session,
+    versions,
+)
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
+from snugfit.strategies.base import Strategy
+from snugfit.strategies.world import agreed, answered, check_same, joined, this_world
 from snugfit.tasks import Task, prepare, prepare_sides
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
+from snugfit.training import checkpoint
 from snugfit.training.assemble import assemble, check_settings
 from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
+from snugfit.training.ranks import shared_folder, strategy_of
 from snugfit.training.result import RunResult
-from snugfit.units import parse_bytes
+from snugfit.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from snugfit.planner.export import Exported
@@ -35,9 +52,10 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 CLASSIFICATION = "text-classification"
-_RECIPE = "recipe.yaml"
+RECIPE = "recipe.yaml"
 _PLAN = "plan.json"
 _DATA = "data.json"
+_TIMELINE = "timeline.json"
 
 
 def train_recipe(
@@ -49,26 +67,44 @@ def train_recipe(
         UserError: the recipe, its data or its model cannot be used; no run's folder is left behind.
         TrainingFailed: the run failed on its own account.
     """
-    return _run_recipe(recipe, options or RunOptions(), display, None)
+    options = options or RunOptions()
+    if options.into is not None and checkpoint.any_in(RunFolder(options.into).checkpoints):
+        return _run_recipe(recipe, options, display, RunFolder.open(options.into))
+    return _run_recipe(recipe, options, display, None)
 
 
 def resume_run(
-    run: str | Path, options: RunOptions | None = None, display: Display | None = None
+    run: str | Path,
+    options: RunOptions | None = None,
+    display: Display | None = None,
+    changes: Sequence[str] = (),
 ) -> RunResult:
     """Go on with a stopped or killed run from its newest valid checkpoint.
 
+    Args:
+        changes: settings over the recipe's that leave the updates as they are, such as plan.devices=2.
     Raises:
         UserError: not a run's folder, nothing to go on from, or the data changed.
         TrainingFailed: the run failed on its own account.
     """
+    recipe = recipe_of(run, changes)
+    return _run_recipe(recipe, options or RunOptions(), display, RunFolder.open(Path(run)))
+
+
+def recipe_of(run: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run, with settings over it.
+
+    Raises:
+        RunFolderError: not a run's folder, or one of a run that was made in Python.
+    """
     from snugfit.recipe import load_recipe
 
     folder = RunFolder.open(Path(run))
-    if not (folder.path / _RECIPE).exists():
+    if not (folder.path / RECIPE).exists():
         raise RunFolderError(
-            f"{run}: has no {_RECIPE}. Runs made in Python go on with snugfit.train(…, resume=…)."
+            f"{run}: has no {RECIPE}. Runs made in Python go on with snugfit.train(…, resume=…)."
         )
-    return _run_recipe(load_recipe(folder.path / _RECIPE), options or RunOptions(), display, folder)
+    return load_recipe(folder.path / RECIPE, changes)
 
 
 def evaluate_run(
@@ -158,7 +194,7 @@ def _bytes(size: int | str | None, key: str) -> int | None:
     return None if size is None else parse_bytes(size, f"budget.{key}")
 
 
-def _planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None, list[str]]:
+def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None, list[str]]:
     """The recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
 
     Raises:
@@ -166,8 +202,11 @@ def _planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None
     """
     if not options.plan:
         return recipe, None, []
+    devices = recipe.plan.devices
+    if devices > 1 and plan_of(recipe).device == "cpu":
+        return recipe, None, []  # they are one device, whose memory the planner would count for each
     try:
-        answer = plan_recipe(recipe, Target(contented=True))
+        answer = plan_recipe(recipe, Target(contented=True, devices=devices))
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:
@@ -180,45 +219,74 @@ def _planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None
 def _run_recipe(
     recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None
 ) -> RunResult:
-    smoke = options.fast_dev_run or options.overfit_batches is not None
-    job, plan = job_of(recipe), plan_of(recipe)
-    techniques = recipe.all_techniques()
-    metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
-    check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
-    uri = None
-    if recipe.track.mlflow and not smoke:
-        stored = None if folder is None else stored_uri(folder.path)
-        uri = resolve_uri(recipe.track.uri, recipe.output, stored=stored)
-        check_uri(uri, experiment=recipe.track.experiment, model=recipe.track.register)
-    if recipe.track.register and recipe.task != CLASSIFICATION:
-        raise SettingError(
-            f"track.register: only {CLASSIFICATION} models can be registered, the task is {recipe.task}. Remove it; "
-            "the best model is in the run's folder."
+    world, plan = this_world(), plan_of(recipe)
+    with joined(world, plan.device, parse_seconds(recipe.plan.timeout, "plan.timeout")), answered(_outside):
+        strategy = strategy_of(plan, world)
+        if world.size > 1:
+            shared = {"plan.micro_batch": plan.micro_batch, "plan.strategy": plan.strategy}
+            check_same({"recipe": recipe.hash(), "versions": versions(), **shared})
+        return _run_on_rank(recipe, options, display, folder, strategy)
+
+
+def _outside() -> str:
+    return "before or after all updates"
+
+
+def _run_on_rank(
+    recipe: Recipe,
+    options: RunOptions,
+    display: Display | None,
+    folder: RunFolder | None,
+    strategy: Strategy,
+) -> RunResult:
+    with agreed():
+        smoke = options.fast_dev_run or options.overfit_batches is not None
+        job, plan = job_of(recipe), plan_of(recipe)
+        techniques = recipe.all_techniques()
+        metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
+        check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
+        uri = None
+        if recipe.track.mlflow and not smoke:
+            stored = None if folder is None else stored_uri(folder.path)
+            uri = resolve_uri(recipe.track.uri, recipe.output, stored=stored)
+            check_uri(uri, experiment=recipe.track.experiment, model=recipe.track.register)
+        if recipe.track.register and recipe.task != CLASSIFICATION:
+            raise SettingError(
+                f"track.register: only {CLASSIFICATION} models can be registered, the task is {recipe.task}. Remove it; "
+                "the best model is in the run's folder."
+            )
+        answer: Answer | None = None
+        told: list[str] = []
+        alone = strategy.world_size == 1
+        if folder is None and not smoke and alone:
+            recipe, answer, told = planned(recipe, options)
+            plan, techniques = plan_of(recipe), recipe.all_techniques()
+            options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
+        elif folder is not None:
+            options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
+        task = prepare(recipe) if options.sides is None else prepare_sides(recipe, options.sides)
+        if smoke:
+            job, task = shorten(job, task, options)
+            if (
+                options.overfit_batches is not None
+            ):  # a rate that falls would end the learning before the memorising
+                techniques = tuple(each for each in techniques if not _lowers_rate(each))
+    if not alone:
+        rows = {
+            "data.train": len(task.material.train),
+            "data.validation": len(task.material.validation or ()),
+        }
+        check_same(
+            {"data": dict(task.fingerprints), **{f"{name} (rows)": count for name, count in rows.items()}}
         )
-    answer: Answer | None = None
-    told: list[str] = []
-    if folder is None and not smoke:
-        recipe, answer, told = _planned(recipe, options)
-        plan, techniques = plan_of(recipe), recipe.all_techniques()
-        options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
-    elif folder is not None:
-        options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
-    task = prepare(recipe) if options.sides is None else prepare_sides(recipe, options.sides)
-    if smoke:
-        job, task = shorten(job, task, options)
-        if (
-            options.overfit_batches is not None
-        ):  # a rate that falls would end the learning before the memorising
-            techniques = tuple(each for each in techniques if not _lowers_rate(each))
     resume = folder is not None
     if folder is None:
-        folder = RunFolder.create(Path(recipe.output), recipe.name)
-        (folder.path / _RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
-        folder.write_json(_PLAN, dataclasses.asdict(plan) if answer is None else answer.as_dict())
+        folder = _new_folder(recipe, plan, answer, options.into, strategy)
     else:
         check_fingerprints(folder.read_json(_DATA), task.fingerprints)
-    folder.write_json(_DATA, dict(task.fingerprints))
-    with opened(folder, display) as events:
+    if strategy.rank == 0:
+        folder.write_json(_DATA, dict(task.fingerprints))
+    with opened(folder, display) if strategy.rank == 0 else nullcontext(Silent()) as events:
         training = assemble(
             job,
             plan,
@@ -234,7 +302,20 @@ def _run_recipe(
                 "data": dict(task.fingerprints),
                 "updates": job.total_windows(len(task.material.train)),  # a smoke run has others
             },
+            strategy=strategy,
         )
+
+        def conclude(result: RunResult) -> RunResult:
+            if options.fast_dev_run:
+                verify_reload(training)
+            if options.overfit_batches is None or strategy.rank > 0:
+                return result
+            return overfit_verdict(result, folder)
+
+        if strategy.rank > 0:
+            return follow(training, options, resume, conclude)
+        if not resume and folder.events.stat().st_size > 0:  # processes ended before they had saved anything
+            events("resume", update=0, window=0)
         if answer is not None:
             training.expect(expected(answer, plan.device))
         described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(task.data)}
@@ -245,12 +326,6 @@ def _run_recipe(
         if uri is not None:
             register = _registration(recipe, task) if recipe.track.register else None
             tracking = Tracking(uri, recipe.track.experiment, register)
-
-        def conclude(result: RunResult) -> RunResult:
-            if options.fast_dev_run:
-                verify_reload(training)
-            return overfit_verdict(result, folder) if options.overfit_batches is not None else result
-
         return run_session(
             training,
             events,
@@ -261,6 +336,26 @@ def _run_recipe(
             resume=resume,
             conclude=conclude,
         )
+
+
+def _new_folder(
+    recipe: Recipe, plan: Plan, answer: Answer | None, into: Path | None, strategy: Strategy
+) -> RunFolder:
+    """The folder of a run that begins, the same on all ranks."""
+    if into is not None:
+        return RunFolder(into)  # whoever started the process has written it
+    folder = shared_folder(strategy, Path(recipe.output), recipe.name)
+    if strategy.rank == 0:
+        write_beginning(folder, recipe, plan, answer)
+    return folder
+
+
+def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:
+    """Write into a new run's folder what it begins with: the recipe, and how it was planned."""
+    (folder.path / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
+    folder.write_json(_PLAN, dataclasses.asdict(plan) if answer is None else answer.as_dict())
+    if answer is not None and answer.prediction.timeline is not None:
+        folder.write_json(_TIMELINE, dataclasses.asdict(answer.prediction.timeline))
 
 
 def _lowers_rate(technique: Technique) -> bool:

@@ -23,7 +23,7 @@ from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import read_story
 from snugfit.tracking.follower import Tracker, TrackingResult
-from snugfit.tracking.spool import Spool
+from snugfit.tracking.spool import Spool, read_events
 from snugfit.training import checkpoint
 from snugfit.training.assemble import describe_model
 from snugfit.training.folder import RunFolder
@@ -43,7 +43,9 @@ Display = Callable[[dict[str, Any]], None]
 class RunOptions:
     """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins.
     `tight`: on a CPU, memory that tensors no longer need goes back to the system at once, which takes time.
-    `sides`: the rows of Python data to train on and to validate on. `parent`: the tracker's run that this one is a part of."""
+    `sides`: the rows of Python data to train on and to validate on. `parent`: the tracker's run that this one is a part of.
+    `stop`: asked after every window; the reason to stop, or None. `into`: the run's folder, where whoever started the process has made
+    it; a run that has a checkpoint there goes on from it."""
 
     stop_after_seconds: float | None = None
     fast_dev_run: bool = False
@@ -52,6 +54,8 @@ class RunOptions:
     tight: bool = False
     sides: Sides | None = None
     parent: str | None = None
+    stop: Callable[[], str | None] = lambda: None
+    into: Path | None = None
     started: float = field(default_factory=time.monotonic)
 
 
@@ -66,6 +70,15 @@ class Tracking:
 
 _BEGINNING = ("update", "skipped", "resume", "evaluation", "checkpoint")
 """Events of a run that has done something."""
+
+
+def has_begun(folder: RunFolder) -> bool:
+    """Whether a run has done something in its folder, or left something there that is worth more than its events."""
+    if checkpoint.any_in(folder.checkpoints) or folder.best.exists():
+        return True
+    return folder.events.exists() and any(
+        event["event"] in _BEGINNING for event in read_events(folder.events)
+    )
 
 
 class Events:
@@ -84,6 +97,19 @@ class Events:
 
     def close(self) -> None:
         self._spool.close()
+
+
+class Silent(Events):
+    """The events of a process that another one speaks for."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def __call__(self, kind: str, /, **fields: Any) -> None:
+        self.begun = self.begun or kind in _BEGINNING
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 @contextmanager
@@ -132,8 +158,7 @@ def run_session(
         header = {**header, "machine": {**header["machine"], "mmap_threshold_bytes": MMAP_THRESHOLD}}
     if resume:
         training.restore()
-    with warnings_told(events):
-        training.fit()
+    _fit(training, events, header)
     header = {**header, "plan": {**header["plan"], "micro_batch": training.step.micro_batch}}
     training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
@@ -146,7 +171,10 @@ def run_session(
         if tracker.problem:
             events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
     try:
-        with warnings_told(events), StopRequest(options.stop_after_seconds, options.started) as stop:
+        with (
+            warnings_told(events),
+            StopRequest(options.stop_after_seconds, options.started, options.stop) as stop,
+        ):
             result = _advised(conclude(training.run(stop)), folder)
     except BaseException as error:
         if isinstance(error, OutOfMemory):
@@ -170,6 +198,42 @@ def run_session(
         events("warning", message=message)
     _report(folder, events)
     return result
+
+
+def follow(
+    training: Training,
+    options: RunOptions,
+    resume: bool,
+    conclude: Callable[[RunResult], RunResult] = lambda result: result,
+) -> RunResult:
+    """Train as one of several processes of which another one tells how it goes.
+
+    Raises:
+        TrainingFailed: the run failed on its own account.
+    """
+    if resume:
+        training.restore()
+    with (
+        warnings_told(training.emit),
+        StopRequest(options.stop_after_seconds, options.started, options.stop) as stop,
+    ):
+        return conclude(training.run(stop))
+
+
+def _fit(training: Training, events: Events, header: Mapping[str, Any]) -> None:
+    """Find the micro-batch, if that is asked for; a run for which there is none has failed, and its folder says why.
+
+    Raises:
+        As `Training.fit`.
+    """
+    try:
+        with warnings_told(events):
+            training.fit()
+    except OutOfMemory as error:
+        events("run", **header)
+        _tell_of_memory(training, events, error)
+        _end_failed(training, events, error)
+        raise
 
 
 def _advised(result: RunResult, folder: RunFolder) -> RunResult:
@@ -206,7 +270,9 @@ def _report(folder: RunFolder, events: Events) -> None:
 def _tell_of_memory(training: Training, events: Events, error: OutOfMemory) -> None:
     """Look at what took the memory, write it as a page into the run's folder, and say so in the error, which stays the one that is
     raised whatever becomes of that."""
-    if training.window is None:
+    if (
+        training.attempt is None or training.step.strategy.world_size > 1
+    ):  # the others would have to do it too
         return
     try:
         # what few runs need, and takes long to import
@@ -214,8 +280,8 @@ def _tell_of_memory(training: Training, events: Events, error: OutOfMemory) -> N
         from snugfit.tools.memory import memory_of_failure
 
         folder = training.folder.path
-        use = memory_of_failure(training.step, training.window, folder)
-        path = write_memory_page(folder.name, use, folder / NAME, failed=True)
+        use, again = memory_of_failure(training.step, training.attempt, folder)
+        path = write_memory_page(folder.name, use, folder / NAME, again=again)
     except Exception as problem:  # noqa: BLE001 - a model that has just failed may fail in any way
         with suppress(SnugfitError):
             events("warning", message=f"no page about the memory: {problem}")

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from snugfit.doctor.observe import observe
+from snugfit.doctor.observe import Observation, observe
 from snugfit.doctor.observe.child import watch_script
 from snugfit.doctor.observe.events import Forward, Step
 from snugfit.doctor.observe.log import read_log, write_log
@@ -59,6 +60,44 @@ def test_the_scripts_own_exit_code_and_a_module_by_name_are_seen() -> None:
 
 
 @pytest.mark.slow
+def test_a_script_that_fails_is_said_to_with_the_end_of_its_traceback() -> None:
+    Path("job.py").write_text(
+        "import torch\ntorch.nn.Linear(2, 2)(torch.zeros(1, 2))\nraise KeyError('no such column')"
+    )
+    seen = observe([sys.executable, "job.py"])
+    assert seen.failed and seen.exit_code == 1
+    assert seen.error.splitlines()[-1] == "KeyError: 'no such column'"
+    assert 'job.py", line 3' in seen.error
+    assert seen.left_out == ("what would have followed: the command failed, exit code 1",)
+
+
+@pytest.mark.parametrize(
+    ("given", "failed", "ended"),
+    [
+        ({"exit_code": 3}, True, "exit code 3"),
+        ({"exit_code": -9}, True, "by SIGKILL"),
+        ({"exit_code": -15, "stopped": True}, False, "stopped by the doctor"),
+        ({}, False, "exit code 0"),
+    ],
+)
+def test_a_command_that_is_stopped_has_not_failed(given: dict[str, int], failed: bool, ended: str) -> None:
+    seen = _seen(**given)
+    assert (seen.failed, seen.ended) == (failed, ended)
+    assert any("the command failed" in sentence for sentence in seen.left_out) is failed
+    assert seen.as_dict()["failed"] is failed
+
+
+def test_a_failure_of_the_observer_is_said_by_its_last_line() -> None:
+    (sentence,) = _seen(failure="Traceback:\n  File\nZeroDivisionError: division by zero\n").left_out
+    assert sentence.endswith("ZeroDivisionError: division by zero")
+
+
+def _seen(**given: Any) -> Observation:
+    told = {"exit_code": 0, "updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0}
+    return Observation((), **{**told, "saves_seen": 0, "seconds": 1.0, **given})
+
+
+@pytest.mark.slow
 def test_a_script_that_goes_on_is_stopped_when_its_time_is_over() -> None:
     Path("train.py").write_text(TRAIN)
     seen = observe([sys.executable, "train.py", "never.json", "1000000"], seconds=1.0)
@@ -89,6 +128,8 @@ def test_a_command_that_does_not_exist_is_refused() -> None:
 def test_a_command_without_torch_is_refused() -> None:
     with pytest.raises(SettingError, match="never imported torch"):
         observe([sys.executable, "-c", "print('nothing')"])
+    with pytest.raises(SettingError, match="exit code 3 .* Its own error stands above"):
+        observe([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +188,10 @@ def _public() -> list[object]:
         torch.autograd.backward,
         torch.nn.functional.cross_entropy,
         torch.argmax,
+        torch.Tensor.eq,
+        torch.Tensor.__eq__,
+        torch.Tensor.__ne__,
+        torch.Tensor.__hash__,
     ]
     return [*functions, torch.nn.utils.clip_grad_norm_, *(getattr(o, n, None) for o in owners for n in names)]
 

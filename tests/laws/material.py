@@ -149,12 +149,12 @@ def cast(window: Window, dtype: torch.dtype) -> Window:
     return {key: _cast(value, dtype) for key, value in window.items()}
 
 
-def poisoned(window: Window, value: float) -> Window:
-    """The window with `value` in the floating inputs of its first and its last row."""
+def poisoned(window: Window, value: float, rows: Sequence[int] = (0, -1)) -> Window:
+    """The window with `value` in the floating inputs of some rows: the first and the last one."""
     window = copy.deepcopy(window)
     entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
     floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
-    floating[[0, -1]] = value  # a row alone may pass a block that stochastic depth leaves out
+    floating[list(rows)] = value  # a row alone may pass a block that stochastic depth leaves out
     return window
 
 

@@ -25,18 +25,18 @@ class Reader(nn.Module):
 
     rows_seen: Tensor
 
-    def __init__(self, dropout: float = 0.0, per_token: bool = True) -> None:
+    def __init__(self, dropout: float = 0.0, per_token: bool = True, width: int = WIDTH) -> None:
         super().__init__()
         self.per_token = per_token
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.places = nn.Embedding(LONGEST, WIDTH)
-        self.mix = nn.Linear(FEATURES, WIDTH)
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.places = nn.Embedding(LONGEST, width)
+        self.mix = nn.Linear(FEATURES, width)
         self.mix.weight = nn.Parameter(
             self.mix.weight.detach().t().contiguous().t()
         )  # columns first in memory
-        self.block = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True)
         self.unused = nn.Linear(2, 2)
-        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.head = nn.Linear(width, VOCABULARY)
         self.head.weight = self.tokens.weight
         self.register_buffer("rows_seen", torch.zeros((), dtype=torch.int64))
         with torch.no_grad():

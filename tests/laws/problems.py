@@ -124,6 +124,13 @@ def reader(techniques: Sequence[Technique]) -> Problem:
     return Problem("reader", lambda p: Reader(p), material.texts(per_token=True), "cross_entropy")
 
 
+def wide_reader(techniques: Sequence[Technique]) -> Problem:
+    """The transformer, so wide that each half of a weight that has states of few bits is whole blocks of them."""
+    width = 2 * max(getattr(oracle_of(each), "BLOCK", 1) for each in techniques)
+    per_token = not couples(techniques)
+    return replace(reader(techniques), make_model=lambda p: Reader(p, per_token=per_token, width=width))
+
+
 @suited
 def viewer(techniques: Sequence[Technique]) -> Problem:
     """The convolutional net."""

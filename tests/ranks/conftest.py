@@ -1,4 +1,4 @@
-"""Two ranks for all tests."""
+"""Two and four ranks for all tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from tests.ranks.pool import Ranks
 
 @pytest.fixture(scope="session")
 def two() -> Iterator[Ranks]:
-    ranks = Ranks(2)
+    yield from _ranks(2)
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Ranks]:
+    yield from _ranks(4)
+
+
+def _ranks(count: int) -> Iterator[Ranks]:
+    ranks = Ranks(count)
     yield ranks
     ranks.end()

@@ -1,99 +1,109 @@
-"""Rank: any number of ranks gives the update of one, with uneven rows and tokens."""
+"""Rank: any number of ranks gives the update of one, for every technique that several devices can have, and every pair of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.technique import Technique
-from snugfit.strategies.base import Strategy
-from snugfit.strategies.ddp import DataParallel
-from snugfit.strategies.fsdp import FullyShard
-from snugfit.training.step import Step
 from tests.laws import problems
-from tests.laws.problems import make_step, relative_error
+from tests.ranks.law import agree_on_ranks, allowed, in_whole_blocks, reader_in_float32
 from tests.ranks.pool import Ranks
 
-STRATEGIES: dict[str, Callable[[], Strategy]] = {"ddp": DataParallel, "fsdp": FullyShard}
+Techniques = tuple[Technique, ...]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
-def test_two_ranks_give_the_update_of_one(
-    two: Ranks, techniques: tuple[Technique, ...], strategy: str
+def allowed_on(strategy: str, given: Iterable[Techniques]) -> list[Techniques]:
+    return [techniques for techniques in given if allowed(techniques, strategy)]
+
+
+PAIRS = problems.legal_pairs()
+
+
+@pytest.mark.parametrize("techniques", allowed_on("ddp", problems.singles()), ids=problems.name_of)
+def test_two_ranks_with_copies_give_the_update_of_one(two: Ranks, techniques: Techniques) -> None:
+    agree_on_ranks(two, problems.main, techniques, "ddp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("techniques", allowed_on("fsdp", problems.singles()), ids=problems.name_of)
+def test_two_ranks_with_shards_give_the_update_of_one(two: Ranks, techniques: Techniques) -> None:
+    agree_on_ranks(two, in_whole_blocks(techniques), techniques, "fsdp")
+
+
+@pytest.mark.slow(parts=40)  # of thousands
+@pytest.mark.parametrize("pair", allowed_on("ddp", PAIRS), ids=problems.name_of)
+def test_two_techniques_give_on_two_ranks_with_copies_the_update_of_one(two: Ranks, pair: Techniques) -> None:
+    agree_on_ranks(two, problems.main, pair, "ddp")
+
+
+@pytest.mark.slow(parts=40)
+@pytest.mark.parametrize("pair", allowed_on("fsdp", PAIRS[::3]), ids=problems.name_of)
+def test_two_techniques_give_on_two_ranks_with_shards_the_update_of_one(two: Ranks, pair: Techniques) -> None:
+    agree_on_ranks(two, in_whole_blocks(pair), pair, "fsdp")
+
+
+def some(*names: str) -> Any:
+    """The examples of these techniques, each alone or those joined by + together."""
+    chosen = [problems.fitted(problems.find_examples(*filter(None, name.split("+")))) for name in names]
+    return pytest.mark.parametrize("techniques", chosen, ids=problems.name_of)
+
+
+UNEVEN = (7, 1, 5)
+"""Of the second window rank 1 has no row; of the third it has one micro-batch, and rank 0 has two."""
+
+
+@some(
+    "",
+    "hard_examples",
+    "gradient_cache",
+    "packing",
+    "sequence_length",
+    "hidden_mixup",
+    "sam",
+    "stochastic_depth",
+    "chunked_loss",
+)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_ranks_with_fewer_rows_and_none_give_the_update_of_one(
+    two: Ranks, techniques: Techniques, strategy: str
 ) -> None:
-    agree_on_ranks(two, problems.main, techniques, strategy, micro_batch=2)
+    agree_on_ranks(two, problems.main, techniques, strategy, rows=UNEVEN)
 
 
-def agree_on_ranks(
-    ranks: Ranks,
-    make: problems.Maker,
-    techniques: tuple[Technique, ...],
-    strategy: str,
-    micro_batch: int,
-    rows: Sequence[int] = problems.WINDOW_ROWS,
+@pytest.mark.slow
+@some(
+    "",
+    "clip_norm",
+    "lora",
+    "nf4+lora",
+    "recompute",
+    "ema",
+    "sam",
+    "muon",
+    "adafactor+lora",
+    "chunked_loss",
+    "hard_examples",
+)
+@pytest.mark.parametrize("strategy", ["zero_2", "reduce_each", "cpu_offload"])
+def test_each_way_to_shard_gives_the_update_of_one_rank(
+    two: Ranks, techniques: Techniques, strategy: str
 ) -> None:
-    problem = make(techniques)
-    alone = trajectory(make, techniques, Strategy, micro_batch, rows)
-    first, *others = ranks.run(on_a_rank, make, techniques, strategy, micro_batch, rows)
-    assert all(told(other) == told(first) for other in others)
-    for number, (found, expected) in enumerate(zip(first, alone, strict=True)):
-        where = f"window {number}"
-        for kind in ("gradients", "weights", "evaluated"):
-            error = relative_error(found[kind], expected[kind], floor=problem.floor)
-            assert error <= problem.tolerance, f"{where}: {kind} are {error:.2g} away"
-        assert told([found])[0] == pytest.approx(told([expected])[0], rel=problem.tolerance), where
+    agree_on_ranks(two, problems.main, techniques, strategy, rows=UNEVEN)
 
 
-def told(trajectory: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """The numbers that each window's result has."""
-    return [found["numbers"] for found in trajectory]
+@pytest.mark.slow
+@some("", "clip_norm+ema", "hard_examples", "gradient_cache", "nf4+lora", "muon", "gradient_noise", "sam")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hybrid"])
+def test_four_ranks_give_the_update_of_one(four: Ranks, techniques: Techniques, strategy: str) -> None:
+    agree_on_ranks(four, problems.main, techniques, strategy, rows=(9, 2, 5))
 
 
-def on_a_rank(
-    make: problems.Maker,
-    techniques: tuple[Technique, ...],
-    strategy: str,
-    micro_batch: int,
-    rows: Sequence[int],
-) -> list[dict[str, Any]]:
-    return trajectory(make, techniques, STRATEGIES[strategy], micro_batch, rows)
-
-
-def trajectory(
-    make: problems.Maker,
-    techniques: tuple[Technique, ...],
-    strategy: Callable[[], Strategy],
-    micro_batch: int,
-    rows: Sequence[int],
-) -> list[dict[str, Any]]:
-    """What each window leaves behind, on this rank of those there are."""
-    problem = make(techniques)
-    step = make_step(problem, techniques, micro_batch=micro_batch, strategy=strategy())
-    return [seen(step, part_of(step, window)) for window in problem.windows(rows=rows)]
-
-
-def part_of(step: Step, window: Any) -> Batch:
-    """The rows of a window that this rank has."""
-    batch, strategy = Batch.of(window), step.strategy
-    if strategy.world_size == 1:
-        return batch
-    parts = shared_out(batch.rows, strategy.world_size, step.together)
-    own = parts[strategy.rank] or range(1)
-    return replace(batch.select(own), share=Share(tuple(map(len, parts)), strategy.rank))
-
-
-def seen(step: Step, window: Batch) -> dict[str, Any]:
-    result = step(window)
-    assert result.applied
-    numbers = {"loss": result.loss, "weight": result.weight, "examples": step.progress.examples}
-    return {
-        "numbers": numbers | {name: float(problems.whole(value)) for name, value in result.metrics.items()},
-        "gradients": problems.traces(step),
-        "weights": problems.weights(step),
-        "evaluated": problems.evaluated_weights(step),
-    }
+@pytest.mark.slow
+@some("", "lora", "recompute")
+def test_weights_that_are_gathered_in_bf16_give_the_update_of_float32_but_for_rounding(
+    two: Ranks, techniques: Techniques
+) -> None:
+    agree_on_ranks(two, reader_in_float32, techniques, "computes_in_bf16", rows=(7,), tolerance=0.05)

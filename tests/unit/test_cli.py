@@ -75,7 +75,7 @@ def train(monkeypatch):
     """Training replaced by a record of its calls; `.outcome` is what it returns or raises."""
     record = SimpleNamespace(calls=[], outcome=result(), events=[])
 
-    def fake(recipe, options, display):
+    def fake(recipe, options, display, changes=()):
         record.calls.append((recipe, options))
         for event in record.events:
             display(event)
@@ -85,6 +85,8 @@ def train(monkeypatch):
 
     monkeypatch.setattr(snugfit.runs, "train_recipe", fake)
     monkeypatch.setattr(snugfit.runs, "resume_run", fake)
+    one_device = SimpleNamespace(plan=SimpleNamespace(devices=1))
+    monkeypatch.setattr(snugfit.runs, "recipe_of", lambda run, changes: one_device)
     return record
 
 

@@ -307,7 +307,7 @@ def test_all_folds_run_by_the_plan_of_the_first(project: Path, tmp_path: Path, m
         chosen = recipe.plan.model_copy(update={"micro_batch": 3}) if options.plan else recipe.plan
         return recipe.model_copy(update={"plan": chosen}), None, []
 
-    monkeypatch.setattr(runs, "_planned", plan)
+    monkeypatch.setattr(runs, "planned", plan)
     found = cross_validate(points(project, tmp_path), folds=3, options=RunOptions(plan=True))
     assert planned == [True, False, False]
     ran = [load_recipe(Path(score.run_dir) / "recipe.yaml").plan.micro_batch for score in found.scores]

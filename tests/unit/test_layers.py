@@ -16,6 +16,7 @@ HEAVY = {
     "deepspeed",
     "matplotlib",
     "mlflow",
+    "optuna",
     "pandas",
     "peft",
     "pyarrow",

@@ -32,6 +32,16 @@ class Crowded(nn.Module):
         return self.head(hidden)
 
 
+class Scoring(nn.Linear):
+    """A classifier that can be trained, and for whose scores there is no memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        if not self.training:
+            raise torch.OutOfMemoryError(REASON)
+        return logits
+
+
 def fails(tmp_path: Path, model: nn.Module | None = None, **settings: Any) -> OutOfMemory:
     data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 3)
     optimizer = settings.pop("optimizer", sf.SGD(learning_rate=0.1))
@@ -104,6 +114,47 @@ def test_memory_that_runs_out_in_the_update_is_told_with_what_a_window_takes(tmp
     assert "in the update itself" in said and "The page about it" in said
     text = (run_dir(tmp_path) / "memory.html").read_text(encoding="utf-8")
     assert "did not run out of memory" in text and "gradients of 2" in text
+
+
+def test_an_evaluation_that_runs_out_of_memory_leaves_a_page_about_scoring(tmp_path: Path) -> None:
+    held_out = TensorDataset(torch.randn(4, 4), torch.arange(4) % 3)
+    said = str(fails(tmp_path, Scoring(4, 3), validation=held_out, updates=1))
+    assert said.startswith("evaluate.batch: memory ran out in scoring a single example")
+    page = run_dir(tmp_path) / "memory.html"
+    assert f"The page about it: {page}" in said and "the moment is evaluation" in said
+    text = page.read_text(encoding="utf-8")
+    assert REASON.rstrip(".") in text and "Memory over an evaluation" in text
+
+
+def test_where_no_micro_batch_fits_the_run_has_failed_and_its_page_says_what_the_smallest_takes(
+    tmp_path: Path,
+) -> None:
+    said = str(fails(tmp_path, micro_batch="auto"))
+    assert said.startswith("plan.micro_batch: auto found none that fits a window of 4 examples")
+    assert "is weights of body" in said
+    folder = run_dir(tmp_path)
+    assert REASON.rstrip(".") in (folder / "memory.html").read_text(encoding="utf-8")
+    events = read_events(folder / "events.jsonl")
+    assert [event["event"] for event in events] == ["run", "end"]
+    assert events[0]["plan"]["micro_batch"] == "auto" and events[1]["stop_reason"] == said
+
+
+def test_what_is_predicted_not_to_fit_is_not_run_for_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snugfit.training.probe.available_bytes", lambda device: 1300)
+    seen: list[int] = []
+
+    class Wide(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(len(x))
+            return super().forward(x)
+
+    said = str(fails(tmp_path, Wide(4, 3000), micro_batch="auto"))
+    assert "auto found none" in said and "(of 1000 B)" in said
+    assert max(seen) <= 2, "micro-batches of four would not have fitted"
+    text = (run_dir(tmp_path) / "memory.html").read_text(encoding="utf-8")
+    assert "forward and backward of 2 examples in micro-batches of 1 did not run out of memory" in text
 
 
 def test_a_run_that_fails_otherwise_has_no_such_page(tmp_path: Path) -> None:

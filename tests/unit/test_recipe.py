@@ -287,6 +287,14 @@ def test_no_schedule_and_no_techniques_may_be_asked_for(write):
     assert [technique.card.name for technique in recipe.all_techniques()] == ["adamw"]
 
 
+@functools.cache
+def schema() -> jsonschema.Draft202012Validator:
+    """What holds recipes against the schema, which is itself one."""
+    whole = json_schema()
+    jsonschema.Draft202012Validator.check_schema(whole)
+    return jsonschema.Draft202012Validator(whole)
+
+
 def test_the_schema_lists_the_precisions_that_there_are(write):
     precisions = json_schema()["$defs"]["PlanSettings"]["properties"]["numerics"]["anyOf"][0]["enum"]
     found = [name for name, technique in techniques.discover().items() if technique.card.precision]
@@ -294,7 +302,7 @@ def test_the_schema_lists_the_precisions_that_there_are(write):
     assert {"bf16", "fp16"} <= set(found)
     wrong = {**load_recipe(write(RECIPE)).as_dict(), "plan": {"numerics": "fp7"}}
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, json_schema())
+        schema().validate(wrong)
 
 
 def test_numerics_bring_their_technique(write):
@@ -335,12 +343,9 @@ def test_a_micro_batch_may_be_left_to_the_machine_and_is_no_part_of_what_is_lear
     assert recipe.hash() == load_recipe(write(BARE), ["plan.micro_batch=2"]).hash()
     assert load_recipe(write(recipe.to_yaml())) == recipe
     assert "micro_batch: auto" in recipe.to_yaml(defaults=False)
-    jsonschema.validate(recipe.as_dict(), whole_schema())
+    schema().validate(recipe.as_dict())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**recipe.as_dict(), "plan": {"micro_batch": "most"}}, whole_schema())
-
-
-whole_schema = functools.cache(json_schema)
+        schema().validate({**recipe.as_dict(), "plan": {"micro_batch": "most"}})
 
 
 def has_to_be_given(technique) -> list[str]:
@@ -361,7 +366,7 @@ def test_every_technique_can_be_written_by_its_name_and_read_back(write, name):
     found = [entry for entry in recipe.all_techniques() if isinstance(entry, technique)]
     assert len(found) == 1
     assert load_recipe(write(recipe.to_yaml())) == recipe
-    jsonschema.validate(recipe.as_dict(), whole_schema())
+    schema().validate(recipe.as_dict())
 
 
 @pytest.mark.parametrize("name", techniques.discover())
@@ -377,7 +382,7 @@ def test_settings_of_every_technique_come_back_as_they_were(write, name):
     assert example in recipe.all_techniques()
     assert load_recipe(write(recipe.to_yaml())) == recipe
     assert load_recipe(write(recipe.to_yaml(defaults=False))) == recipe
-    jsonschema.validate(recipe.as_dict(), whole_schema())
+    schema().validate(recipe.as_dict())
 
 
 CHAIN = """\
@@ -417,10 +422,8 @@ def test_schedules_within_a_schedule_are_written_with_all_their_settings(write, 
     recipe = load_recipe(write(BARE + text))
     assert load_recipe(write(recipe.to_yaml())) == recipe
     assert load_recipe(write(recipe.to_yaml(defaults=False))) == recipe
-    schema = json_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(yaml.safe_load(BARE + text), schema)
-    jsonschema.validate(recipe.as_dict(), schema)
+    schema().validate(yaml.safe_load(BARE + text))
+    schema().validate(recipe.as_dict())
 
 
 def test_two_chains_of_other_schedules_are_other_runs(write):
@@ -542,10 +545,9 @@ def test_an_override_finds_a_part_of_a_chain_by_its_name(write):
 
 
 def test_the_schema_refuses_within_a_schedule_what_the_recipe_refuses():
-    schema = jsonschema.Draft202012Validator(json_schema())
     recipe = yaml.safe_load(BARE)
     for parts in (["plateau"], "linear", [{"cosine": {"minimal": 1}}], [{"linear": {}, "cosine": {}}]):
-        assert not schema.is_valid({**recipe, "schedule": {"chain": {"parts": parts, "at": [1]}}})
+        assert not schema().is_valid({**recipe, "schedule": {"chain": {"parts": parts, "at": [1]}}})
 
 
 def test_a_technique_that_has_to_be_given_settings_says_which(write):
@@ -755,10 +757,8 @@ def test_a_recipe_cannot_be_changed(write):
 
 @pytest.mark.parametrize("text", [RECIPE, BARE, CAUSAL, PYTHON])
 def test_the_schema_accepts_recipes_as_written_and_as_resolved(write, text):
-    schema = json_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(yaml.safe_load(text.replace("3e-5", "3.0e-5")), schema)
-    jsonschema.validate(load_recipe(write(text)).as_dict(), schema)
+    schema().validate(yaml.safe_load(text.replace("3e-5", "3.0e-5")))
+    schema().validate(load_recipe(write(text)).as_dict())
 
 
 @pytest.mark.parametrize(
@@ -778,7 +778,7 @@ def test_the_schema_accepts_recipes_as_written_and_as_resolved(write, text):
 )
 def test_the_schema_refuses_what_the_recipe_refuses(write, change):
     recipe = {**yaml.safe_load(BARE), **change}
-    assert not jsonschema.Draft202012Validator(json_schema()).is_valid(recipe)
+    assert not schema().is_valid(recipe)
     with pytest.raises(SettingError):
         load_recipe(write(yaml.safe_dump(recipe)))
 

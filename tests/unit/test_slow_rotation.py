@@ -16,10 +16,10 @@ class Item:
     """What the rotation looks at in a test."""
 
     nodeid: str
-    slow: bool
+    marker: pytest.Mark | None = field(default=None, compare=False)
 
-    def get_closest_marker(self, name: str) -> bool:
-        return name == "slow" and self.slow
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marker if name == "slow" else None
 
 
 @dataclass
@@ -36,8 +36,11 @@ class Config:
         self.left_out += items
 
 
-QUICK = [Item(f"tests/test_it.py::test_quick[{number}]", slow=False) for number in range(5)]
-SLOW = [Item(f"tests/test_it.py::test_slow[{number}]", slow=True) for number in range(30)]
+QUICK = [Item(f"tests/test_it.py::test_quick[{number}]") for number in range(5)]
+SLOW = [Item(f"tests/test_it.py::test_slow[{number}]", pytest.mark.slow.mark) for number in range(30)]
+MANY = [
+    Item(f"tests/test_it.py::test_many[{number}]", pytest.mark.slow(parts=20).mark) for number in range(200)
+]
 
 
 def kept(monkeypatch: pytest.MonkeyPatch, slow: str, commits: int) -> list[Item]:
@@ -56,6 +59,19 @@ def test_five_commits_in_a_row_run_every_slow_test_once(monkeypatch: pytest.Monk
     slow = [item for part in parts for item in part[5:]]
     assert len(slow) == 30
     assert set(slow) == set(SLOW)
+
+
+def test_of_tests_in_twenty_parts_a_commit_runs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SNUGFIT_SLOW", "part")
+    seen: list[Item] = []
+    for number in range(30, 50):
+        monkeypatch.setattr(conftest, "commits", lambda number=number: number)
+        items = list(MANY)
+        conftest.pytest_collection_modifyitems(Config(), items)  # type: ignore[arg-type]
+        assert len(items) <= 25
+        seen += items
+    assert len(seen) == 200
+    assert set(seen) == set(MANY)
 
 
 def test_a_commit_always_runs_the_same_slow_tests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,17 @@ from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
-from snugfit.cli.training import Options, finish, split, train_inferred, train_recipe
-from snugfit.errors import SettingError, SnugfitError
+from snugfit.cli.training import Options, resume_run, sharing, split, train_inferred, train_recipe
+from snugfit.cli.tune import tune
+from snugfit.core.processes import (
+    end_with_parent,
+    is_one_of_several,
+    is_over,
+    launched,
+    make_torch_quiet,
+    record_failure,
+)
+from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 
 _INTERRUPTED = 130
 
@@ -53,6 +62,17 @@ _FastDevRun = Annotated[
 ]
 _OverfitBatches = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Train on N batches only: can it learn them by heart?")
+]
+_Devices = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Of this machine, which share each update (plan.devices)."),
+]
+_Strategy = Annotated[
+    str | None, typer.Option(metavar="NAME", help="How they share: auto, ddp or fsdp (plan.strategy).")
+]
+_MaxRestarts = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, help="Times to go on from the newest checkpoint when a process died."),
 ]
 _Registry = Annotated[
     str | None,
@@ -99,6 +119,10 @@ def train(
     fast_dev_run: _FastDevRun = False,
     overfit_batches: _OverfitBatches = None,
     plan: Annotated[bool, typer.Option(help="Plan first, and run what fits.")] = True,
+    devices: _Devices = None,
+    strategy: _Strategy = None,
+    max_restarts: _MaxRestarts = 0,
+    into: Annotated[Path | None, typer.Option(hidden=True)] = None,
     as_json: JsonOption = False,
     quiet: _Quiet = False,
 ) -> int:
@@ -106,8 +130,9 @@ def train(
 
     Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
     """
-    options = Options(stop_after, fast_dev_run, overfit_batches, plan)
+    options = Options(stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into)
     path, changes = split(recipe, overrides)
+    changes += sharing(devices, strategy)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}
     if path is None:
         return train_inferred(columns, changes, options, as_json, quiet)
@@ -124,19 +149,20 @@ def train(
 
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
 def resume(
-    run: _Run, stop_after: _StopAfter = None, as_json: JsonOption = False, quiet: _Quiet = False
+    run: _Run,
+    stop_after: _StopAfter = None,
+    devices: _Devices = None,
+    strategy: _Strategy = None,
+    max_restarts: _MaxRestarts = 0,
+    as_json: JsonOption = False,
+    quiet: _Quiet = False,
 ) -> int:
     """Go on with a stopped or killed run.
 
-    It goes on from its newest valid checkpoint, bit for bit as if it had never stopped.
+    It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices up to rounding.
     """
-    options = Options(stop_after)
-    from snugfit import runs
-    from snugfit.display import TerminalDisplay
-
-    with TerminalDisplay(quiet=quiet) as display:
-        result = runs.resume_run(run, options.make(), display)
-    return finish(result, as_json)
+    options = Options(stop_after, max_restarts=max_restarts)
+    return resume_run(run, options, sharing(devices, strategy), as_json, quiet)
 
 
 @app.command(epilog="Example: snugfit evaluate runs/agnews/20261121-0930-1a2b test.csv")
@@ -189,6 +215,9 @@ app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain
 app.command(epilog="Example: snugfit profile agnews.yaml --memory")(profile)
 app.command(epilog="Example: snugfit certify agnews.yaml --rows 4")(certify)
 app.command(epilog="Example: snugfit cv agnews.yaml --folds 5 --repeats 2")(cv)
+app.command(epilog="Example: snugfit tune agnews.yaml --search optimizer.adamw.learning_rate=log:1e-5..1e-3")(
+    tune
+)
 app.command(cls=CommandAfterDashes, epilog="Example: snugfit doctor -- python train.py --epochs 1")(doctor)
 
 
@@ -265,13 +294,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
+    if is_one_of_several():
+        make_torch_quiet()
+    if launched():
+        end_with_parent()
+    if is_over():
+        return 0
     try:
         code = app(arguments or ["--help"], prog_name="snugfit", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except SaidElsewhere as error:
+        return error.exit_code
     except SnugfitError as error:
-        return refuse(type(error).__name__, str(error), error.exit_code, as_json)
+        code, lost = error.exit_code, isinstance(error, RanksLost)
+        if record_failure(error, code, expected=True, final=error.comes_again, lost=lost):
+            return code
+        return refuse(type(error).__name__, str(error), code, as_json)
     except (KeyboardInterrupt, typer.Abort):
+        if launched():
+            return _INTERRUPTED
         return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
     except BrokenPipeError:
         # the reader of stdout has seen enough; the interpreter must not try to flush the rest
@@ -282,6 +324,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error, "format_message"
         ):  # typer's, whose classes change their home from version to version
             return refuse("UsageError", usage(error), 2, as_json)
+        if record_failure(error, 1, expected=False, final=False, lost=False):
+            return 1
         if as_json:
             print(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}), flush=True)
         raise

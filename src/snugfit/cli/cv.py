@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +10,11 @@ import typer
 
 from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
-from snugfit.cli.training import Options, split
+from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from snugfit.session import Display
     from snugfit.tools.cross_validation import CrossValidation
-
-_STOPPED = 75
 
 
 def cv(
@@ -75,16 +70,9 @@ def cv(
         if not quiet:
             print(f"cv  {words}", file=sys.stderr)
 
-    @contextmanager
-    def watch(title: str) -> Iterator[Display]:
-        from snugfit.display import TerminalDisplay
-
-        with TerminalDisplay(quiet=quiet) as display:
-            yield display
-
     if path is None:
         assert resume is not None
-        found = cross_validation.resume(resume, options.make(), watch, tell)
+        found = cross_validation.resume(resume, options.make(), each_shown(quiet), tell)
     else:
         with located(path, changes):
             found = cross_validation.cross_validate(
@@ -94,7 +82,7 @@ def cv(
                 stratified=stratified,
                 group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
                 options=options.make(),
-                watch=watch,
+                watch=each_shown(quiet),
                 tell=tell,
             )
     page = Path(found.folder) / "cv.html"
@@ -105,7 +93,7 @@ def cv(
         show({**found.as_dict(), "page": str(page)}, as_json)
     else:
         _print(found)
-    return 0 if found.finished else _STOPPED
+    return EXIT_CODES["finished" if found.finished else "stopped"]
 
 
 def _print(found: CrossValidation) -> None:

@@ -68,7 +68,7 @@ def doctor(
     """Look for pitfalls: in a recipe or a run, a model, a file of rows, or a training script of your own.
 
     A script is given behind two dashes: snugfit doctor -- python train.py. Each finding has its evidence and its fix. Exit code
-    1: there is an error or a warning.
+    1: there is an error or a warning, or the script failed.
     """
     command = context.meta.get(_COMMAND)
     if command is not None:
@@ -89,8 +89,7 @@ def doctor(
     else:
         _print_tokens(found)
         _print(found.findings)
-        for sentence in found.left_out:
-            print(f"not looked at: {sentence}")
+        _print_left_out(found)
         print(found.summary)
     return 1 if found.ill else 0
 
@@ -135,17 +134,18 @@ def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | 
     from snugfit.doctor.observe import observe
 
     seen = observe(command, updates=updates, seconds=seconds)
-    found = Examination.of(" ".join(command), seen.findings, [f"{seen.updates_seen} updates"])
+    looked = [f"{seen.updates_seen} updates", seen.ended]
+    found = Examination.of(" ".join(command), seen.findings, looked, seen.left_out)
     page = None if html is None else _page(found, html)
     if as_json:
         show({**seen.as_dict(), "ill": found.ill, "page": page}, as_json)
     else:
         _print(found.findings)
-        print(
-            f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, "
-            f"{'stopped by the doctor' if seen.stopped else f'exit code {seen.exit_code}'}"
-        )
-    return 1 if found.ill else 0
+        _print_left_out(found)
+        for line in seen.error.splitlines() if seen.failed else ():
+            print(f"{'':<9}| {line}")
+        print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
+    return 1 if found.ill or found.left_out else 0
 
 
 def _page(found: Examination, folder: Path | None) -> str | None:
@@ -174,6 +174,11 @@ def _print(findings: Sequence[Finding]) -> None:
             print(f"{'':<9}- {line}")
         for line in finding.fix.splitlines():
             print(f"{'':<9}> {line}")
+
+
+def _print_left_out(found: Examination) -> None:
+    for sentence in found.left_out:
+        print(f"not looked at: {sentence}")
 
 
 def _print_tokens(found: Examination) -> None:

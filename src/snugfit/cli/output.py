@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from snugfit.core.processes import follows, own_rank
 from snugfit.errors import RunFolderError
 from snugfit.units import format_bytes
 
@@ -77,7 +78,8 @@ def usage(error: Any) -> str:
 
 def refuse(kind: str, message: str, code: int, as_json: bool) -> int:
     """Say what is wrong, on stderr and for programs also as an object on stdout; returns the exit code."""
-    print(f"error: {message}", file=sys.stderr)
-    if as_json:
+    rank = f" (rank {own_rank()})" if follows() else ""
+    print(f"error{rank}: {message}", file=sys.stderr)
+    if as_json and not rank:  # an object on stdout is the first process's
         print(json.dumps({"error": {"kind": kind, "message": message}}), flush=True)
     return code

@@ -18,7 +18,7 @@ from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
     from snugfit.planner.answer import Answer
-    from snugfit.planning import Target
+    from snugfit.planner.target import Target
     from snugfit.recipe import Recipe
 
 
@@ -132,7 +132,7 @@ class Asked:
         Raises:
             SettingError: a size that cannot be read.
         """
-        from snugfit.planning import Target
+        from snugfit.planner.target import Target
 
         return Target(
             device=self.device,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.cli.output import show
+from snugfit.core.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.errors import SettingError
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
-    from snugfit.session import RunOptions
+    from snugfit.session import Display, RunOptions
+    from snugfit.tooling.many_runs import Watch
     from snugfit.training.result import RunResult
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
@@ -29,6 +32,8 @@ class Options:
     fast_dev_run: bool = False
     overfit_batches: int | None = None
     plan: bool = True
+    max_restarts: int = 0
+    into: Path | None = None
     started: float = field(default_factory=time.monotonic)
     seconds: float | None = field(init=False)
 
@@ -44,8 +49,23 @@ class Options:
         from snugfit.session import RunOptions
 
         return RunOptions(
-            self.seconds, self.fast_dev_run, self.overfit_batches, plan=self.plan, started=self.started
+            self.seconds,
+            self.fast_dev_run,
+            self.overfit_batches,
+            plan=self.plan,
+            into=self.into,
+            started=self.started,
         )
+
+
+def sharing(devices: int | None, strategy: str | None) -> list[str]:
+    """The settings that stand for the options about devices.
+
+    >>> sharing(2, None)
+    ['plan.devices=2']
+    """
+    given = {"devices": devices, "strategy": strategy}
+    return [f"plan.{name}={value}" for name, value in given.items() if value is not None]
 
 
 def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:
@@ -91,6 +111,16 @@ def train_recipe(
     from snugfit import runs
     from snugfit.display import TerminalDisplay
 
+    if must_start(recipe.plan.devices):
+        from snugfit.launching import train_on_devices
+
+        code = train_on_devices(recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
+        if save is not None:
+            saved = _save_recipe(recipe.name, save)
+            if not quiet:
+                print(saved, file=sys.stderr)
+        return code
+    quiet = quiet or follows()
     with TerminalDisplay(quiet=quiet) as display:
 
         def see(event: Mapping[str, Any]) -> None:
@@ -100,6 +130,19 @@ def train_recipe(
 
         result = runs.train_recipe(recipe, options.make(), see)
     return finish(result, as_json)
+
+
+def each_shown(quiet: bool) -> Watch:
+    """What shows each of many runs on a display of its own."""
+
+    @contextmanager
+    def watch(title: str) -> Iterator[Display]:
+        from snugfit.display import TerminalDisplay
+
+        with TerminalDisplay(quiet=quiet) as display:
+            yield display
+
+    return watch
 
 
 def _save_recipe(name: str, text: str) -> str:
@@ -119,8 +162,30 @@ def _save_recipe(name: str, text: str) -> str:
     return f"  recipe  could not be saved: {name}.yaml to {name}-999.yaml are taken"
 
 
+def resume_run(run: Path, options: Options, changes: Sequence[str], as_json: bool, quiet: bool) -> int:
+    """Go on with a run; returns the exit code."""
+    from snugfit import runs
+    from snugfit.display import TerminalDisplay
+
+    recipe = runs.recipe_of(run, changes)
+    if must_start(recipe.plan.devices):
+        from snugfit.launching import resume_on_devices
+
+        return resume_on_devices(run, recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
+    with TerminalDisplay(quiet=quiet or follows()) as display:
+        result = runs.resume_run(run, options.make(), display, changes)
+    return finish(result, as_json)
+
+
 def finish(result: RunResult, as_json: bool) -> int:
     """Say how a run ended, for programs; returns the exit code."""
-    if as_json:
+    code = EXIT_CODES[result.status]
+    if launched() and not follows():
+        write_ending(code)
+    if as_json and not follows():
         show(result.as_dict(), as_json)
-    return EXIT_CODES[result.status]
+    return 0 if launched() or (result.resumable and is_watched()) else code
+
+
+def _shown(as_json: bool, quiet: bool) -> list[str]:
+    return ["--json"] * as_json + ["--quiet"] * quiet

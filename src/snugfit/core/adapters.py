@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
 from snugfit.core.names import find_modules, matches
 from snugfit.core.placing import host_copy
-from snugfit.core.quantised import QuantisedLinear, dequantise_, in_stock_form, weights_unread
+from snugfit.core.quantised import QuantisedLinear, in_stock_form, weights_unread
+from snugfit.core.quantising import dequantise_
 from snugfit.core.read import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 

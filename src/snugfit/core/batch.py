@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -127,10 +126,10 @@ class Batch:
                 return tensor[rows[0] : rows[0] + count]
             return tensor.index_select(0, torch.tensor(rows, dtype=torch.int64, device=tensor.device))
 
+        tokens = self._tokens() if padded < self.padded else set()
+
         def take_trimmed(tensor: Tensor) -> Tensor:
-            if padded < self.padded and tensor.ndim > 1 and tensor.shape[1] == self.padded:
-                tensor = tensor[:, :padded]
-            return take(tensor)
+            return take(tensor[:, :padded] if id(tensor) in tokens else tensor)
 
         def take_entries(leaf: Any) -> Any:
             if isinstance(leaf, (list, tuple)) and len(leaf) == self.rows:
@@ -152,16 +151,27 @@ class Batch:
         if not self.padded or self.padded == width:
             return self
 
-        def wider(name: str, tensor: Tensor) -> Tensor:
-            if tensor.ndim < 2 or tensor.shape[1] != self.padded:
-                return tensor
-            filling = IGNORE_INDEX if name == LABELS else 0
-            return torch.cat(
-                [tensor, tensor.new_full((self.rows, width - self.padded, *tensor.shape[2:]), filling)], dim=1
-            )
+        tokens = self._tokens()
 
-        data = {name: map_tree(partial(wider, name), value) for name, value in self.data.items()}
+        def wider(name: str, value: Any) -> Any:
+            if id(value) not in tokens:
+                return value
+            filling = IGNORE_INDEX if name == LABELS else 0
+            beyond = value.new_full((self.rows, width - self.padded, *value.shape[2:]), filling)
+            return torch.cat([value, beyond], dim=1)
+
+        data = {name: wider(name, value) for name, value in self.data.items()}
         return replace(self, data=data, padded=width)
+
+    def _tokens(self) -> set[int]:
+        """Ids of the tensors that are as wide as the tokens because they go along them: where some padding has been cut, another may
+        be as wide by chance."""
+        if not self.padded:
+            return set()
+        tensors = [
+            v for name, v in self.data.items() if name in _TOKENS and isinstance(v, Tensor) and v.ndim > 1
+        ]
+        return {id(tensor) for tensor in tensors if tensor.shape[1] == self.padded}
 
     def with_extras(self, **extras: Any) -> Batch:
         """The same rows with further tensors (or trees of tensors) travelling along."""

@@ -7,6 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from snugfit.core.layout import sharded_like
+from snugfit.core.sharded import own_part
+
 
 def has_bf16(device: torch.device) -> bool:
     """Whether `device` computes in bf16 itself; emulation does not count on CUDA.
@@ -33,7 +36,8 @@ def rounded_stochastically(wide: Tensor, generator: torch.Generator) -> Tensor:
     """bf16 numbers next to those of `wide`, up or down by chance, such that their mean is `wide`.
 
     Args:
-        wide: in float32; what is in bf16 already comes out as it is, and NaN as infinity.
+        wide: in float32; what is in bf16 already comes out as it is, and NaN as infinity. Where it is spread over devices, each
+            rank draws for all of it.
         generator: on the same device.
 
     >>> third = rounded_stochastically(torch.full((10_000,), 1 / 3), torch.Generator().manual_seed(0))
@@ -48,10 +52,13 @@ def rounded_stochastically(wide: Tensor, generator: torch.Generator) -> Tensor:
     draws = torch.empty(-(-wide.numel() // 4), dtype=torch.int64, device=wide.device)
     draws.random_(-(2**63), None, generator=generator)
     low_bits = draws.view(torch.int16)[: wide.numel()].view(wide.shape)  # from -2^15 on
+    part = own_part(wide)
     # the bits of NaN could become those of a number, and the bits of infinity cannot
-    bits = wide.nan_to_num(math.inf, math.inf, -math.inf).view(torch.int32)
-    bits.add_(low_bits).add_(1 << 15).bitwise_and_(-1 << 16)
-    return torch.empty_like(wide, dtype=torch.bfloat16).copy_(bits.view(torch.float32))
+    bits = part.nan_to_num(math.inf, math.inf, -math.inf).view(torch.int32)
+    bits.add_(own_part(sharded_like(wide, low_bits))).add_(1 << 15).bitwise_and_(-1 << 16)
+    rounded = torch.empty_like(wide, dtype=torch.bfloat16)
+    own_part(rounded).copy_(bits.view(torch.float32))
+    return rounded
 
 
 def with_compensation(wide: Tensor) -> tuple[Tensor, Tensor]:

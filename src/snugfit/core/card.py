@@ -88,6 +88,13 @@ class Fidelity(enum.IntEnum):
         return self.name.lower()
 
 
+class Sharing(enum.StrEnum):
+    """How several devices share a model."""
+
+    COPIES = "copies"  # each has all of it
+    SHARDS = "shards"  # each has a part of each weight
+
+
 class Kind(enum.StrEnum):
     """What a technique needs the examples to be."""
 
@@ -106,7 +113,8 @@ class Card:
     something together, so that a rank has all of them. `precision`: it is what forward and backward compute in,
     of which a run has one, named by `plan.numerics`. `irrevocable`: weights change before the whole gradient is known, so
     that a window which turns out not to be finite sends the run back to its newest checkpoint. `conflicts` maps other
-    techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage.
+    techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage, and for devices
+    that share the model in a way.
     `saves_memory`: an update needs less at its peak, so that it is named where nothing fits. `fidelity`: how much precision a run
     with it has given up. `needs`: the type of number, as torch names it, or "tf32", that a device has to compute in of itself. `replaces`: techniques in
     whose place it may stand, with their settings, to save memory.
@@ -123,7 +131,7 @@ class Card:
     together: int = 1
     precision: bool = False
     irrevocable: bool = False
-    refuses: Mapping[str | Stage, str] = field(default_factory=dict)
+    refuses: Mapping[str | Stage | Sharing, str] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     saves_memory: bool = False
     fidelity: Fidelity = Fidelity.FULL

@@ -1,7 +1,7 @@
 """Kernels over many tensors at once.
 
 Torch's `_foreach` and `_amp` kernels are private by name; they are used here and nowhere else, and
-tests/unit/core/test_foreach.py tells when one moves.
+tests/unit/core/test_foreach.py tells when one moves. Of tensors that are spread over devices each rank computes its own part.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.read import is_fake
+from snugfit.core.sharded import own_parts, whole
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
@@ -34,7 +35,7 @@ def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
 
 def scale_(tensors: Sequence[Tensor], factor: Tensor | float) -> None:
     """Multiply all tensors by one factor in place."""
-    for group in _by_kind(tensors):
+    for group in _by_kind(own_parts(tensors)):
         if isinstance(factor, Tensor):
             torch._foreach_mul_(group, factor.to(group[0].device, group[0].dtype))
         else:
@@ -43,20 +44,24 @@ def scale_(tensors: Sequence[Tensor], factor: Tensor | float) -> None:
 
 def lerp_(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -> None:
     """Move each tensor towards its target in place: `tensor + weight * (target - tensor)`."""
+    tensors, targets = own_parts(tensors), own_parts(targets)
     targets = [target.to(tensor.dtype) for tensor, target in zip(tensors, targets, strict=True)]
     for tensor_group, target_group in zip(_by_kind(tensors), _by_kind(targets), strict=True):
         torch._foreach_lerp_(tensor_group, target_group, weight)
 
 
 def lerp(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -> list[Tensor]:
-    """As `lerp_`, leaving the tensors as they are; each target has its tensor's dtype."""
-    return list(torch._foreach_lerp(list(tensors), list(targets), weight)) if tensors else []
+    """As `lerp_`, leaving the tensors as they are; each target has its tensor's dtype.
+
+    Of tensors that are spread over devices the results are this rank's parts.
+    """
+    return list(torch._foreach_lerp(own_parts(tensors), own_parts(targets), weight)) if tensors else []
 
 
 def add_(tensors: Sequence[Tensor], others: Sequence[Tensor], factor: float) -> None:
     """Add `factor` times the other to each tensor in place."""
     if tensors:
-        torch._foreach_add_(list(tensors), list(others), alpha=factor)
+        torch._foreach_add_(own_parts(tensors), own_parts(others), alpha=factor)
 
 
 def sign_(tensors: Sequence[Tensor], width: float = 0.0) -> None:
@@ -69,24 +74,25 @@ def sign_(tensors: Sequence[Tensor], width: float = 0.0) -> None:
     """
     if not tensors:
         return
+    parts = own_parts(tensors)
     if width == 0:
-        torch._foreach_sign_(list(tensors))
+        torch._foreach_sign_(parts)
         return
-    torch._foreach_div_(list(tensors), width)
-    torch._foreach_clamp_min_(list(tensors), -1.0)
-    torch._foreach_clamp_max_(list(tensors), 1.0)
+    torch._foreach_div_(parts, width)
+    torch._foreach_clamp_min_(parts, -1.0)
+    torch._foreach_clamp_max_(parts, 1.0)
 
 
 def copy_(tensors: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source into its tensor."""
     if tensors:
-        torch._foreach_copy_(list(tensors), list(sources))
+        torch._foreach_copy_(own_parts(tensors), own_parts(sources))
 
 
 def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """A scalar above 0 when any element is infinite or NaN: one kernel for all tensors, nothing read."""
+    """A scalar above 0 when any element is infinite or NaN, on this rank: one kernel for all tensors, nothing read."""
     found = torch.zeros((), device=device, dtype=torch.float32)  # whatever the default dtype is
-    for group in _by_kind(tensors):
+    for group in _by_kind(own_parts(tensors)):
         # what a dry run makes is fake, and must not stay in the cache
         one = _one.__wrapped__(device) if is_fake(group[0]) else _one(device)
         torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
@@ -94,9 +100,9 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm over all elements of all tensors, accumulated in float32 at least."""
+    """L2 norm over all elements of all tensors, on all ranks, accumulated in float32 at least."""
     wide = [tensor if tensor.dtype.itemsize >= 4 else tensor.float() for tensor in tensors]
-    return torch.nn.utils.get_total_norm(wide)
+    return whole(torch.nn.utils.get_total_norm(wide))
 
 
 @functools.cache

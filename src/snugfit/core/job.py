@@ -100,12 +100,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed."""
+    """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed.
+
+    `devices` share each update by `strategy`: "ddp", "fsdp", or "single" where there is one.
+    """
 
     micro_batch: MicroBatch = None
     numerics: str = "fp32"
     device: str = "cpu"
     strategy: str = "single"
+    devices: int = 1
     num_workers: int = 0
 
     def __post_init__(self) -> None:

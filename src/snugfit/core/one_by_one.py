@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snugfit.core.combined import CombinedOptimizer
-from snugfit.core.layout import laid_out_like
+from snugfit.core.layout import is_sharded, laid_out_like, spread_state
 
 
-def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
-    """A function that steps one parameter by itself, with its group's settings of this moment.
+class StepOne(Protocol):
+    """Steps one parameter, or what stands in its place for this step, in which case it is that which has the gradient."""
+
+    def __call__(self, parameter: nn.Parameter, stand_in: nn.Parameter | None = None) -> None: ...
+
+
+def stepper(optimizer: Optimizer) -> StepOne:
+    """A function that steps one parameter by itself, with its group's settings of this moment and its own state.
 
     What some optimizers count in their groups stays as it is: the `optimizer.step()` that ends an update, when no gradient
     is left, counts it once.
@@ -34,26 +41,41 @@ def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
         for number, parameter in enumerate(group["params"])
     }
 
-    def step(parameter: nn.Parameter) -> None:
+    def step(parameter: nn.Parameter, stand_in: nn.Parameter | None = None) -> None:
         one, group, number = places[parameter]
-        alone = {**group, "params": [parameter]}
+        stepped = parameter if stand_in is None else stand_in
+        alone = {**group, "params": [stepped]}
         if "param_names" in group:
             alone["param_names"] = [group["param_names"][number]]
         groups = one.param_groups
         one.param_groups = [alone]
         try:
-            one.step()
+            with _state_lent(one, parameter, stepped):
+                one.step()
         finally:
             one.param_groups = groups
 
     return step
 
 
-class ShadowOptimizer(Optimizer):
-    """Steps an optimizer on shadows: tensors that stand in the place of the parameters for as long as each is stepped.
+@contextmanager
+def _state_lent(optimizer: Optimizer, owner: nn.Parameter, stepped: nn.Parameter) -> Iterator[None]:
+    """Within, the state of one parameter is that of another."""
+    state = optimizer.state
+    if owner in state:
+        state[stepped] = state.pop(owner)
+    try:
+        yield
+    finally:
+        if stepped in state:
+            state[owner] = state.pop(stepped)
 
-    Its groups and its state are the optimizer's own, and it loads and saves as that. Between two steps a shadow holds
-    nothing. Those that derive from it say what a shadow is: `lend` and `give_back`.
+
+class ShadowOptimizer(Optimizer):
+    """Steps an optimizer on other tensors, which stand in the place of the parameters for as long as each is stepped.
+
+    Its groups and its state are the optimizer's own, and it loads and saves as that; there, shadows that hold nothing stand for
+    the parameters. Those that derive from it say what is stepped: `lend` and `give_back`.
 
     Args:
         optimizer: made of the parameters, and without a state yet.
@@ -79,7 +101,7 @@ class ShadowOptimizer(Optimizer):
         self._share()
 
     def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each parameter, beside its state: the weight to step on and its gradient, on the shadows' device."""
+        """For each parameter, beside its state: the weight to step on and its gradient, of the shadows' device and type."""
         raise NotImplementedError
 
     def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
@@ -96,14 +118,12 @@ class ShadowOptimizer(Optimizer):
         trained = [pair for pair in self.shadows.items() if pair[0].grad is not None]
         lent = self.lend([(parameter, self.state[shadow]) for parameter, shadow in trained])
         for (parameter, shadow), (weight, gradient) in zip(trained, lent, strict=True):
-            resting = shadow.data
-            shadow.data, shadow.grad = weight, gradient
-            try:
-                step(shadow)
-            finally:
-                stepped, shadow.grad = shadow.data, None
-                shadow.data = resting
-            self.give_back(parameter, stepped, self.state[shadow])
+            # another parameter: one that is spread over devices cannot be given other data
+            stand_in = nn.Parameter(weight, shadow.requires_grad)
+            stand_in.grad = gradient
+            step(shadow, stand_in)
+            self.give_back(parameter, stand_in.detach(), self.state[shadow])
+            del stand_in, weight, gradient  # or they would be there beside the next ones
         self.optimizer.step()  # without a gradient: it counts
         return loss
 
@@ -136,7 +156,7 @@ class ShadowOptimizer(Optimizer):
         for key, shadow in zip(keys, shadows, strict=True):
             if key in state_dict["state"]:
                 kept = _as_saved(self.state[shadow], state_dict["state"][key])
-                self.state[shadow] = laid_out_like(own[shadow], kept)
+                self.state[shadow] = laid_out_like(own[shadow], spread_state(own[shadow], kept))
 
     def _share(self) -> None:
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
@@ -146,6 +166,6 @@ def _as_saved(loaded: Any, saved: Any) -> Any:
     """Torch gives each tensor that it loads the type of its parameter."""
     if isinstance(loaded, dict) and isinstance(saved, dict):
         return {name: _as_saved(value, saved.get(name)) for name, value in loaded.items()}
-    if type(loaded) is Tensor and type(saved) is Tensor:
+    if type(loaded) is type(saved) and (type(loaded) is Tensor or is_sharded(loaded)):
         return loaded.to(saved.dtype)
     return loaded

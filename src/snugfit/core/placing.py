@@ -34,6 +34,16 @@ def set_data_(parameter: nn.Parameter, tensor: Tensor) -> None:
         parameter.fake_device = tensor.fake_device  # type: ignore[attr-defined]
 
 
+def cloned(model: nn.Module) -> nn.Module:
+    """A copy whose tensors are clones, which do not train: in a dry run they stay of its mode."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.detach().clone()
+    return copy.deepcopy(model, memo)
+
+
 def host_copy(model: nn.Module) -> nn.Module:
     """A copy of a model, which may lie on several devices, in host memory: the device holds no second one meanwhile.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,14 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from snugfit.core.arguments import Rebuild, taken_apart
-from snugfit.core.autocast import casting_anew
-from snugfit.core.buffers import Buffers, Mark, MovedBuffers, marks_of
+from snugfit.core.buffers import MovedBuffers, marks_of
 from snugfit.core.random import preserved_randomness
-from snugfit.core.saved import kept_graphs
-from snugfit.core.tree import leaves
-from snugfit.errors import SettingError
-
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+from snugfit.core.row_checks import RowChecks, can_learn, is_cut
 
 
 class RowWise:
@@ -44,9 +39,7 @@ class RowWise:
 
     def __init__(self, module: nn.Module, rows: int, setting: str, name: str) -> None:
         self.module, self.rows = module, rows
-        self._about = f"{setting}: '{name}'"
-        self._tried = False
-        self._checked = False
+        self.checks = RowChecks(module, rows, f"{setting}: '{name}'")
 
     def __call__(
         self, forward: Callable[..., Any], total: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -59,146 +52,21 @@ class RowWise:
         """
         inputs, rebuild = taken_apart((args, tuple(kwargs.values())))
         names = tuple(kwargs)
-        self._require_rows(inputs, total, rebuild(inputs))
+        self.checks.require_rows(inputs, total, rebuild(inputs))
         form: list[Rebuild] = []
 
         def run(tensors: Sequence[Tensor]) -> list[Tensor]:
             given, named = rebuild(tensors)
             found, whole = taken_apart(forward(*given, **dict(zip(names, named, strict=True))))
-            if any(next(leaves(other), None) is not None for other in _others(whole(found))):
-                raise SettingError(
-                    f"{self._about} returns tensors within a dict, a list or an object, whose rows cannot be put together. Leave the "
-                    "block out by blocks, or remove rows."
-                )
+            self.checks.require_tuples(whole(found))
             form[:] = [whole]
             return found
 
-        if not self._tried:
-            self._try(run, inputs, total)
-            self._tried = True
+        self.checks.try_other_rows(run, inputs, total)
         learned = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         call = _Call(self, run, inputs, learned, total)
         outputs: tuple[Tensor, ...] = _Function.apply(call, *inputs, *learned)  # type: ignore[no-untyped-call]
         return form[0](outputs)
-
-    def check_learned(self, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-        """Refuse, once, a graph that ends at others than the known leaves: they would get no gradient."""
-        if self._checked:
-            return
-        own = set(map(id, known))
-        nodes = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-        seen = set(nodes)
-        while nodes:
-            node = nodes.pop()
-            leaf = getattr(node, "variable", None)
-            if leaf is not None and id(leaf) not in own:
-                raise SettingError(
-                    f"{self._about} learns a weight of shape {tuple(leaf.shape)} that belongs to another module or comes by "
-                    "another way than its arguments, and rows would give it no gradient. Leave the block out by blocks, or "
-                    "remove rows."
-                )
-            following = {each for each, _ in node.next_functions if each is not None} - seen
-            seen |= following
-            nodes.extend(following)
-        self._checked = True
-
-    def require_still(self, before: Mapping[str, Mark]) -> None:
-        """Refuse buffers that a part has moved: they would move once a part, not once a micro-batch."""
-        after = marks_of(self.module)
-        for name, (buffer, version) in after.items():
-            if name not in before or before[name][0] is not buffer or before[name][1] != version:
-                raise SettingError(
-                    f"{self._about} moves its buffer '{name}', which would happen once for each {self.rows} rows instead of once. "
-                    "Leave the block out by blocks, or remove rows."
-                )
-
-    def require_parts(self, outputs: Sequence[Tensor], rows: int) -> None:
-        """Refuse outputs that are not one entry a row."""
-        for tensor in outputs:
-            if tensor.ndim == 0 or tensor.shape[0] != rows:
-                raise SettingError(
-                    f"{self._about} gives a tensor of shape {tuple(tensor.shape)} for {rows} rows. Its first dimension must be "
-                    "the row: leave the block out by blocks, or remove rows."
-                )
-
-    def _require_rows(self, inputs: Sequence[Tensor], total: int, arguments: Any) -> None:
-        if not any(tensor.ndim and tensor.shape[0] == total for tensor in inputs):
-            raise SettingError(
-                f"{self._about} gets no tensor with {total} rows. Its first dimension must be the row: leave the block out by "
-                "blocks, or remove rows."
-            )
-        for tensor in inputs:
-            if tensor.ndim and tensor.shape[0] not in (1, total):
-                raise SettingError(
-                    f"{self._about} gets a tensor of shape {tuple(tensor.shape)} for {total} rows. Its first dimension must be "
-                    "the row, or 1 where it is the same for all rows: leave the block out by blocks, or remove rows."
-                )
-        for other in _others(arguments):
-            if isinstance(other, (list, dict)):
-                plain = next(leaves(other), None) is None
-            else:
-                plain = isinstance(other, _PLAIN) or callable(other)
-            if not plain:
-                raise SettingError(
-                    f"{self._about} gets a {type(other).__name__}, whose rows cannot be taken apart. Leave the block out by "
-                    "blocks, or remove rows."
-                )
-
-    def _try(
-        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], total: int
-    ) -> None:
-        """A forward on a number of rows that is no other size of a tensor: what is cut by mistake then fits nowhere.
-
-        With gradients, which show whether anything of it lives on that was not returned.
-        """
-        sizes = {total, *(size for tensor in inputs for size in tensor.shape[1:])}
-        rows = next(rows for rows in range(2, len(sizes) + 3) if rows not in sizes)
-        device = inputs[0].device
-        places = torch.arange(rows, device=device) % total
-        leafs = [tensor.detach().requires_grad_(can_learn(tensor)) for tensor in inputs]
-        with (
-            torch.enable_grad(),
-            kept_graphs() as kept,
-            casting_anew(),
-            preserved_randomness(device),
-            Buffers(self.module).kept(),
-        ):
-            given = [tensor[places] if is_cut(tensor, total) else tensor.clone() for tensor in leafs]
-            versions = [tensor._version for tensor in given]
-            try:
-                outputs = run(given)
-            except torch.OutOfMemoryError:
-                raise
-            except (RuntimeError, IndexError, ValueError) as error:
-                raise SettingError(
-                    f"{self._about} cannot work on {rows} rows instead of {total} ({error}). One of its tensors with {total} entries "
-                    "does not hold rows: give another micro_batch, leave the block out by blocks, or remove rows."
-                ) from error
-        self.require_parts(outputs, rows)
-        if versions != [tensor._version for tensor in given]:
-            raise SettingError(
-                f"{self._about} changes what it is given in place, so it cannot be computed again from it. Make its first operation "
-                "not in place, leave the block out by blocks, or remove rows."
-            )
-        del outputs, given
-        if kept():
-            raise SettingError(
-                f"{self._about} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "
-                "would be that of some rows, and without a gradient. Leave the block out by blocks, or remove rows."
-            )
-
-
-def is_cut(tensor: Tensor, total: int) -> bool:
-    """Whether it holds one entry a row."""
-    return tensor.ndim > 0 and tensor.shape[0] == total
-
-
-def _others(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, tuple):
-        for entry in tree:
-            yield from _others(entry)
-    elif not isinstance(tree, Tensor):
-        yield tree
 
 
 class _Call:
@@ -250,8 +118,8 @@ class _Function(torch.autograd.Function):
                 before = marks_of(call.of.module)
                 found = call.run(call.taken(inputs, part))
                 if part.start > 0:  # the first may fill a cache
-                    call.of.require_still(before)
-                call.of.require_parts(found, part.stop - part.start)
+                    call.of.checks.require_still(before)
+                call.of.checks.require_parts(found, part.stop - part.start)
                 whole = whole or [tensor.new_empty(call.total, *tensor.shape[1:]) for tensor in found]
                 for target, tensor in zip(whole, found, strict=True):
                     target[part] = tensor
@@ -278,7 +146,7 @@ class _Function(torch.autograd.Function):
                 # as it is, past any hook for saved tensors that is in force: it is used at once
                 with torch.enable_grad(), saved_tensors_hooks(_as_is, _as_is):
                     found = call.run(given)
-                call.of.check_learned(found, known)
+                call.of.checks.check_learned(found, known)
                 pairs = [
                     (tensor, gradient[part])
                     for tensor, gradient in zip(found, gradients, strict=True)
@@ -297,11 +165,6 @@ class _Function(torch.autograd.Function):
                     else:
                         sums[place] = _added(sums[place], result)
         return (None, *sums)
-
-
-def can_learn(tensor: Tensor) -> bool:
-    """Whether a gradient can come to it."""
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _as_is(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.technique import SINGLE_SEAMS, STAGED_SEAMS, Card, Kind, Stage, Technique
+from snugfit.core.technique import SINGLE_SEAMS, STAGED_SEAMS, Card, Kind, Sharing, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
 
 
@@ -57,6 +57,26 @@ def check(techniques: Sequence[Technique]) -> None:
             reason = exclusion(other, card)
             if reason is not None:
                 raise PlanConflict(f"'{other.name}' and '{card.name}' {reason}")
+
+
+def check_shared(techniques: Sequence[Technique], sharing: Sharing | None) -> None:
+    """Refuse what devices that share the model in this way cannot have; None stands for one device.
+
+    Raises:
+        PlanConflict: names it, the reason and the way out.
+    """
+    if sharing is None:
+        return
+    for technique in techniques:
+        reason = technique.refused_on(sharing)
+        if reason is not None:
+            raise PlanConflict(f"'{technique.card.name}' cannot be had where {_SHARED[sharing]}: {reason}")
+
+
+_SHARED = {
+    Sharing.COPIES: "several devices have a copy of the model each (ddp)",
+    Sharing.SHARDS: "the weights are spread over several devices (fsdp)",
+}
 
 
 def exclusion(one: Card, other: Card) -> str | None:

@@ -23,6 +23,7 @@ from snugfit.core.card import Card as Card
 from snugfit.core.card import Family as Family
 from snugfit.core.card import Fidelity as Fidelity
 from snugfit.core.card import Kind as Kind
+from snugfit.core.card import Sharing as Sharing
 from snugfit.core.card import Stage as Stage
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
@@ -124,7 +125,8 @@ class Context:
     """What techniques may look at when their seams are made.
 
     `forward` computes outputs from a model and a batch's data, where the model does not take its entries as they are;
-    `load` finds another model for the same task by its name.
+    `load` finds another model for the same task by its name. `start` is a copy of a model that is spread over devices, made before
+    it was; `spread` does the same to another one, and leaves it alone where the model itself is whole.
     """
 
     model: nn.Module
@@ -134,6 +136,8 @@ class Context:
     loss: Loss | None = None
     forward: Callable[[nn.Module, Any], Any] | None = None
     load: Callable[[str], nn.Module] | None = None
+    start: nn.Module | None = None
+    spread: Callable[[nn.Module], nn.Module] = lambda model: model
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,15 @@ class Technique:
     def metrics(self) -> tuple[str, ...]:
         """Metrics of the evaluation that it looks at; a run that does not measure them is refused."""
         return ()
+
+    def refused_on(self, sharing: Sharing) -> str | None:
+        """Why devices that share the model in this way cannot have it, and the way out; None if they can."""
+        return self.card.refuses.get(sharing)
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether it asks for the model as it was when the run began, as `Context.start`."""
+        return False
 
     @classmethod
     def example(cls) -> Self:

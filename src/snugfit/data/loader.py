@@ -11,14 +11,14 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from snugfit.core.batch import Batch
+from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.imports import describe
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
@@ -79,6 +79,8 @@ class Loader:
         order: which examples are in which window.
         collate: list of examples to a batch; torch's default without.
         num_workers: processes that load ahead; 0 loads in this one.
+        rank, ranks: which part of each window is loaded: neighbours, in the order of the window.
+        together: examples that are not parted, where a technique makes something of neighbours.
     """
 
     def __init__(
@@ -89,10 +91,13 @@ class Loader:
         *,
         num_workers: int = 0,
         pin: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+        together: int = 1,
     ) -> None:
         self.order = order
         self._dataset = dataset
-        self._fetch = _Fetch(dataset, collate or default_collate, order.seed)
+        self._fetch = _Fetch(dataset, collate or default_collate, order.seed, _Part(rank, ranks, together))
         self._num_workers = num_workers
         self._pin = pin
 
@@ -183,17 +188,38 @@ def _unchanged_child_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, handler)
 
 
+class _Part(NamedTuple):
+    """Which part of each window is this rank's."""
+
+    rank: int
+    ranks: int
+    together: int
+
+    def of(self, window: Sequence[Key]) -> tuple[Sequence[Key], Share | None]:
+        """This rank's keys, and what that is of the window; the first key where the window has too few for all ranks."""
+        if self.ranks == 1:
+            return window, None
+        parts = shared_out(len(window), self.ranks, self.together)
+        own = parts[self.rank]
+        return window[own.start : own.stop] or window[:1], Share(tuple(map(len, parts)), self.rank)
+
+
 class _Fetch:
     """Makes a window from keys, in this process or in a worker."""
 
-    def __init__(self, dataset: Any, collate: Collate, seed: int) -> None:
+    def __init__(self, dataset: Any, collate: Collate, seed: int, part: _Part) -> None:
         self._dataset = dataset
         self._collate = collate
         self._seed = seed
+        self._part = part
         # these return what they hold: nothing random to seed
         self._holds_examples = isinstance(dataset, (list, tuple))
 
-    def __call__(self, keys: Sequence[Key]) -> Batch:
+    def __call__(self, window: Sequence[Key]) -> Batch:
+        keys, share = self._part.of(window)
+        return replace(self._loaded(keys), share=share)
+
+    def _loaded(self, keys: Sequence[Key]) -> Batch:
         indices = [index for _, index in keys]
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             rows = torch.tensor(indices)

@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.planner.flops import compute_dtype, flops_of, op_class, operator, read_written
-from snugfit.planner.hardware import Curve, Device, Link, store, uncalibrated
+from snugfit.planner.calibrations import store
+from snugfit.planner.device import Curve, Device, Link
+from snugfit.planner.flops import flops_of, op_class, operator
+from snugfit.planner.hardware import uncalibrated
+from snugfit.planner.op_costs import compute_dtype
 from snugfit.planner.probes import (
     Probe,
     Work,
@@ -27,6 +30,7 @@ from snugfit.planner.probes import (
     traffic,
 )
 from snugfit.planner.roofline import number_type, traffic_seconds
+from snugfit.planner.traffic import read_written
 
 _POINT_SECONDS = 0.02
 """Spent on each measured point, of which there are some 250."""

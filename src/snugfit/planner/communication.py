@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from snugfit.planner.hardware import Link
+from snugfit.planner.device import Link
 
 BUCKET_BYTES = 25 * 2**20
 """DDP's, but for the first one."""

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.core.batch import Batch
+from snugfit.core.skeleton import bare_tensors, like
 from snugfit.core.tree import leaves, map_tree
-from snugfit.errors import ModelError, SettingError
+from snugfit.errors import SettingError
 from snugfit.planner.values import KnownValues
-
-
-def skeleton(model: nn.Module) -> nn.Module:
-    """A copy of `model` on the meta device, where tensors hold nothing; those that are shared stay shared.
-
-    What a module holds besides is copied too, or where that cannot be, such as a lock, is the model's own.
-
-    Raises:
-        ModelError: a parameter has no shape yet, or is held outside of Python.
-
-    >>> skeleton(nn.Linear(2, 1)).weight
-    Parameter containing:
-    tensor(..., device='meta', size=(1, 2), requires_grad=True)
-    """
-    _check(model)
-    memo = _bare(model)
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor):
-                # neither parameter nor buffer, and often no leaf; a forward may write to it
-                memo.setdefault(id(value), value.detach().clone())
-    try:
-        return copy.deepcopy(model, dict(memo))
-    except Exception:  # noqa: BLE001 - a class that cannot be copied may say so in any way
-        return copy.deepcopy(model, {**memo, **_uncopied(model, memo)})
 
 
 @dataclass(frozen=True)
@@ -66,7 +40,7 @@ class BareOptimizer:
             raise SettingError(
                 f"optimizer: {foreign} of its parameters are not of the model. Make it from model.parameters()."
             )
-        memo = _bare(model)
+        memo = bare_tensors(model)
         names = {name: memo[id(parameter)] for name, parameter in model.named_parameters()}
         for state in optimizer.state.values():
             for value in leaves(state):
@@ -95,7 +69,7 @@ def fake_(model: nn.Module, mode: AbstractContextManager[Any], device: torch.dev
 
     def fake(tensor: Tensor) -> Tensor:
         if id(tensor) not in made:
-            made[id(tensor)] = _like(tensor, on_device)
+            made[id(tensor)] = like(tensor, on_device)
         return made[id(tensor)]
 
     def on_device(plain: Tensor) -> Tensor:
@@ -124,49 +98,6 @@ def fake_batch(batch: Batch, mode: FakeTensorMode, values: KnownValues) -> Batch
         return replace(batch, data=map_tree(fake, batch.data))
 
 
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    for module in model.modules():
-        held = chain(module._parameters.values(), module._buffers.values())
-        yield from (tensor for tensor in held if tensor is not None)
-
-
-def _check(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ModelError(
-                f"model: '{name or type(module).__name__}' is a TorchScript module, which keeps its tensors outside of Python. Plan "
-                "the module that it was made of."
-            )
-    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        if is_lazy(tensor):
-            raise ModelError(
-                f"model: '{name}' has no shape yet, as its layer is lazy. Run the model once on a batch before it is planned."
-            )
-
-
-def _bare(model: nn.Module) -> dict[int, Any]:
-    """For each parameter and buffer of a model, by its id, the same on the meta device."""
-    memo: dict[int, Any] = {}
-    for tensor in _tensors(model):
-        if id(tensor) not in memo:
-            memo[id(tensor)] = _like(tensor, lambda plain: plain.detach().to("meta"))
-    return memo
-
-
-def _uncopied(model: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:
-    """What modules hold that no copy can be made of, by its id."""
-    found: dict[int, Any] = {}
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if name in ("_modules", "_parameters", "_buffers"):
-                continue
-            try:
-                copy.deepcopy(value, {**memo, id(module): module})
-            except Exception:  # noqa: BLE001
-                found[id(value)] = value
-    return found
-
-
 def _fake_state(value: Tensor, device: torch.device, mode: AbstractContextManager[Any]) -> Tensor:
     with unset_fake_temporarily():
         number = None if value.is_meta else value.item()
@@ -185,17 +116,3 @@ def _copied(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.opt
         ):  # which a scheduler binds to the optimizer it was made for
             setattr(made, name, copy.deepcopy(value, memo))
     return made
-
-
-def _like(tensor: Tensor, made: Callable[[Tensor], Tensor]) -> Tensor:
-    """A tensor of the same kind, whose plain parts are `made` anew."""
-    new: Tensor
-    if is_traceable_wrapper_subclass(tensor):
-        names, context = tensor.__tensor_flatten__()
-        parts = {name: _like(getattr(tensor, name), made) for name in names}
-        new = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
-    else:
-        new = made(tensor)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(new, tensor.requires_grad)
-    return new

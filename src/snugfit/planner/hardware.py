@@ -1,89 +1,20 @@
-"""Devices: what they can hold and compute, from their makers' sheets or measured here."""
+"""Finding devices: those of the catalogue by their makers' sheets, those at hand by a calibration or by looking."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import platform
 import re
-from bisect import bisect
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from snugfit.errors import SettingError, nearest
+from snugfit.planner.calibrations import stored
 from snugfit.planner.catalogue import LINKS, SHEETS, Sheet
+from snugfit.planner.device import Device, Link
 from snugfit.units import format_bytes
-
-Curve = tuple[tuple[float, float], ...]
-"""A rate against the size of the work, as points in the order of their sizes."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A way between two memories: bytes per second in one direction, seconds before the first byte."""
-
-    name: str
-    bandwidth: float
-    latency: float
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device as the planner sees it.
-
-    `flops` maps a type of number ("float32", "tf32", "bfloat16", "float16", "float8", "int8") to the most operations per second, without
-    sparsity; one that is missing is not to be used on it. `efficiency` maps a class of operator ("matmul", "convolution", "attention",
-    "other") to the share of that which real shapes reach; `bandwidth` is bytes per second of its memory, of which `reach` is reached;
-    no kernel takes less than `launch` seconds. `host` seconds pass on the host for each operator: Python's, the dispatcher's and
-    autograd's; `view` where it only makes a view; and `update` once per update. `reserved` bytes are taken before anything is allocated.
-
-    `rates` is what calibration measured, against size: FLOP/s of "matmul.float32" and the like against FLOPs, numbers per second of
-    single operators such as "gelu" against numbers moved, bytes per second of "traffic" and of what a "new" result adds to it against bytes.
-    """
-
-    name: str
-    kind: str  # "cuda", "cpu", "mps"
-    memory_bytes: int
-    flops: Mapping[str, float]
-    bandwidth: float
-    efficiency: Mapping[str, float]
-    reach: float
-    launch: float
-    host: float
-    view: float
-    update: float
-    reserved: int
-    host_link: Link
-    peer_link: Link
-    capability: tuple[int, int] | None = None
-    calibrated: bool = False
-    rates: Mapping[str, Curve] = field(default_factory=dict)
-
-    def rate(self, name: str, size: float) -> float | None:
-        """What was measured under `name` for work of this size; None where it was not."""
-        curve = self.rates.get(name)
-        return None if curve is None else interpolated(curve, size)
-
-
-def interpolated(curve: Curve, size: float) -> float:
-    """The rate at a size: between two points a straight line in logarithms, beyond the ends that of the end.
-
-    >>> round(interpolated(((1.0, 10.0), (100.0, 1000.0)), 10.0), 6)
-    100.0
-    >>> interpolated(((1.0, 10.0), (100.0, 1000.0)), 1e6)
-    1000.0
-    """
-    above = bisect(curve, size, key=lambda point: point[0])
-    if above in (0, len(curve)):
-        return curve[max(above - 1, 0)][1]
-    (low, at_low), (high, at_high) = curve[above - 1], curve[above]
-    part = math.log(size / low) / math.log(high / low)
-    return at_low * float((at_high / at_low) ** part)
 
 
 def find_link(name: str, setting: str = "link") -> Link:
@@ -286,55 +217,3 @@ def _host_bytes() -> int:
     limit = Path("/sys/fs/cgroup/memory.max")
     said = limit.read_text().strip() if limit.exists() else "max"
     return physical if said == "max" else min(physical, int(said))
-
-
-def store(device: Device) -> Path:
-    """Keep a calibration for `this_device`, beside those for other numbers of threads and versions of torch."""
-    path = _calibrations()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = _read(path) if path.exists() else {}
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({**known, _key(device): asdict(device)}, indent=1))
-    partial.replace(path)
-    return path
-
-
-def stored(device: Device) -> Device | None:
-    """The calibration of this device on this machine; None where there is none. Memory and links are the given device's."""
-    path = _calibrations()
-    found = _read(path).get(_key(device)) if path.exists() else None
-    if found is None:
-        return None
-    try:
-        rates = {
-            name: tuple((float(x), float(y)) for x, y in curve) for name, curve in found["rates"].items()
-        }
-        link = Link(**found["host_link"])
-        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", "host", "view", "update")
-        measured = {name: found[name] for name in plain}
-    except (KeyError, TypeError, ValueError) as error:
-        raise SettingError(
-            f"{path}: the calibration of {device.name} cannot be used ({error!r}). Delete the file."
-        ) from error
-    return replace(device, **measured, rates=rates, host_link=link, calibrated=True)
-
-
-def _calibrations() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "snugfit" / "devices" / f"{platform.node() or 'machine'}.json"
-
-
-def _key(device: Device) -> str:
-    """CPU kernels depend on the number of threads; the host's part of the time does so nowhere."""
-    threads = f" | {torch.get_num_threads()} threads" if device.kind == "cpu" else ""
-    return f"{device.name}{threads} | torch {torch.__version__}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise SettingError(
-            f"{path}: the stored calibration cannot be read ({error}). Delete the file."
-        ) from error
-    return found

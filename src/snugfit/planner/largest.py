@@ -19,10 +19,12 @@ from snugfit.models.tokenizer import position_limit
 from snugfit.planner.answer import Answer, Largest, Prediction
 from snugfit.planner.candidate import Candidate
 from snugfit.planner.depth import Blocks, deepened_, longest_blocks
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.extrapolate import NotLinear
+from snugfit.planner.figures import Run
 from snugfit.planner.plan import Request, device_of, upper_bound
-from snugfit.planner.predict import Machine, Planner, Run
+from snugfit.planner.predict import Planner
 from snugfit.planner.told import describe
 from snugfit.training.assemble import describe_model
 from snugfit.units import format_bytes

@@ -13,8 +13,9 @@ from snugfit.core.job import Plan
 from snugfit.errors import OutOfMemory
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, Candidate
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.predict import Machine, Planner
+from snugfit.planner.predict import Planner
 from snugfit.planner.probe import measure
 from snugfit.planner.search import Search
 from snugfit.planner.told import alternatives, describe, rejected, why, why_not

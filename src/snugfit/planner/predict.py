@@ -7,24 +7,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from torch import nn
 
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
-from snugfit.core.malloc import resident_bytes
+from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Stage, Technique
 from snugfit.planner.allocator import reserved_bytes
-from snugfit.planner.answer import Prediction, Timeline
+from snugfit.planner.answer import Prediction
 from snugfit.planner.depth import Blocks, longest_blocks, shortened_
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
-from snugfit.planner.fakes import skeleton
-from snugfit.planner.hardware import Device
-from snugfit.planner.records import Parts, Phase, Trace
-from snugfit.planner.roofline import combined, costs_of
-from snugfit.planner.segments import ROLES, Segment, cut
+from snugfit.planner.figures import Run, prediction_of
+from snugfit.planner.records import Trace
+from snugfit.planner.roofline import costs_of
+from snugfit.planner.segments import Segment, cut
 from snugfit.strategies.base import Strategy
 
 _FEW = 7
@@ -35,24 +34,6 @@ _FEWEST = 3
 
 _ROUGHLY = 2
 """Micro-batches of the run that a rough answer comes from."""
-
-BASELINE = 600_000_000
-"""Bytes that a process is resident with before it trains, where that is not measured: Python, torch, a model's libraries."""
-
-_BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
-"""Phases that are no part of an update."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a plan is for: a device, and the CPU beside it; `type` is the device as torch names it in the dry run;
-    `baseline` is what a process is resident with before it trains, in bytes."""
-
-    device: Device
-    host: Device
-    type: str = "cpu"
-    notes: tuple[str, ...] = ()
-    baseline: int = BASELINE
 
 
 @dataclass
@@ -98,7 +79,7 @@ class Planner:
     ) -> tuple[Prediction, Run]:
         """What a plan needs, and the run that tells it."""
         run, exact = self._found(plan, techniques, rough)
-        return self._prediction(run, plan, techniques, exact), run
+        return prediction_of(run, self.subject, self.machine, exact), run
 
     def _found(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
         """The run, and whether it was run whole."""
@@ -213,107 +194,7 @@ class Planner:
         found = reserved_bytes(trace, self.machine.type)
         return found.peak_reserved / max(1, found.peak_requested)
 
-    def _prediction(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
-        device, subject = self.machine.device, self.subject
-        counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
-        if subject.loaded_so:
-            counted = [each for each in counted if each.key.phase is not Phase.SETUP]
-        peak = max(counted, key=lambda each: each.bytes)
-        update = [each for each in counted if each.key.update == 0 and each.key.phase not in _BESIDE]
-        costs = np.sum([each.costs * each.times for each in update], axis=0)
-        on_cpu = self.machine.type == "cpu"
-        seconds = combined(costs, device, overlap=not on_cpu) + device.update
-        flops = sum(each.flops * each.times for each in update)
-        lengths = subject.window.lengths
-        allocated, host = peak.bytes, max(each.host for each in counted)
-        return Prediction(
-            peak_bytes=allocated,
-            peak_by_kind=_by_kind(peak),
-            peak_at={"segment": _named(peak), "module": peak.module, "operator": peak.operator},
-            reserved_bytes=resident_bytes(allocated, self.machine.baseline)
-            if on_cpu
-            else round(allocated * run.reserved) + device.reserved,
-            host_peak_bytes=resident_bytes(host, self.machine.baseline),
-            seconds_per_update=seconds,
-            seconds_total=None if subject.total_updates is None else seconds * subject.total_updates,
-            tokens_per_second=None if lengths is None else sum(lengths) / seconds,
-            examples_per_second=subject.window.rows / seconds,
-            flops_per_update=flops,
-            share_of_peak=flops / seconds / max(device.flops.values()),
-            confidence=self._confidence(exact, run.bounded),
-            timeline=_timeline(update, device),
-            peak_by_phase=_by_phase(counted),
-        )
-
-    def _confidence(self, exact: bool, bounded: tuple[str, ...]) -> dict[str, str]:
-        memory = "each operator of the step as it runs"
-        if not exact:
-            memory += ", carried on from few blocks or micro-batches to all of them"
-        if bounded:
-            memory += f"; an upper bound, as data decides what {', '.join(bounded)} gives"
-        time = (
-            "measured rates of this device"
-            if self.machine.device.calibrated
-            else "uncalibrated: from the device's data sheet"
-        )
-        assumed = self.subject.assumed
-        return {
-            "memory": memory,
-            "time": time,
-            **({"data": f"upper bound: {assumed}"} if assumed else {}),
-            **{f"note {n}": note for n, note in enumerate(self.machine.notes)},
-        }
-
-
-@dataclass(frozen=True)
-class Run:
-    """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, and the parts
-    of the model that was run, which may have had fewer blocks."""
-
-    segments: list[Segment]
-    reserved: float
-    bounded: tuple[str, ...]
-    parts: Parts
-
 
 def _repeated(segment: Segment, count: int) -> Segment:
     """Of two micro-batches the second one, standing for all that follow the first."""
     return replace(segment, times=count - 1) if segment.key.micro_batch == 1 else segment
-
-
-def _by_kind(segment: Segment) -> dict[str, int]:
-    """The bytes of a piece at its peak."""
-    return {str(role): int(part) for role, part in zip(ROLES, segment.peak, strict=True) if part}
-
-
-def _by_phase(segments: Sequence[Segment]) -> dict[str, dict[str, int]]:
-    """Of each phase the bytes at its peak."""
-    highest: dict[Phase, Segment] = {}
-    for each in segments:
-        phase = each.key.phase
-        if phase not in highest or each.bytes > highest[phase].bytes:
-            highest[phase] = each
-    return {str(phase): _by_kind(each) for phase, each in highest.items()}
-
-
-def _named(segment: Segment) -> str:
-    """A piece of the run in words."""
-    key = segment.key
-    words = [str(key.phase)]
-    if key.micro_batch >= 0 and key.phase is not Phase.EVALUATION:
-        words.append(str(key.micro_batch + 1))
-    return " ".join(words)
-
-
-def _timeline(segments: Sequence[Segment], device: Device) -> Timeline:
-    """The peaks of the pieces, one after the other."""
-    passed, seconds, names = 0.0, [], []
-    kinds: dict[str, list[int]] = {str(role): [] for role in ROLES}
-    for each in segments:
-        seconds.append(passed)
-        passed += combined(each.costs * each.times, device)
-        names.append(_named(each))
-        for role, part in zip(ROLES, each.peak, strict=True):
-            kinds[str(role)].append(int(part))
-    used = {kind: tuple(parts) for kind, parts in kinds.items() if any(parts)}
-    return Timeline(tuple(names), tuple(seconds), used)

@@ -32,9 +32,9 @@ from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.planner.answer import Prediction
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, longest_rows
 from snugfit.planner.fakes import fake_
-from snugfit.planner.predict import Machine
 from snugfit.training.assemble import Material, make_step
 from snugfit.training.probe import Forecast
 from snugfit.training.step import Step

@@ -13,7 +13,6 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
-from snugfit.errors import SettingError
 from snugfit.planner.answer import Prediction
 from snugfit.planner.communication import (
     Cluster,
@@ -23,7 +22,9 @@ from snugfit.planner.communication import (
     fully_sharded,
     hybrid_sharded,
 )
-from snugfit.planner.predict import Machine, Planner, Run
+from snugfit.planner.device import Machine
+from snugfit.planner.figures import Run
+from snugfit.planner.predict import Planner
 from snugfit.planner.records import Parts, Phase
 from snugfit.planner.roofline import combined
 from snugfit.planner.several import DataParallelTwin, fake_ranks
@@ -71,17 +72,8 @@ class Rank(Planner):
 
     @contextmanager
     def strategy(self) -> Iterator[Strategy]:
-        """The strategy of rank 0, with ranks that are not there around it.
-
-        Raises:
-            SettingError: a torch optimizer was given for a model that is sharded.
-        """
+        """The strategy of rank 0, with ranks that are not there around it."""
         cluster = self.cluster
-        if self.subject.optimizer is not None and self.way != "ddp":
-            raise SettingError(
-                "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
-                "such as adamw."
-            )
         axes = (cluster.nodes, cluster.devices) if self.way == "hybrid shard" else (cluster.world,)
         with fake_ranks(*axes, device=self.machine.type) as mesh:
             yield STRATEGIES[self.way](mesh)

@@ -17,8 +17,12 @@ from snugfit.planner.dryrun import gradients_told, tell
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.values import KnownValues
+from snugfit.training.evaluate import Scored, score_singly
 from snugfit.training.fit import first_line
 from snugfit.training.step import Step
+
+_MOST_SCORED = 16
+"""Rows: recording takes longer than scoring."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,15 @@ def record_gradients(step: Step, window: Batch) -> Recorded:
     batch = window.to(step.device)
     still = step.seams.irrevocable or step.strategy.world_size > 1
     return _recorded(step, batch, (lambda: None) if still else compute)
+
+
+def record_scoring(step: Step, batch: Batch) -> Recorded:
+    """Record the scoring of `batch`, a row at a time with the longest first, up to where memory runs out if it does; the step stays where
+    it is. Of several ranks, which would wait for each other, what is there without scoring is recorded."""
+    lengths = batch.lengths
+    rows = sorted(range(batch.rows), key=lambda row: 0 if lengths is None else -lengths[row])[:_MOST_SCORED]
+    alone = step.strategy.world_size == 1
+    return _recorded(step, batch, lambda: score_singly(Scored.of(step), rows if alone else (), batch))
 
 
 class _RealValues(KnownValues):

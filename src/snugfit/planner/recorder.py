@@ -6,9 +6,9 @@ import bisect
 import gc
 import threading
 import weakref
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.phases import watched
-from snugfit.planner.flops import compute_dtype, flops_of, op_device, read_written
+from snugfit.planner.op_costs import OpCosts, flatten, op_costs
 from snugfit.planner.records import Op, Parts, Phase, Place, Role, Storage, Trace
 from snugfit.planner.sequence import node_number, sequence_number
 from snugfit.planner.values import KnownValues
-from snugfit.planner.workspace import hidden_result_bytes, workspace_bytes
+from snugfit.planner.workspace import hidden_result_bytes
 
 _NO_NODE = 1 << 62
 """What accumulates a gradient has no place among the nodes, and a number beyond all of theirs."""
@@ -50,7 +50,7 @@ class Recorder(TorchDispatchMode):
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._phases: list[Phase] = []
         self._turn = self._micro_batch = -1
-        self._costs: dict[tuple[Any, ...], _Costs] = {}
+        self._costs: dict[tuple[Any, ...], OpCosts] = {}
         self._names: dict[int, str] = {}
         self._blocks: dict[str, int] = {}
         self._sharded = False
@@ -172,13 +172,13 @@ class Recorder(TorchDispatchMode):
             )  # fake gradients are added up beside each other, real ones in place
         given: list[Tensor] = []
         key: list[Any] = [func]
-        _flatten((args, kwargs), given, key)
+        flatten((args, kwargs), given, key)
         answered, found = self.values.call(func, args, kwargs, given)
         if not answered:
             found = func(*args, **kwargs)
         number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
         made: list[Tensor] = []
-        _flatten(found, made, key)
+        flatten(found, made, key)
         if not answered:
             self.values.follow(func, args, kwargs, given, made)
         for tensor in made:
@@ -191,7 +191,7 @@ class Recorder(TorchDispatchMode):
             self._again.update(range(count, len(self.trace.storages)))
         costs = self._costs.get(whole := tuple(key))
         if costs is None:
-            costs = self._costs[whole] = _costs(func, args, kwargs, found)
+            costs = self._costs[whole] = op_costs(func, args, kwargs, found)
         self.trace.ops.append(
             Op(
                 str(func),
@@ -274,46 +274,6 @@ def _parts(model: nn.Module) -> Parts:
     whole, trained = sizes(model.parameters())
     all_of_them, trained_ones = tuple(size for size, _ in blocks), tuple(size for _, size in blocks)
     return Parts(all_of_them, whole - sum(all_of_them), trained_ones, trained - sum(trained_ones))
-
-
-class _Costs(NamedTuple):
-    device: str
-    dtype: torch.dtype
-    flops: int
-    read: int
-    written: int
-    workspace: int
-
-
-def _costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> _Costs:
-    read, written = read_written(func, args, kwargs, found)
-    return _Costs(
-        op_device(args, kwargs, found),
-        compute_dtype(func, args, kwargs, found),
-        flops_of(func, args, kwargs, found),
-        read,
-        written,
-        workspace_bytes(func, args, kwargs, found),
-    )
-
-
-def _flatten(tree: Any, tensors: list[Tensor], key: list[Any]) -> None:
-    """The tensors of an operator's arguments, and what its costs depend on."""
-    if isinstance(tree, Tensor):
-        same = next((place for place, other in enumerate(tensors) if other is tree), len(tensors))
-        tensors.append(tree)
-        strides = tree.stride() if tree.layout == torch.strided else None
-        key.append((same, tree.shape, strides, tree.dtype, tree.device.type))
-    elif isinstance(tree, (list, tuple)):
-        key.append(len(tree))
-        for each in tree:
-            _flatten(each, tensors, key)
-    elif isinstance(tree, Mapping):
-        for name, each in tree.items():
-            key.append(name)
-            _flatten(each, tensors, key)
-    else:
-        key.append(tree if isinstance(tree, Hashable) else None)
 
 
 def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from snugfit.errors import SettingError
+from snugfit.planner.device import Device
 from snugfit.planner.flops import op_class, operator
-from snugfit.planner.hardware import Device
 from snugfit.planner.records import Op
 
 Costs = npt.NDArray[np.float64]

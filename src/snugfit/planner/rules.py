@@ -26,7 +26,7 @@ from snugfit.planner.communication import (
     fully_sharded,
     hybrid_sharded,
 )
-from snugfit.planner.hardware import Link
+from snugfit.planner.device import Link
 from snugfit.planner.words import brief_seconds
 from snugfit.units import format_bytes
 

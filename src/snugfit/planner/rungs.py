@@ -9,7 +9,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.selection import check
 from snugfit.core.technique import Family, Fidelity, Technique
 from snugfit.errors import PlanConflict
-from snugfit.planner.hardware import Device
+from snugfit.planner.device import Device
 from snugfit.techniques import discover
 
 Techniques = tuple[Technique, ...]

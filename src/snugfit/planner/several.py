@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from snugfit.core.card import Sharing
 from snugfit.errors import SettingError
 from snugfit.planner.communication import BUCKET_BYTES
 from snugfit.strategies.base import SeveralRanks
@@ -127,6 +128,7 @@ class DataParallelTwin(SeveralRanks):
     """
 
     bucket_view: bool = False
+    sharing: Sharing | None = field(default=Sharing.COPIES, init=False)
     buckets: list[Tensor] = field(default_factory=list, init=False)
     _place: dict[nn.Parameter, tuple[int, int]] = field(
         default_factory=dict, init=False

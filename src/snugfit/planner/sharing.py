@@ -20,9 +20,11 @@ from snugfit.planner.answer import Alternative, Answer, Choice, Rejected
 from snugfit.planner.communication import (
     Cluster,
 )
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, longest_rows
+from snugfit.planner.figures import Run
 from snugfit.planner.plan import Request, make_plan
-from snugfit.planner.predict import Machine, Planner, Run
+from snugfit.planner.predict import Planner
 from snugfit.planner.rank import PASSES, STRATEGIES, Rank, seconds_of, whole
 from snugfit.planner.records import Phase, Role
 from snugfit.planner.rules import CLOSE, Decision, Facts, Way, decide

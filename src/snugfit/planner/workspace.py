@@ -1,19 +1,14 @@
 """What kernels on a CPU take and give back within one operator, beside their results.
 
 Such memory is in no tensor that a recorder sees, and counts at the peak. Where a kernel's way is known the number follows from its
-shapes. oneDNN's products in bfloat16 choose among many ways: they are looked up in `workspace.json`, measured by
-`benchmarks/planner/workspace.py`. All of it holds for torch 2.11 to 2.13 on x86-64 with AVX-512, the products for AMX too; kernels for
-other processors pad to fewer channels, and take less.
+shapes. All of it holds for torch 2.11 to 2.13 on x86-64 with AVX-512, the products for AMX too; kernels for other processors pad to
+fewer channels, and take less.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,6 +24,7 @@ from snugfit.planner.convolutions import (
     copied,
     round_up,
 )
+from snugfit.planner.products import product
 
 
 def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
@@ -148,60 +144,6 @@ def _copied_as(tensor: Tensor, other: Tensor) -> int:
     return 0 if tensor.stride() == other.stride() else bytes_of(tensor)
 
 
-# ---- products
-
-
-def _blas(tensor: Tensor) -> int:
-    """Of a matrix, or one of a stack of them, that BLAS cannot read where it lies."""
-    rows, columns = tensor.shape[-2:]
-    down, along = tensor.stride()[-2:]
-    fine = (along == 1 and down >= max(1, columns)) or (down == 1 and along >= max(1, rows))
-    return 0 if fine else rows * columns * tensor.element_size()
-
-
-def _product(first: int) -> Rule:
-    """A product of the two arguments from `first` on."""
-
-    def rule(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-        left, right = args[first], args[first + 1]
-        copied = _blas(left) + _blas(right)
-        if left.dtype == torch.bfloat16 and left.dim() == 2:
-            layout = "tn" if left.stride(-1) != 1 else "nt" if right.stride(-1) != 1 else "nn"
-            return copied + _packed(layout, (*left.shape, right.shape[1]))
-        return copied
-
-    return rule
-
-
-def _packed(layout: str, sizes: Sequence[int]) -> int:
-    """What a product in bfloat16 takes, between the nearest that were measured.
-
-    Args:
-        layout: of the factors: "nn", "nt" with the second one transposed, "tn" with the first.
-        sizes: rows, inner dimension and columns.
-    """
-    table = _table()
-    axis, threads = table["sizes"], min(torch.get_num_threads(), len(table["threads"]))
-    found = table["threads"][threads - 1][layout]
-    corners = [(0, 1.0)]
-    for size in sizes:
-        place = min(max(bisect_right(axis, size) - 1, 0), len(axis) - 2)
-        share = math.log(size / axis[place]) / math.log(axis[place + 1] / axis[place])
-        share = min(max(share, 0.0), 1.0)
-        corners = [
-            (len(axis) * number + place + step, weight * part)
-            for number, weight in corners
-            for step, part in ((0, 1 - share), (1, share))
-        ]
-    return round(math.exp(sum(weight * math.log(found[number] + 1) for number, weight in corners))) - 1
-
-
-@cache
-def _table() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resources.files(__package__) / "workspace.json").read_text())
-    return found
-
-
 # ---- attention
 
 
@@ -301,11 +243,11 @@ RULES: Mapping[str, Rule] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "_softmax": _softmax,
-    "addmm": _product(1),
+    "addmm": product(1),
     "avg_pool2d_backward": _copies_of(0),
     "bitsandbytes::int8_vectorwise_quant": _quantised_rows,
     "bitsandbytes::quantize_4bit": _quantised_blocks,
-    "bmm": _product(0),
+    "bmm": product(0),
     "convolution": convolution,
     "convolution_backward": convolution_backward,
     "cumsum": _cumsum,
@@ -317,7 +259,7 @@ RULES: Mapping[str, Rule] = {
     "mean": _mean,
     "mkldnn_rnn_layer": _recurrent,
     "mkldnn_rnn_layer_backward": _recurrent_backward,
-    "mm": _product(0),
+    "mm": product(0),
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "native_group_norm_backward": _group_norm_backward,

@@ -36,6 +36,8 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
             techniques.append(entry)
     tree["techniques"] = techniques
     tree["track"]["uri"] = recipe.track.uri  # plain values leave its password out
+    if choice.devices > 1 and recipe.plan.strategy == "auto":
+        tree["plan"]["strategy"] = "fsdp" if choice.strategy.startswith(("fsdp", "hybrid")) else "ddp"
     if recipe.plan.micro_batch != AUTO:
         tree["plan"]["micro_batch"] = choice.micro_batch
     return build(_sequences(tree), (), Places("the plan"), folder=recipe.folder, name=recipe.name)

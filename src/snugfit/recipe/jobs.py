@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.imports import load_object
 from snugfit.core.job import Job, Plan
+from snugfit.strategies.world import device_of, this_world
 from snugfit.training.assemble import find_device
+from snugfit.training.ranks import named_strategy
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -34,13 +36,16 @@ def job_of(recipe: Recipe) -> Job:
 
 
 def plan_of(recipe: Recipe) -> Plan:
-    """How the recipe says that it is to fit."""
-    settings = recipe.plan
+    """How the recipe says that it is to fit, with as many devices as there are processes where these were started already."""
+    settings, world = recipe.plan, this_world()
     numerics = settings.numerics
+    devices = world.size if world.size > 1 else settings.devices
     return Plan(
         micro_batch=settings.micro_batch,
         numerics=numerics if isinstance(numerics, str) else numerics.card.name,
-        device=find_device(settings.device),
+        device=device_of(find_device(settings.device), world),
+        strategy=named_strategy(settings.strategy, devices),
+        devices=devices,
         num_workers=settings.num_workers,
     )
 

@@ -131,6 +131,16 @@ class PlanSettings(_Section):
         pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
         description="auto, cpu, mps, cuda or cuda:1",
     )
+    devices: _Count = Field(
+        default=1, description="of this machine, which share each update: a process for each of them"
+    )
+    strategy: Literal["auto", "ddp", "fsdp"] = Field(
+        default="auto",
+        description="how several devices share: ddp copies the model to each, fsdp spreads it over them; auto: as planned, else ddp",
+    )
+    timeout: Annotated[str, Wanted("a time, such as 30m")] = Field(
+        default="30m", description="how long a device's process waits for the others before it gives up"
+    )
     num_workers: Annotated[int, Field(ge=0)] = Field(default=0, description="processes that prepare batches")
 
 

@@ -35,6 +35,9 @@ _NOT_LEARNED = (
     "budget",
     "plan.micro_batch",
     "plan.device",
+    "plan.devices",
+    "plan.strategy",
+    "plan.timeout",
     "plan.num_workers",
     "evaluate.batch",
 )

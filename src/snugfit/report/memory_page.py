@@ -24,20 +24,20 @@ figcaption h3{margin:0}
 )
 
 
-def write_memory_page(name: str, use: MemoryUse, path: Path, *, failed: bool = False) -> Path:
+def write_memory_page(name: str, use: MemoryUse, path: Path, *, again: str = "") -> Path:
     """Write the page to `path`, replacing an older one at once, and return it.
 
     Args:
-        failed: whether it is of a window that ran out of memory.
+        again: of what ran out of memory, what was run once more for this page, in words.
     Raises:
         RunFolderError: it cannot be written.
     """
-    heading, status = ("Out of memory", "failed") if failed else ("Memory of an update", "finished")
+    heading, status = ("Out of memory", "failed") if again else (f"Memory of {use.of}", "finished")
     told = [piece_words(use)]
     if use.ran_out is not None:
         told.append(f"The allocator said: {use.ran_out}.")
-    elif failed:
-        told.append("Run once more, forward and backward of the window did not run out of memory.")
+    elif again:
+        told.append(f"Run once more, {again} did not run out of memory.")
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in told)
     header = (
         f"<header><p class=about>{escape(printable(name))}</p><h1>{heading}</h1>"
@@ -72,7 +72,7 @@ def memory_sections(uses: Sequence[MemoryUse]) -> list[str]:
     found = []
     for number, use in enumerate(uses):
         where = "where memory ran out" if use.ran_out is not None else "at the peak"
-        picture = layered(use.timeline, _highest(use)) if use.timeline.segments else ""
+        picture = layered(use.timeline, _highest(use), use.of) if use.timeline.segments else ""
         body = f"<div class=charts>{picture}</div>" if picture else ""
         if number == 0:
             body += _kinds(use) + f"<h3>What is there {where}</h3>{_pieces(use)}<h3>Spikes</h3>{_spikes(use)}"

@@ -13,12 +13,14 @@ from snugfit.report import sections
 from snugfit.report.charts import charts, frame
 from snugfit.report.found import found_by_tools
 from snugfit.report.laws import LAWS_STYLE
-from snugfit.report.planned import planned, setup
+from snugfit.report.planned import over_an_update, planned, read_timeline, setup
+from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
 
 REPORT_NAME = "report.html"
+TIMELINE_NAME = "timeline.json"
 
 
 def write_report(run_dir: Path) -> Path:
@@ -52,7 +54,8 @@ def replace_page(path: Path, text: str) -> Path:
 
 def render(story: Story, run_dir: Path) -> str:
     """The page as text."""
-    drawn = charts(story)
+    drawn, plan = charts(story), _plan(story, run_dir)
+    timeline = read_timeline(run_dir / TIMELINE_NAME)
     body = [
         sections.headline(story, run_dir),
         sections.curves(drawn, frame(story, drawn)),
@@ -60,16 +63,18 @@ def render(story: Story, run_dir: Path) -> str:
         sections.incidents(story),
         sections.data(story),
         planned(story),
+        over_an_update(timeline, plan),
         sections.certified(story),
         found_by_tools(run_dir),
-        setup(story, _plan(story, run_dir)),
+        setup(story, plan),
         sections.recipe(_recipe(story, run_dir)),
         sections.checkpoints(story, run_dir),
         sections.registered(story),
         sections.next_time(story),
         sections.footer(story),
     ]
-    return document(f"{story.name} · {story.status} · Snugfit", body, LAWS_STYLE if story.certified else "")
+    style = (LAWS_STYLE if story.certified else "") + (STACK_STYLE if timeline is not None else "")
+    return document(f"{story.name} · {story.status} · Snugfit", body, style)
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+from snugfit.planner.answer import Timeline
 from snugfit.planner.words import compare_line
 from snugfit.report.parts import facts, flat
+from snugfit.report.series import as_number
+from snugfit.report.stack import layered, place_of_peak
 from snugfit.report.story import Story, mapping
 from snugfit.report.svg import escape
 
@@ -36,6 +41,35 @@ def _of_plan(plan: dict[str, Any]) -> dict[str, Any]:
         return plan
     chosen = {key: value for key, value in mapping(plan["choice"]).items() if key != "techniques"}
     return chosen | {key: plan[key] for key in _PREDICTED if plan.get(key) is not None}
+
+
+def over_an_update(timeline: Timeline | None, plan: dict[str, Any]) -> str:
+    """The memory over an update, as the plan predicted it; "" where none is kept with the run."""
+    if timeline is None:
+        return ""
+    at = {str(key): str(value) for key, value in mapping(plan.get("peak_at")).items()}
+    where = place_of_peak(at, int(as_number(plan.get("peak_bytes")) or 0), timeline)
+    note = "Predicted by the plan before the run began, without what the process itself takes."
+    return f"<section><h2>Memory, predicted</h2><div class=charts>{layered(timeline, where)}</div><p class=note>{note}</p></section>"
+
+
+def read_timeline(path: Path) -> Timeline | None:
+    """The memory over an update as a run keeps it; None where there is none that can be read.
+
+    >>> read_timeline(Path("there/is/none.json")) is None
+    True
+    """
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        segments = tuple(str(each) for each in kept["segments"])
+        seconds = tuple(float(each) for each in kept["seconds"])
+        kinds = {
+            str(kind): tuple(int(each) for each in sizes) for kind, sizes in kept["bytes_by_kind"].items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+    lengths = {len(each) for each in (segments, seconds, *kinds.values())}
+    return Timeline(segments, seconds, kinds) if kinds and lengths == {len(segments)} and segments else None
 
 
 def planned(story: Story) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from snugfit.planner.answer import Answer, Timeline
@@ -63,8 +63,8 @@ figure>.segments{margin-top:10px}
 
 def stacked(answer: Answer, timeline: Timeline) -> str:
     """The figure of a plan, against its budget."""
-    found, peak = answer.prediction, max(totals(timeline))
-    need = max(peak, found.reserved_bytes)
+    found = answer.prediction
+    need = max(*totals(timeline), found.reserved_bytes)
     in_view = answer.budget_bytes <= BUDGET_IN_VIEW * need
     notes = []
     if not in_view:
@@ -74,16 +74,16 @@ def stacked(answer: Answer, timeline: Timeline) -> str:
         )
     return _figure(
         timeline,
-        _where(answer, timeline, peak),
+        place_of_peak(found.peak_at, found.peak_bytes, timeline),
         max(need, answer.budget_bytes) if in_view else need,
         lambda axis, size, left: _levels(answer, axis, size, left=left, budget=in_view),
         notes,
     )
 
 
-def layered(timeline: Timeline, where: str) -> str:
-    """The figure of an update without a budget; `where` its highest point is."""
-    return _figure(timeline, where, max(totals(timeline)), lambda axis, size, left: "", [])
+def layered(timeline: Timeline, where: str, of: str = "an update") -> str:
+    """The figure of an update, or of what `of` names, without a budget; `where` its highest point is."""
+    return _figure(timeline, where, max(totals(timeline)), lambda axis, size, left: "", [], of)
 
 
 def _figure(
@@ -92,6 +92,7 @@ def _figure(
     top: int,
     levels: Callable[[Axis, float, bool], str],
     notes: Sequence[str],
+    of: str = "an update",
 ) -> str:
     """Every column of the drawing shows the highest moment in it, so that the peak is there whatever the length."""
     points = highest(timeline, COLUMNS)
@@ -111,23 +112,25 @@ def _figure(
         + _time(timeline.seconds[-1] - timeline.seconds[0])
     )
     said = [f"Highest at {format_bytes(peak)}, in {where}.", *notes]
-    summary = f"Memory over an update by kind, highest at {format_bytes(peak)} in {where}."
+    title = f"Memory over {of}"
+    summary = f"{title} by kind, highest at {format_bytes(peak)} in {where}."
     return (
-        '<figure class="wide step"><figcaption><h3>Memory over an update</h3>'
+        f'<figure class="wide step"><figcaption><h3>{title}</h3>'
         f'<span class="unit">{unit}</span>{_kinds(timeline)}</figcaption>'
-        f'<svg class="plot stack" role="img" aria-label="{escape(summary)}"><title>Memory over an update</title>'
+        f'<svg class="plot stack" role="img" aria-label="{escape(summary)}"><title>{title}</title>'
         f'{drawn}</svg><div class="note">{"".join(f"<p>{escape(note)}</p>" for note in said)}'
         f"{_phases(segments)}</div></figure>"
     )
 
 
-def _where(answer: Answer, timeline: Timeline, peak: int) -> str:
-    """The place of the highest point; where the plan's peak lies outside of an update, both are told."""
-    found = answer.prediction
-    if peak >= found.peak_bytes:
-        return peak_place(found.peak_at)
-    segment = timeline.segments[totals(timeline).index(peak)]
-    return f"{segment}; the plan's peak, {format_bytes(found.peak_bytes)}, is outside of the update: {peak_place(found.peak_at)}"
+def place_of_peak(peak_at: Mapping[str, str], peak_bytes: int, timeline: Timeline) -> str:
+    """The place of the timeline's highest point; where the plan's peak lies outside of an update, both are told."""
+    over = totals(timeline)
+    peak = max(over)
+    if peak >= peak_bytes:
+        return peak_place(peak_at)
+    segment = timeline.segments[over.index(peak)]
+    return f"{segment}; the plan's peak, {format_bytes(peak_bytes)}, is outside of the update: {peak_place(peak_at)}"
 
 
 def _present(timeline: Timeline) -> list[str]:

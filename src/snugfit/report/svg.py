@@ -48,7 +48,8 @@ class Dot:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average; a `faint` one faintly alone."""
+    """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average; a `faint` one faintly alone.
+    Of many `dots` only the best ones are drawn, but for a `scattered` one."""
 
     name: str
     points: Sequence[Point]
@@ -56,6 +57,7 @@ class Series:
     dots: Sequence[Dot] = ()
     noisy: bool = False
     faint: bool = False
+    scattered: bool = False
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,9 @@ def _dots(series: Series) -> Iterable[Dot]:
     if not series.dots:
         lonely = [point for point in series.points if is_plottable(point[1])]
         return [Dot(x, y, f"{series.name} {format_number(y)}") for x, y in lonely] if len(lonely) == 1 else []
-    return series.dots if len(series.dots) <= MOST_DOTS else [dot for dot in series.dots if dot.best]
+    if series.scattered or len(series.dots) <= MOST_DOTS:
+        return series.dots
+    return [dot for dot in series.dots if dot.best]
 
 
 def path(points: Iterable[Point], axis: Axis, frame: Frame) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from snugfit.core.card import Sharing
 from snugfit.core.losses import LossTerms
 
 
@@ -21,18 +23,31 @@ class Strategy:
 
     world_size: int = 1
     rank: int = 0
-    shards: bool = False
-    """Whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
+    sharing: Sharing | None = None
+    """How devices share the model; None where there is one."""
 
     buckets: Sequence[Tensor] = ()
     """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
+
+    @property
+    def shards(self) -> bool:
+        """Whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
+        return self.sharing is Sharing.SHARDS
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Make the model a distributed one, in place: its names stay."""
         return model
 
+    def spread(self, model: nn.Module) -> nn.Module:
+        """Spread a model that does not train as `wrap` spreads the one that does, in place."""
+        return model
+
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Around forward and backward of a micro-batch; gradients are exchanged on the last only."""
+        return _NOTHING
+
+    def score(self, model: nn.Module) -> AbstractContextManager[object]:
+        """Around forwards that no backward follows, and what is made of their outputs."""
         return _NOTHING
 
     def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
@@ -47,20 +62,28 @@ class Strategy:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""
         return value
 
+    def tell(self, value: Any) -> list[Any]:
+        """What each rank says, in their order."""
+        return [value]
+
     def counts(self, count: int) -> tuple[int, ...]:
         """A number of the host's on each rank, in their order."""
-        return (count,)
+        return tuple(self.tell(count))
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own.
 
         Raises:
-            RuntimeError: they have not one shape.
+            ValueError: they have not one shape.
         """
         return rows
 
     def average_(self, buffers: Sequence[Tensor]) -> None:
         """Give each buffer its mean over ranks, in place."""
+
+    def whole(self, model: nn.Module) -> nn.Module | None:
+        """The model with all of its weights, on the first rank; None on the others."""
+        return model if self.rank == 0 else None
 
 
 @dataclass
@@ -79,19 +102,19 @@ class SeveralRanks(Strategy):
         dist.all_reduce(stacked)
         return list(stacked)
 
-    def counts(self, count: int) -> tuple[int, ...]:
-        """A number of the host's on each rank, in their order."""
+    def tell(self, value: Any) -> list[Any]:
+        """What each rank says, in their order."""
         if dist.get_backend() == "fake":  # the planner's: the others do as this one
-            return (count,) * self.world_size
-        found: list[int] = [0] * self.world_size
-        dist.all_gather_object(found, count)
-        return tuple(found)
+            return [value] * self.world_size
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, value)
+        return found
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""
         for size in rows.shape[1:]:
             if len(found := set(self.counts(size))) > 1:
-                raise RuntimeError(f"on other ranks they are {' and '.join(map(str, sorted(found)))} wide")
+                raise ValueError(f"on other ranks they are {' and '.join(map(str, sorted(found)))} wide")
         sent = rows.new_zeros(max(counts), *rows.shape[1:])
         sent[: rows.shape[0]] = rows.detach()
         gathered = [torch.empty_like(sent) for _ in counts]

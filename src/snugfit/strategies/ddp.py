@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from snugfit.core.card import Sharing
 from snugfit.core.losses import LossTerms
 from snugfit.strategies.base import SeveralRanks
 
@@ -32,6 +34,7 @@ class DataParallel(SeveralRanks):
     """
 
     bucket_view: bool = False
+    sharing: Sharing | None = field(default=Sharing.COPIES, init=False)
     _around: DistributedDataParallel | None = field(default=None, init=False, repr=False)
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -43,8 +46,10 @@ class DataParallel(SeveralRanks):
             gradient_as_bucket_view=self.bucket_view,
             find_unused_parameters=True,
             # each rank's layers see its own rows; what they keep of them is averaged once a window
-            broadcast_buffers=False,
+            **_no_buffers_in_forward(DistributedDataParallel),
         )
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
         # the step divides sums by the weight of the whole window, once
         self._around.register_comm_hook(None, _sum)
         return model
@@ -76,6 +81,12 @@ class _Loss(nn.Module):
 
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
         return compute()
+
+
+def _no_buffers_in_forward(wrapper: type) -> dict[str, Any]:
+    """The argument for it: torch has renamed it."""
+    parameters = inspect.signature(wrapper).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers": False}
 
 
 def _sum(state, bucket):  # torch compares annotations as objects, which postponed ones are not

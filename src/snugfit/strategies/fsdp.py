@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from snugfit.core.blocks import repeated_blocks
+from snugfit.core.card import Sharing
+from snugfit.core.layout import whole_tensor
 from snugfit.core.placing import place_, set_data_
+from snugfit.core.skeleton import fill_, skeleton
 from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:
@@ -42,7 +46,8 @@ class FullyShard(SeveralRanks):
     cpu_offload: bool = False
     computes_in: torch.dtype | None = None
     reduce_each: bool = False
-    shards: bool = field(default=True, init=False)
+    sharing: Sharing | None = field(default=Sharing.SHARDS, init=False)
+    _skeleton: nn.Module | None = field(default=None, init=False, repr=False)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Shard the model in place, and move it to the device of the mesh block by block, so that it is never whole there.
@@ -52,12 +57,12 @@ class FullyShard(SeveralRanks):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import (
             CPUOffloadPolicy,
-            FSDPModule,
             MixedPrecisionPolicy,
             OffloadPolicy,
             fully_shard,
         )
 
+        self._skeleton = skeleton(model)
         mesh = self.mesh or init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
         device = mesh.device_type
         # memory can be pinned for an accelerator only
@@ -78,13 +83,14 @@ class FullyShard(SeveralRanks):
                 offload_policy=offload,
                 ignored_params=_frozen_numbers(module),
             )
-        for module in model.modules():
-            if isinstance(
-                module, FSDPModule
-            ):  # the step divides sums by the weight of the whole window, once
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
+        for sharded in _fsdp_modules(model):  # the step divides sums by the weight of the whole window, once
+            sharded.set_gradient_divide_factor(1.0)
+            sharded.set_force_sum_reduction_for_comms(True)
         return model
+
+    def spread(self, model: nn.Module) -> nn.Module:
+        """Spread a model that does not train, of which no weight stays behind a forward."""
+        return replace(self, reshard_after_forward=True).wrap(model)
 
     @contextmanager
     def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:
@@ -97,14 +103,51 @@ class FullyShard(SeveralRanks):
         exchange(last)
         sharded.set_reshard_after_backward(self.reshard_after_forward or last)
         try:
-            yield
+            with self._outside_stays(sharded):
+                yield
         finally:
             exchange(True)
             sharded.set_reshard_after_backward(True)
 
+    @contextmanager
+    def score(self, model: nn.Module) -> Iterator[None]:
+        """Around forwards that no backward follows, and what is made of them; on exit all weights are given up."""
+        sharded = cast("FSDPModule", model)
+        try:
+            with self._outside_stays(sharded):
+                yield
+        finally:
+            for module in _fsdp_modules(model):
+                module.reshard()
+
+    @contextmanager
+    def _outside_stays(self, model: FSDPModule) -> Iterator[None]:
+        """Within, what is not in a block stays after the forward, where a loss may compute with it, such as with the head's weight."""
+        model.set_reshard_after_forward(False, recurse=False)
+        try:
+            yield
+        finally:
+            model.set_reshard_after_forward(self.reshard_after_forward, recurse=False)
+
+    def whole(self, model: nn.Module) -> nn.Module | None:
+        """A copy of the model with all of its weights in the first rank's host memory, one after the other; None on the other ranks."""
+        assert self._skeleton is not None
+        parameters = {name: whole_tensor(each, self.rank == 0) for name, each in model.named_parameters()}
+        if self.rank != 0:
+            return None
+        found = copy.deepcopy(self._skeleton)
+        fill_(found, {**parameters, **dict(model.named_buffers())})
+        return found
+
     def add_up_shards(self, value: Tensor) -> Tensor:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""
         return self.add_up([value])[0]
+
+
+def _fsdp_modules(model: nn.Module) -> list[FSDPModule]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from snugfit.core.batch import Batch
+from snugfit.core.memory import available_bytes
+from snugfit.errors import OutOfMemory, SnugfitError
+from snugfit.planner.hardware import find_device
 from snugfit.report.find_batch_page import write_batch_page
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
-from snugfit.tools.find_batch import FoundBatch, Size
 from snugfit.tools.find_batch import find_batch as try_sizes
+from snugfit.tools.find_batch import standing_bytes
 from snugfit.tools.found import keep, new_folder
+from snugfit.tools.found_batch import FoundBatch, Size
+from snugfit.tools.predicted import Predicted
 from snugfit.tools.setup import Setup
-from snugfit.units import parse_bytes
+from snugfit.training.fit import advice, legal_sizes
+from snugfit.training.probe import RESIDENT
+from snugfit.training.step import Step
+from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -122,8 +131,11 @@ def _found(
 ) -> FoundMicroBatch:
     window, longest = setup.loader().worst_window()
     validation = setup.validation()
+    step = setup.step(plan=replace(setup.plan, micro_batch=None))
+    if step.device.type == "cpu":
+        _check_first_update(setup, step, window, tell)
     found = try_sizes(
-        setup.step(plan=replace(setup.plan, micro_batch=None)),
+        step,
         window,
         evaluation=None if validation is None else validation.worst_window()[0],
         longest=longest,
@@ -132,3 +144,26 @@ def _found(
         tell=tell,
     )
     return FoundMicroBatch(setup.name, found, setup.identity)
+
+
+def _check_first_update(setup: Setup, step: Step, window: Batch, tell: Callable[[str], None]) -> None:
+    """Predict the update that makes the states before it is made: a CPU refuses nothing, and ends the process instead.
+
+    Raises:
+        OutOfMemory: what it takes beyond what is there already is more than there is.
+    """
+    left = available_bytes(step.device)
+    if left is None:
+        return
+    size = legal_sizes(step, window.rows, step.seams.batch(window, step.progress, step.seed).group)[-1]
+    try:
+        peak = Predicted(setup, find_device("cpu"), size).first_update().peak_bytes
+    except SnugfitError as error:
+        tell(f"whether the first update fits is not known before it is made: {error}")
+        return
+    need, limit = peak - standing_bytes(step), round(left / RESIDENT)
+    if need > limit:
+        raise OutOfMemory(
+            f"memory: an update of {size} of the largest examples, with the states that it makes, is predicted to take {format_bytes(need)} "
+            f"beside the model, and {format_bytes(limit)} can be had. {advice(step.seams.names)}"
+        )

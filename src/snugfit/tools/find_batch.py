@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,64 +16,18 @@ from snugfit.core.batch import Batch
 from snugfit.core.memory import available_bytes, is_out_of_memory, release_memory
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.tools.found_batch import FITS, PREDICTED, REFUSED, TOO_LARGE, FoundBatch, Size, chosen
 from snugfit.tools.kept import kept
 from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.fit import BATCH_NORM, advice, legal_sizes
+from snugfit.training.fit import advice, legal_sizes
 from snugfit.training.probe import Forecast, Trial, moments, peak_bytes, probing
 from snugfit.training.step import Step, StepResult
 from snugfit.units import format_bytes
-
-FITS = "fits"
-REFUSED = "ran out of memory"
-TOO_LARGE = "does not fit"
-PREDICTED = "does not fit, as predicted from smaller ones"
 
 _MOST_WARM_UP = 40
 """Updates before those that count: the first ones of fp16 are not applied until its scale is found."""
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Size:
-    """A micro-batch: the most bytes that are in use with it, None where memory ran out before that was known, and the time of
-    each update of the window that was timed."""
-
-    micro_batch: int
-    verdict: str
-    peak_bytes: int | None
-    examples_per_second: float | None = None
-    seconds: tuple[float, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """Whether a run may use it."""
-        return self.verdict == FITS
-
-
-@dataclass(frozen=True)
-class FoundBatch:
-    """Micro-batches from the smallest to the whole window.
-
-    `standing_bytes` are there at every moment: weights, buffers and states. `budget_bytes` is what they and all else may take
-    together, None where only the device knows. `longest`: whether the window was of the largest examples there are.
-    """
-
-    rows: tuple[Size, ...]
-    largest: int
-    fastest: int
-    window_rows: int
-    standing_bytes: int
-    budget_bytes: int | None
-    device: str
-    message: str
-    longest: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        found = asdict(self)
-        sizes = {"micro_batch_largest": found.pop("largest"), "micro_batch_fastest": found.pop("fastest")}
-        return {**sizes, **found, "rows": [{**asdict(row), "fits": row.fits} for row in self.rows]}
 
 
 def find_batch(
@@ -125,7 +79,7 @@ def find_batch(
             limit = available_bytes(step.device)
     rows = tuple(each.size(standing, batch.rows) for each in trial.candidates)
     budget = None if limit is None else standing + limit
-    return _chosen(step, rows, batch.rows, standing, budget, longest)
+    return chosen(step, rows, batch.rows, standing, budget, longest)
 
 
 @dataclass
@@ -273,46 +227,6 @@ def standing_bytes(step: Step) -> int:
     tensors = [*leaves(step.state_dict()), *step.model.buffers()]
     storages = [each.untyped_storage() for each in tensors if each.device.type == step.device.type]
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
-
-
-def _chosen(
-    step: Step, rows: tuple[Size, ...], window: int, standing: int, budget: int | None, longest: bool
-) -> FoundBatch:
-    fitting = [row for row in rows if row.fits]
-    largest = max(fitting, key=lambda row: row.micro_batch)
-    fastest = max(fitting, key=lambda row: (row.examples_per_second or 0.0, row.micro_batch))
-    return FoundBatch(
-        rows,
-        largest.micro_batch,
-        fastest.micro_batch,
-        window,
-        standing,
-        budget,
-        str(step.device),
-        _message(largest, fastest, window, longest, step.has_batch_norm),
-        longest,
-    )
-
-
-def _message(largest: Size, fastest: Size, window: int, longest: bool, batch_norm: bool) -> str:
-    text = f"micro-batches of {largest.micro_batch} are the largest that fit, of a window of {window}"
-    if fastest.examples_per_second is None:
-        text += "; no update was applied, so nothing is said of their speed"
-    elif fastest is largest:
-        text += f", and the fastest: {_digits(fastest.examples_per_second)} examples/s"
-    else:
-        assert largest.examples_per_second is not None
-        gain = fastest.examples_per_second / largest.examples_per_second - 1
-        text += f", and {fastest.micro_batch} the fastest: {_digits(fastest.examples_per_second)} examples/s, {gain:.1%} more"
-        if max(fastest.seconds) >= min(largest.seconds):
-            text += ", which is within the spread of the times"
-    if not longest:
-        text += "; the sizes of the examples are not known, so it was tried on the first ones"
-    return f"{text}; {BATCH_NORM}" if batch_norm else text
-
-
-def _digits(speed: float) -> str:
-    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
 
 
 def _none(

@@ -1,4 +1,7 @@
-"""What tools have found, kept beside the runs of a recipe: `<output>/<name>/tools/<tool>/<time>-<random>/found.json`."""
+"""What tools have found, kept beside the runs of a recipe: `<output>/<name>/tools/<tool>/<time>-<random>/found.json`.
+
+A cross-validation, whose folder holds runs, lies beside `tools`: `<output>/<name>/cv/<time>-<random>/found.json`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ def keep(
 
 def results(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Folders of tools and what was found in them about the recipe `name`, the newest of each tool first."""
-    for path in sorted(Path(output, name, "tools").glob(f"*/*/{FOUND}"), reverse=True):
+    home = Path(output, name)
+    for path in sorted([*home.glob(f"tools/*/*/{FOUND}"), *home.glob(f"cv/*/{FOUND}")], reverse=True):
         try:
             yield path.parent, json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # torn, or of something else

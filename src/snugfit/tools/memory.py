@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,19 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from snugfit.core.batch import Batch
 from snugfit.core.memory import release_memory
 from snugfit.planner.answer import Timeline
-from snugfit.planner.real_run import record_gradients
+from snugfit.planner.dryrun import longest_rows
+from snugfit.planner.real_run import Recorded, record_gradients, record_scoring
 from snugfit.planner.records import Op, Phase, Role, Trace
 from snugfit.tools.snapshot import snapshot
+from snugfit.training.attempt import Attempt, Doing
+from snugfit.training.fit import legal_sizes
 from snugfit.training.step import Step
 
 MOST_SPIKES = 5
 MOST_PIECES = 12
 _ROLES = tuple(Role)
-_BESIDE = (Phase.SETUP, Phase.PRIME, Phase.EVALUATION, Phase.SAVE)
-"""Phases that are no part of an update."""
+_UPDATE = frozenset(Phase) - {Phase.SETUP, Phase.PRIME, Phase.EVALUATION, Phase.SAVE}
+"""Phases of an update."""
 
 Bytes = npt.NDArray[np.int64]
 """Bytes by role, in the order of `Role`; by role and point."""
@@ -56,7 +59,7 @@ class Spike:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The memory of one update.
+    """The memory of one update, or of what is named in `of`.
 
     Args:
         basis: "measured" on tensors as they were made and let go, or "predicted".
@@ -73,6 +76,7 @@ class MemoryUse:
     spikes: tuple[Spike, ...]
     timeline: Timeline = field(repr=False)
     ran_out: str | None = None
+    of: str = "an update"
 
     @property
     def culprit(self) -> Piece | None:
@@ -99,17 +103,20 @@ def memory_use(
     basis: str,
     modules: Mapping[int, str] | None = None,
     ran_out: str | None = None,
+    evaluation: bool = False,
 ) -> MemoryUse:
     """What an update takes of a device's memory.
 
     Args:
         device: the type of the device, such as "cpu".
         modules: of storages that no operator made, by their numbers.
+        evaluation: what scoring takes instead.
     """
     live = _live(trace, device)
-    points = _points(trace, live)
+    points = _points(trace, live, {Phase.EVALUATION} if evaluation else _UPDATE)
     if not points:  # nothing ran: what is there all the time
-        points = [_Point(len(trace.events), "before the update", "", "", live[:, -1])]
+        before = "before the evaluation" if evaluation else "before the update"
+        points = [_Point(len(trace.events), before, "", "", live[:, -1])]
     peak = max(points, key=lambda point: point.total)
     at = peak if ran_out is None else points[-1]
     return MemoryUse(
@@ -122,18 +129,47 @@ def memory_use(
         _spikes(points),
         _timeline(points),
         ran_out,
+        "an evaluation" if evaluation else "an update",
     )
 
 
-def memory_of_failure(step: Step, window: Batch, folder: Path) -> MemoryUse:
-    """What is in memory where `window` runs out of it, or at its peak: its forward and backward are run once more to see that.
+class Failure(NamedTuple):
+    """What is in memory where an attempt runs out of it, or at its peak, and what was run `again` to see that, in words."""
 
-    The step stays where it is. On CUDA `folder` also gets the allocator's own record, for PyTorch's memory viewer.
+    use: MemoryUse
+    again: str
+
+
+def memory_of_failure(step: Step, attempt: Attempt, folder: Path) -> Failure:
+    """Run once more what failed for want of memory, and look at what takes it.
+
+    Of a window that is forward and backward, of an evaluation the scoring of single examples, and where no micro-batch was found
+    two of the smallest, which were run before. The step stays where it is. On CUDA `folder` also gets the allocator's own record, for
+    PyTorch's memory viewer.
     """
-    release_memory(step.device)  # of what the failed window has left
+    release_memory(step.device)  # of what the failed attempt has left
     with snapshot(step.device, folder):
-        recorded = record_gradients(step, window)
-    return memory_use(recorded.trace, step.device.type, "measured", recorded.modules, recorded.ran_out)
+        recorded, again = _run_again(step, attempt)
+    told = recorded.trace, step.device.type, "measured", recorded.modules, recorded.ran_out
+    return Failure(memory_use(*told, evaluation=attempt.doing is Doing.EVALUATION), again)
+
+
+def _run_again(step: Step, attempt: Attempt) -> tuple[Recorded, str]:
+    window = attempt.batch
+    if attempt.doing is Doing.EVALUATION:
+        return record_scoring(step, window), "the scoring of one example after the other"
+    if attempt.doing is Doing.UPDATE:
+        return record_gradients(step, window), "forward and backward of the window"
+    group = step.seams.batch(window.to(step.device), step.progress, step.seed).group
+    size = legal_sizes(step, window.rows, group)[-1]
+    # of two micro-batches the second meets the gradients of the first
+    some, before = longest_rows(window, min(window.rows, 2 * size)), step.micro_batch
+    step.micro_batch = size
+    try:
+        found = record_gradients(step, some)
+    finally:
+        step.micro_batch = before
+    return found, f"forward and backward of {some.rows} examples in micro-batches of {size}"
 
 
 class _Point(NamedTuple):
@@ -159,11 +195,11 @@ def _live(trace: Trace, device: str) -> Bytes:
     return np.cumsum(live, axis=1)
 
 
-def _points(trace: Trace, live: Bytes) -> list[_Point]:
+def _points(trace: Trace, live: Bytes, wanted: AbstractSet[Phase]) -> list[_Point]:
     totals, found = live.sum(axis=0), []
     ends = [op.event for op in trace.ops[1:]] + [len(trace.events)]
     for op, end in zip(trace.ops, ends, strict=False):  # of no operators there is one end
-        if op.place.update != 0 or op.place.phase in _BESIDE:
+        if op.place.update != 0 or op.place.phase not in wanted:
             continue
         event = op.event + int(totals[op.event : end + 1].argmax())
         bytes_ = live[:, event].copy()

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from snugfit.planner.device import Device
 from snugfit.planner.flops import operator
-from snugfit.planner.hardware import Device
 from snugfit.planner.records import Phase, Trace
 from snugfit.planner.roofline import number_type, traffic_seconds
 from snugfit.tools.labels import MODULE, PHASE

@@ -8,12 +8,14 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.random import preserved_randomness
+from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
 from snugfit.errors import SnugfitError
+from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject, dry_run
-from snugfit.planner.fakes import BareOptimizer, skeleton
-from snugfit.planner.hardware import Device, find_device
-from snugfit.planner.predict import Machine, Planner
+from snugfit.planner.fakes import BareOptimizer
+from snugfit.planner.hardware import find_device
+from snugfit.planner.predict import Planner
 from snugfit.techniques import find
 from snugfit.tools.memory import MemoryUse, memory_use
 from snugfit.tools.setup import Setup
@@ -55,6 +57,18 @@ class Predicted:
         """
         with preserved_randomness(_HOST):
             trace = dry_run(self.subject, self._plan(self.micro_batch), self.setup.techniques)
+        return memory_use(trace, "cpu", "predicted")
+
+    def first_update(self) -> MemoryUse:
+        """The memory of an update of one micro-batch, the largest example as often as it takes, with all states.
+
+        Raises:
+            As `memory`.
+        """
+        with preserved_randomness(_HOST):
+            trace = dry_run(
+                self.subject, self._plan(self.micro_batch), self.setup.techniques, micro_batches=1
+            )
         return memory_use(trace, "cpu", "predicted")
 
     @property

@@ -21,7 +21,8 @@ from snugfit.core.phases import phase, watched
 from snugfit.core.random import preserved_randomness
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import SettingError, SnugfitError
-from snugfit.planner.hardware import Device, find_device
+from snugfit.planner.device import Device
+from snugfit.planner.hardware import find_device
 from snugfit.planner.real_run import record_update
 from snugfit.tools.labels import BETWEEN, Clock, both, in_trace, modules_in_trace
 from snugfit.tools.limits import Measured, Occasional, advise, culprits, limits, verdict

@@ -31,6 +31,7 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
       machine). Parameters cannot be changed in MLflow, so they are sent once (`with_params`) and a resume skips them.
     - `folds`, of a cross-validation, gives `mean/<metric>` and its spread, at the step of finished folds; a run's `parent` is the
       tracker's run that it is shown under.
+    - `trials`, of a search, gives the value of a trial as `trial/<metric>` and the best so far as `best/<metric>`, at the step of the trial.
     - `certified` gives a tag for each law, such as `certified.resume` = "held, error 0.0e+00, bound 0e+00".
     - A non-finite metric is not sent, because MLflow would store an infinity as 1.8e308. It leaves the tag
       `non_finite.<metric>` = "NaN at update 12" (the latest one).
@@ -170,6 +171,11 @@ def _folds(event: Event, batch: Batch) -> None:
         _metrics(batch, part, event[part], event)
 
 
+def _trials(event: Event, batch: Batch) -> None:
+    for part in ("trial", "best"):
+        _metrics(batch, part, event[part], event)
+
+
 def _register(event: Event, batch: Batch) -> None:
     for key in ("name", "version", "alias"):
         if event.get(key) is not None:
@@ -194,6 +200,7 @@ _TRANSLATORS = {
     "attention": _attention,
     "end": _end,
     "folds": _folds,
+    "trials": _trials,
     "register": _register,
     "certified": _certified,
 }

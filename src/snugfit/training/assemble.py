@@ -15,7 +15,7 @@ from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.placing import place_
-from snugfit.core.quantised import weight_sizes
+from snugfit.core.quantising import weight_sizes
 from snugfit.core.random import derive_seed
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
@@ -56,9 +56,12 @@ def assemble(
     emit: Emit,
     save_best: SaveBest,
     identity: Mapping[str, Any] | None = None,
+    strategy: Strategy | None = None,
 ) -> Training:
     """Put a run together.
 
+    Args:
+        strategy: for several processes; each has a part of every window.
     Raises:
         PlanConflict: techniques exclude each other.
         SettingError: a setting is impossible.
@@ -70,12 +73,12 @@ def assemble(
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
     with warnings_told(emit):
-        step = make_step(job, plan, material, optimizer, techniques)
+        step = make_step(job, plan, material, optimizer, techniques, strategy)
     return Training(
         job=job,
         step=step,
-        loader=training_loader(job, plan, material),
-        validation=validation_loader(job, plan, material),
+        loader=training_loader(job, plan, material, step),
+        validation=validation_loader(job, plan, material, step),
         metrics=metrics,
         folder=folder,
         emit=emit,
@@ -85,23 +88,29 @@ def assemble(
     )
 
 
-def training_loader(job: Job, plan: Plan, material: Material) -> Loader:
-    """The windows of a run, in its order."""
-    return _loader(job, plan, material, material.train, job.global_batch, job.shuffle)
+def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:
+    """The windows of a run, in its order; what a step's rank has of them."""
+    return _loader(job, plan, material, material.train, job.global_batch, job.shuffle, step)
 
 
-def validation_loader(job: Job, plan: Plan, material: Material) -> Loader | None:
-    """The batches that a run scores; None where it has none."""
+def validation_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader | None:
+    """The batches that a run scores, or what a step's rank has of them; None where it has none."""
     held_out = material.validation
     if held_out is None or not len(held_out):
         return None
-    return _loader(job, plan, material, held_out, job.evaluate_batch or job.global_batch, False)
+    return _loader(job, plan, material, held_out, job.evaluate_batch or job.global_batch, False, step)
 
 
-def _loader(job: Job, plan: Plan, material: Material, dataset: Any, batch: int, shuffle: bool) -> Loader:
+def _loader(
+    job: Job, plan: Plan, material: Material, dataset: Any, batch: int, shuffle: bool, step: Step | None
+) -> Loader:
     order = Order(len(dataset), batch, job.seed, shuffle)
     pin = plan.device.startswith("cuda")
-    return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin)
+    part = {}
+    if step is not None:
+        strategy = step.strategy
+        part = {"rank": strategy.rank, "ranks": strategy.world_size, "together": step.together}
+    return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin, **part)
 
 
 def make_step(
@@ -169,6 +178,11 @@ def check_settings(
     check_watched(techniques, metrics, validated)
     if plan.num_workers < 0:
         raise SettingError(f"plan.num_workers: must be zero or positive, found {plan.num_workers}.")
+    if plan.devices > 1 and plan.micro_batch == AUTO:
+        raise SettingError(
+            f"plan.micro_batch: auto tries what fits on one device, and plan.devices is {plan.devices}. Give a number, or null for each "
+            "device's whole part of the window."
+        )
     try:
         torch.empty(0, device=plan.device)
     except (RuntimeError, AssertionError, ValueError) as error:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from snugfit.core.layout import is_sharded
 from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.strategies.base import Strategy
+from snugfit.training import shards
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -39,8 +42,10 @@ class Loaded:
     rejected: tuple[str, ...]
 
 
-def save(final: Path, parts: Mapping[str, Any], keep: int) -> Path:
+def save(final: Path, parts: Mapping[str, Any], keep: int, strategy: Strategy | None = None) -> Path:
     """Write the checkpoint `final`, then remove all but the newest `keep` beside it.
+
+    Of several ranks all call it, and the first one writes; of tensors that are spread over them each writes its parts.
 
     Args:
         final: a folder named `update-...`, such that a later checkpoint has the greater name. What has a greater name
@@ -52,15 +57,21 @@ def save(final: Path, parts: Mapping[str, Any], keep: int) -> Path:
         RunFolderError: the folder cannot be written; an older checkpoint is not harmed.
         SettingError: something in `parts` cannot be held without a pickle.
     """
+    strategy = strategy or Strategy()
     root = final.parent
     temporary = root / f"{_TEMPORARY}{final.name}"
     try:
         with phase("save"):
-            root.mkdir(parents=True, exist_ok=True)
-            _flush_folder(root.parent)
-            for left_over in root.glob(f"{_TEMPORARY}*"):
-                shutil.rmtree(left_over)
-            _write(temporary, parts)
+            sharded: Mapping[str, str] = {}
+            if strategy.shards:
+                _agreed(strategy, lambda: _make_room(temporary) if strategy.rank == 0 else None)
+                own = _agreed(strategy, lambda: _write_shards(temporary, parts, strategy.rank))
+                sharded = {name: digest for each in own for name, digest in each.items()}
+            else:
+                _make_room(temporary)
+            if strategy.rank > 0:
+                return final
+            _write(temporary, parts, sharded)
             if final.exists():  # damaged, or this moment would not come again
                 shutil.rmtree(final)
             os.replace(temporary, final)
@@ -72,7 +83,8 @@ def save(final: Path, parts: Mapping[str, Any], keep: int) -> Path:
             "checkpoints are intact."
         ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # it is there only after an error
+        if strategy.rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)  # it is there only after an error
     return final
 
 
@@ -109,12 +121,50 @@ def _remove_all_but(final: Path, keep: int) -> None:
             shutil.rmtree(folder)
 
 
-def _write(folder: Path, parts: Mapping[str, Any]) -> None:
+def _make_room(temporary: Path) -> None:
+    """An empty folder, beside which no other is left over."""
+    root = temporary.parent
+    root.mkdir(parents=True, exist_ok=True)
+    _flush_folder(root.parent)
+    for left_over in root.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(left_over)
+    temporary.mkdir()
+
+
+def _agreed(strategy: Strategy, act: Callable[[], Any]) -> list[Any]:
+    """What `act` gives on each rank; where it fails on one of them, all fail, and none waits for it.
+
+    Raises:
+        OSError: with what went wrong.
+    """
+    result = problem = None
+    try:
+        result = act()
+    except (OSError, SafetensorError) as error:
+        problem = f"rank {strategy.rank}: {error}"
+    told = strategy.tell((result, problem))
+    for _, other in told:
+        if other is not None:
+            raise OSError(other)
+    return [result for result, _ in told]
+
+
+def _write_shards(folder: Path, parts: Mapping[str, Any], rank: int) -> dict[str, str]:
+    """Write this rank's parts of what is spread over ranks; the sha256 of its files."""
+    packer = _Packer({})
+    for name, part in parts.items():
+        packer.pack(part, name)
+    written = shards.write(folder / shards.FOLDER, packer.sharded, rank)
+    for path in written:
+        _flush(path)
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in written}
+
+
+def _write(folder: Path, parts: Mapping[str, Any], sharded: Mapping[str, str]) -> None:
     """Write all files: each is on the disk before the manifest, and the manifest when this returns."""
-    folder.mkdir()
     written = [path for name, part in parts.items() for path in _write_part(folder, name, part)]
-    sha256 = {path.relative_to(folder).as_posix(): _sha256(path) for path in written}
-    for subfolder in {path.parent for path in written} - {folder}:
+    sha256 = {path.relative_to(folder).as_posix(): _sha256(path) for path in written} | dict(sharded)
+    for subfolder in {(folder / name).parent for name in sha256} - {folder}:
         _flush_folder(subfolder)
     _write_json(folder / _MANIFEST, {"format": _FORMAT, "sha256": sha256})
     _flush_folder(folder)
@@ -149,18 +199,22 @@ def _read(folder: Path) -> dict[str, Any]:
 def _read_part(folder: Path, name: str) -> Any:
     weights = folder / f"{name}.safetensors"
     tensors = load_file(weights) if weights.exists() else {}
-    return _unpack(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), tensors)
+    return _unpack(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), tensors, folder)
 
 
 class _Packer:
     """Turns nested values into JSON, and moves their tensors to `tensors`; one that occurs twice is kept once."""
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.sharded: dict[str, torch.Tensor] = {}
         self._tensors = tensors
         self._names: dict[Any, str] = {}
         self._storages: set[int] = set()
 
     def pack(self, value: Any, path: str) -> Any:
+        if is_sharded(value):
+            self.sharded[path] = value.detach()
+            return {"shards": shards.describe(path, value)}
         if isinstance(value, torch.Tensor):
             return {"tensor": self._pack_tensor(value, path)}
         if isinstance(value, Mapping):
@@ -205,17 +259,19 @@ def _unsuitable(value: Any, path: str) -> SettingError:
     )
 
 
-def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _unpack(value: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
+    if kind == "shards":
+        return shards.Kept.read(folder, content)
     if kind == "float":
         return float(content)
     if kind == "dict":
-        return {key: _unpack(entry, tensors) for key, entry in content}
-    entries = [_unpack(entry, tensors) for entry in content]
+        return {key: _unpack(entry, tensors, folder) for key, entry in content}
+    entries = [_unpack(entry, tensors, folder) for entry in content]
     return entries if kind == "list" else tuple(entries)
 
 

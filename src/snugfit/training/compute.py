@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import joined, map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
+from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import cut
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class WindowCompute:
     def outputs(self) -> Any:
         """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         found: list[Any] = []
-        with torch.no_grad(), self.step.one_pass():
+        with self._scoring():
             for part, counts in self._micro_batches(self._passes()):
                 with self.step.seams.forward(part):
                     outputs = self.step.forward(part)
@@ -107,8 +108,8 @@ class WindowCompute:
 
     def loss_of(self, outputs: Any) -> LossTerms:
         """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
-        batch = self._of_all_ranks()
-        outputs = map_tree(self._joined, outputs)
+        batch = everywhere(self.step.strategy, self.batch)
+        outputs = map_tree(joining(self.step.strategy, self.batch), outputs)
         with self.step.seams.forward(batch):
             return self.loss(outputs, batch)
 
@@ -118,16 +119,15 @@ class WindowCompute:
             with torch.no_grad():
                 return self.loss_of(self.outputs()).by_row()
         found: list[LossTerms] = []
-        with torch.no_grad(), self.step.one_pass():
+        with self._scoring():
             for part, counts in self._micro_batches(self._passes()):
                 with self.step.seams.forward(part):
                     terms = self._terms_of(part, counts).by_row()
                 found += [terms] * counts
         found = found or [terms]
         weights = [one.weights for one in found if one.weights is not None]
-        return LossTerms(
-            self._joined(torch.cat([one.values for one in found])), self._joined(torch.cat(weights))
-        )
+        join = joining(self.step.strategy, self.batch)
+        return LossTerms(join(torch.cat([one.values for one in found])), join(torch.cat(weights)))
 
     def select(self, rows: Sequence[int]) -> WindowCompute:
         """The same computation on some of the window's rows on all ranks, of which this rank computes its own."""
@@ -142,11 +142,7 @@ class WindowCompute:
 
     def parts(self, rows: int) -> Iterator[WindowCompute]:
         """The same computation on neighbours, `rows` at a time, each to be finished before the next one."""
-        if self.step.strategy.world_size > 1:
-            raise PlanConflict(
-                "the rows of a window are computed part by part, each with gradients of its own, which several devices do not do yet. "
-                "Train on one device, or leave out what asks for parts (sam.m)."
-            )
+        assert self.step.strategy.world_size == 1, "who asks for parts refuses several devices beforehand"
         if rows % self.batch.group:
             raise SettingError(
                 f"parts of {rows} rows would cut the groups of {self.batch.group} examples that are mixed with each other. Give a "
@@ -170,6 +166,13 @@ class WindowCompute:
     def handing(self, take: Callable[[nn.Parameter], None]) -> WindowCompute:
         """The same computation, which hands over each parameter as its gradient becomes whole."""
         return replace(self, take=take)
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """Around a pass that no backward follows."""
+        step = self.step
+        with torch.no_grad(), step.one_pass(), step.strategy.score(step.model):
+            yield
 
     def _passes(self) -> list[tuple[range, bool]]:
         """The micro-batches of this rank, and whether each counts.
@@ -205,33 +208,6 @@ class WindowCompute:
         """The loss of a micro-batch; of one that does not count, with weights of 0."""
         terms = self.loss(self.step.forward(part), part)
         return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
-
-    def _joined(self, rows: Tensor) -> Tensor:
-        """The entries of the rows on all ranks, from those of the rows on this one."""
-        share = self.batch.share
-        if share is None or rows.ndim == 0:
-            return rows
-        try:
-            return self.step.strategy.join(rows, share.counts)
-        except RuntimeError as error:
-            raise PlanConflict(_APART.format(shape=tuple(rows.shape), error=error)) from error
-
-    def _of_all_ranks(self) -> Batch:
-        """The rows of the window on all ranks."""
-        batch = self.batch
-        if batch.share is None:
-            return batch
-        batch = batch.padded_to(max(self.step.strategy.counts(batch.padded)))
-        return replace(
-            batch,
-            data=map_tree(self._joined, batch.data),
-            extras=map_tree(self._joined, dict(batch.extras)),
-            rows=batch.total,
-            ids=(),
-            lengths=None,
-            padded=0,
-            share=None,
-        )
 
     def _handed(
         self,
@@ -289,11 +265,6 @@ class WindowCompute:
         """What gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
 
-
-_APART = (
-    "rows of shape {shape} cannot be joined over ranks ({error}). A loss that compares all rows of a window needs tensors of one "
-    "shape a row on all ranks: embeddings, and texts padded to one length."
-)
 
 _PARTIAL = (
     "the gradient of a parameter of shape {shape} comes more than once in one backward, so what was handed over first was a part "

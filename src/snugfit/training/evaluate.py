@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -21,8 +22,10 @@ from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.technique import BatchLoss
-from snugfit.core.tree import joined
+from snugfit.core.tree import joined, map_tree
 from snugfit.errors import MissingExtra, OutOfMemory, SettingError, nearest
+from snugfit.strategies.base import Strategy
+from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import Replan, first_line, sizes
 from snugfit.training.step import Step
 
@@ -33,7 +36,9 @@ RowMetric = Callable[[Any, Any], Tensor]
 class Metric(Protocol):
     def update(self, outputs: Any, part: Batch) -> None: ...
 
-    def compute(self) -> float: ...
+    def compute(self, strategy: Strategy) -> float:
+        """Of the rows of all ranks."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Scored:
     weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
     micro_batch: int | None = None
     couples_rows: bool = False
+    strategy: Strategy = field(default_factory=Strategy)
 
     @classmethod
     def of(cls, step: Step) -> Scored:
@@ -62,6 +68,7 @@ class Scored:
             seams.weights,
             step.micro_batch,
             step.couples_rows,
+            step.strategy,
         )
 
 
@@ -85,29 +92,44 @@ def evaluate(
     made = {name: _make(metric) for name, metric in metrics.items() if metric != "perplexity"}
     sums: list[Tensor] = []
     weights: list[Tensor] = []
-    model, device = scored.model, scored.device
-    with (
-        phase("evaluation"),
-        torch.no_grad(),
-        preserved_randomness(device),
-        eval_mode(model),
-        scored.weights(model),
-    ):
+    with _scoring(scored):
         for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
             # in float64: the sum of many batches must not depend on how they were cut
             sums.append(terms.weighted_sum().double())
-            weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=device))
+            weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=scored.device))
             for metric in made.values():
                 metric.update(outputs, part)
-    if not sums:
+    if not any(scored.strategy.counts(len(sums))):
         raise SettingError("evaluate: the data holds no rows.")
-    total, weight = read(
-        torch.stack([torch.stack(sums).sum(), torch.stack(weights).sum()]), assume=[0.0, 1.0]
-    )
+    none = torch.zeros((), dtype=torch.float64, device=scored.device)  # a rank may have had no row
+    totals = scored.strategy.add_up([sum(sums, none), sum(weights, none)])
+    total, weight = read(torch.stack(totals), assume=[0.0, 1.0])
     found = {"loss": total / weight if weight > 0 else math.nan}
     for name in metrics:
-        found[name] = made[name].compute() if name in made else perplexity(found["loss"])
+        found[name] = made[name].compute(scored.strategy) if name in made else perplexity(found["loss"])
     return found
+
+
+def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:
+    """Score these rows of a batch, one at a time, for whoever looks at what that takes; no result is kept."""
+    with _scoring(scored):
+        for row in rows:
+            _score(scored, batch.select([row]), keep=True)
+
+
+@contextmanager
+def _scoring(scored: Scored) -> Iterator[None]:
+    """Within, the model is as it is evaluated; on exit it and the global random state are as before."""
+    model = scored.model
+    with (
+        phase("evaluation"),
+        torch.no_grad(),
+        preserved_randomness(scored.device),
+        eval_mode(model),
+        scored.weights(model),
+        scored.strategy.score(model),
+    ):
+        yield
 
 
 def _scored_parts(
@@ -115,16 +137,21 @@ def _scored_parts(
 ) -> Iterator[tuple[Batch, Any, LossTerms]]:
     """Micro-batches, their outputs (None unless `keep`) and losses; all rows of a batch as one where the loss compares them,
     so that no plan changes the score."""
-    micro_batch = scored.micro_batch
+    micro_batch, strategy = scored.micro_batch, scored.strategy
     for batch in batches:
-        start, found = 0, []
-        while start < batch.rows:
-            count = len(split(batch.rows - start, micro_batch)[0])
+        counts = (batch.rows,) if batch.share is None else batch.share.counts
+        own, start, found = counts[strategy.rank], 0, []
+        # where weights are gathered for each of them, ranks with fewer rows make as many passes
+        passes = [len(split(count, micro_batch)) * (count > 0) for count in counts]
+        for _ in range(max(passes) - passes[strategy.rank] if strategy.shards else 0):
+            _score(scored, batch.select(range(1)), keep=False)
+        while start < own:
+            count = len(split(own - start, micro_batch)[0])
             rows = range(start, start + count)
             try:
                 part, outputs, terms = _score(scored, batch.select(rows), keep)
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error) or strategy.shards:
                     raise
                 reason = first_line(error)
             else:
@@ -138,13 +165,15 @@ def _scored_parts(
             replan = _finer(count, reason)
             micro_batch = replan.after
             tell(replan)
-        if found:
-            part = batch.to(scored.device)
+        if scored.couples_rows:
+            outputs = joined(found or [_score(scored, batch.select(range(1)), keep)[1]])
+            outputs = map_tree(joining(strategy, batch), outputs)
+            part = everywhere(strategy, batch.to(scored.device))
             with scored.forward(part):
-                outputs = joined(found)
                 terms = scored.loss(outputs, part)
                 outputs = whole(outputs) if keep else None
-            yield part, outputs, terms
+            if strategy.rank == 0:  # all have computed the same
+                yield part, outputs, terms
 
 
 def _score(scored: Scored, part: Batch, keep: bool) -> tuple[Batch, Any, LossTerms | None]:
@@ -206,8 +235,9 @@ class _RowMean:
         self.total += read(values.double().sum(), assume=0.0)
         self.rows += part.rows
 
-    def compute(self) -> float:
-        return self.total / self.rows
+    def compute(self, strategy: Strategy) -> float:
+        told = strategy.tell((self.total, self.rows))
+        return float(sum(total for total, _ in told) / sum(rows for _, rows in told))
 
 
 class _Classification:
@@ -216,6 +246,7 @@ class _Classification:
     def __init__(self, class_name: str, **settings: Any) -> None:
         self._class_name, self._settings = class_name, settings
         self._metric: Any = None
+        self._classes = 0
 
     def update(self, outputs: Any, part: Batch) -> None:
         logits, labels = logits_of(outputs), labels_of(part.data)
@@ -229,14 +260,19 @@ class _Classification:
                 f"evaluate.metrics: accuracy and macro_f1 need a logit for each of two or more classes, found outputs of "
                 f"shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}."
             )
+        self._ready(logits.shape[-1])
+        self._metric.to(logits.device).update(logits.argmax(dim=-1).flatten(), labels.flatten())
+
+    def compute(self, strategy: Strategy) -> float:
+        # a rank that has had no row takes part in the exchange too
+        self._ready(max(strategy.counts(self._classes)))
+        return _over_ranks(self._metric)
+
+    def _ready(self, classes: int) -> None:
         if self._metric is None:
             metric = getattr(import_module("torchmetrics.classification"), self._class_name)
-            self._metric = metric(num_classes=logits.shape[-1], ignore_index=IGNORE_INDEX, **self._settings)
-            self._metric.to(logits.device)
-        self._metric.update(logits.argmax(dim=-1).flatten(), labels.flatten())
-
-    def compute(self) -> float:
-        return float(self._metric.compute())
+            self._metric = metric(num_classes=classes, ignore_index=IGNORE_INDEX, **self._settings)
+            self._classes = classes
 
 
 class _Regression:
@@ -248,8 +284,15 @@ class _Regression:
         prediction = logits_of(outputs).reshape(labels.shape).float()
         self._metric.to(labels.device).update(prediction, labels.float())
 
-    def compute(self) -> float:
-        return float(self._metric.compute())
+    def compute(self, strategy: Strategy) -> float:
+        return _over_ranks(self._metric)
+
+
+def _over_ranks(metric: Any) -> float:
+    """The value of a metric of torchmetrics, which adds up over ranks itself."""
+    with warnings.catch_warnings():  # that this rank has had no row
+        warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
+        return float(metric.compute())
 
 
 METRICS: Mapping[str, Callable[[], Metric]] = {

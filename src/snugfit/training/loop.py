@@ -13,8 +13,10 @@ from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import peak_memory_bytes
 from snugfit.core.phases import phase
 from snugfit.data.loader import Loader, Windows
-from snugfit.errors import TrainingFailed
-from snugfit.training import checkpoint
+from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.strategies.world import answered
+from snugfit.training import checkpoint, shards
+from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.evaluate import RowMetric, Scored, evaluate
 from snugfit.training.fit import Replan
 from snugfit.training.folder import RunFolder
@@ -57,7 +59,7 @@ class Training:
         self._last_metrics: dict[str, float] = {}
         self._evaluated_at_once: int | None = None
         self._telling = Telling(self.emit, self.step)
-        self.window: Batch | None = None  # that is trained on now, for whoever asks what it was that failed
+        self.attempt: Attempt | None = None  # for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
         """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
@@ -76,7 +78,9 @@ class Training:
         """
         if self.planned == AUTO and self.step.micro_batch is None:
             window, longest = self.loader.worst_window()
+            self.attempt = Attempt(Doing.FIT, window)
             found = find_micro_batch(self.step, window)
+            self.attempt = None
             self.step.micro_batch = found.micro_batch
             self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
 
@@ -98,12 +102,18 @@ class Training:
             SettingError: it is of another model, optimizer or set of techniques.
         """
         loaded = checkpoint.load_newest(self.folder.checkpoints)
+        names = self.step.strategy.tell(loaded.folder.name)
+        if len({*names}) > 1:
+            raise RunFolderError(
+                f"resume: the newest checkpoints that the ranks find are {', '.join(names)}. Give all hosts the same folder as output."
+            )
         parts = loaded.parts
         checkpoint.check_identity(parts["run"]["identity"], self.identity)
         techniques = {
             n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")
         }
-        self.step.load_state_dict({**parts["model"], **parts["run"]["step"], "techniques": techniques})
+        state = {**parts["model"], **parts["run"]["step"], "techniques": techniques}
+        self.step.load_state_dict(shards.loaded(state, self.step.state_like(state)))
         saved = parts["run"]["micro_batch"]
         if saved["planned"] == self.planned and saved["used"] is not None:  # else another plan was made
             known = self.step.micro_batch
@@ -113,9 +123,11 @@ class Training:
         return loaded.rejected
 
     def save(self) -> None:
-        """Write a checkpoint of this moment."""
+        """Write a checkpoint of this moment, which is the same whatever ranks it was made by."""
         start = time.monotonic()
-        state = self.step.state_dict()
+        state, strategy = self.step.state_dict(), self.step.strategy
+        if strategy.rank > 0 and not strategy.shards:
+            return
         parts = {
             "model": {"parameters": state["parameters"], "buffers": state["buffers"]},
             "run": {
@@ -132,7 +144,7 @@ class Training:
         name = f"update-{progress.updates:08d}"
         if progress.windows != progress.updates:  # the same weights at another place of the data
             name += f"-window-{progress.windows:08d}"
-        path = checkpoint.save(self.folder.checkpoints / name, parts, self.job.checkpoint_keep)
+        path = checkpoint.save(self.folder.checkpoints / name, parts, self.job.checkpoint_keep, strategy)
         self.emit(
             "checkpoint",
             update=progress.updates,
@@ -156,7 +168,7 @@ class Training:
             scored = replace(
                 Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch
             )
-            metrics = evaluate(scored, windows, self.metrics, self._evaluate_finer)
+            metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer)
         self.step.evaluated(metrics)
         before = self._best()
         best = self.watch.observe(
@@ -195,13 +207,15 @@ class Training:
 
         Raises:
             TrainingFailed: the non-finite policy says so, or nothing was learned; what was saved stays resumable.
+            RanksLost: other ranks have ended, or do not answer.
         """
         start, examples = time.monotonic(), self.step.progress.examples
         status, reason = "finished", self.watch.exhausted(self.job)
-        while self.step.progress.windows < self.total_windows and reason is None:
-            outcome = self._run_until_boundary(stop)
-            if outcome is not None:
-                status, reason = outcome
+        with answered(lambda: f"at update {self.step.progress.updates + 1}"):
+            while self.step.progress.windows < self.total_windows and reason is None:
+                outcome = self._run_until_boundary(stop)
+                if outcome is not None:
+                    status, reason = outcome
         if status == "finished" and self.step.progress.updates == 0:
             raise TrainingFailed(
                 f"none of the {self.total_windows} windows made an update: their losses were not finite, none of their labels "
@@ -239,7 +253,7 @@ class Training:
                 if evaluated:
                     self.evaluate(stop)
                 exhausted = self.watch.exhausted(job) if evaluated else None
-                asked = None if last else stop.reason
+                asked = None if last else next(filter(None, self.step.strategy.tell(stop.reason)), None)
                 due = self._due(job.checkpoint_every) if job.checkpoint_every else evaluated
                 if due or last or asked or exhausted or refused:
                     self.save()
@@ -256,22 +270,29 @@ class Training:
         """One window; how the run is to end or go back because of it, or None to go on."""
         progress, watch = self.step.progress, self.watch
         if reason := watch.banned.get(progress.windows + 1):
-            progress.consume(window.rows, applied=False)
+            progress.consume(window.total, applied=False)
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
-        self.window = window
+        self.attempt = Attempt(Doing.UPDATE, window)
         start = time.perf_counter()
         result = self.step(window)
-        self.window = None
+        self.attempt = None
         self._telling.computed(
             result, time.perf_counter() - start, last=progress.windows == self.total_windows
         )
-        self._telling.update(result, self.epoch, window.rows / (time.perf_counter() - before))
+        self._telling.update(result, self.epoch, window.total / (time.perf_counter() - before))
         if not result.applied:
             return judge(self, result, window)
         if progress.windows > max(watch.banned, default=0):
             watch.refused_in_a_row = 0
         return None
+
+    def _scored(self, windows: Windows) -> Windows:
+        """The windows, each the attempt of the run while it is scored."""
+        for window in windows:
+            self.attempt = Attempt(Doing.EVALUATION, window)
+            yield window
+        self.attempt = None
 
     def _evaluate_finer(self, replan: Replan) -> None:
         self._evaluated_at_once = replan.after
@@ -287,9 +308,11 @@ class Training:
         return {"update": watch.best_update, "metrics": watch.best_metrics, "weights": watch.best_weights}
 
     def _save_best(self, metrics: Mapping[str, float]) -> None:
-        seams, trained = self.step.seams, self.step.model
-        update = self.step.progress.updates
-        with phase("save"), seams.weights(trained):
+        seams, update = self.step.seams, self.step.progress.updates
+        with phase("save"), seams.weights(self.step.model):
+            trained = self.step.strategy.whole(self.step.model)
+            if trained is None:
+                return
             delivered = trained if seams.export is None else seams.export(trained)
             description = {"update": update, "metrics": metrics, "weights": seams.weights_name}
             if seams.extended_by:

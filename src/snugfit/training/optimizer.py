@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from snugfit.core.composition import Composition
-from snugfit.core.layout import laid_out_like
+from snugfit.core.layout import laid_out_like, spread_state
 from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum
 from snugfit.core.schedule import Rates
 from snugfit.core.technique import Technique
@@ -60,7 +60,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     except ValueError as error:
         raise SettingError(f"optimizer: the state is of another one: {error}.") from error
     for parameter, kept in optimizer.state.items():
-        optimizer.state[parameter] = laid_out_like(parameter, kept)
+        optimizer.state[parameter] = laid_out_like(parameter, spread_state(parameter, kept))
 
 
 def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int) -> None:

@@ -17,11 +17,13 @@ from snugfit.core.buffers import Buffers
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
+from snugfit.core.layout import sharded_like
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.phases import phase
+from snugfit.core.placing import cloned
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.selection import check, listed, prepare
+from snugfit.core.selection import check, check_shared, listed, prepare
 from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
@@ -73,7 +75,7 @@ class Step:
         device: where the step runs; None stands for where the model's first parameter is.
 
     Raises:
-        PlanConflict: techniques exclude each other.
+        PlanConflict: techniques exclude each other, or several devices cannot have one.
         SettingError: a setting is impossible, or no optimizer is given.
     """
 
@@ -101,11 +103,19 @@ class Step:
             )
         techniques = listed(optimizer, techniques)
         check(techniques)
+        self.strategy = strategy or Strategy()
+        check_shared(techniques, self.strategy.sharing)
+        if self.strategy.shards and isinstance(optimizer, torch.optim.Optimizer):
+            raise SettingError(
+                "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
+                "such as AdamW()."
+            )
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
         del given  # a strategy that shards them gives each up for its part of it
-        self.strategy = strategy or Strategy()
+        keeps_start = self.strategy.shards and any(each.keeps_start for each in techniques)
+        start = cloned(model) if keeps_start else None
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
         if not any(parameter.requires_grad for parameter in self.parameters):
@@ -131,7 +141,9 @@ class Step:
         found = find_loss(loss)
         self.couples_rows = couples_rows(found)
         self.user_loss = over_batches(found)
-        context = Context(model, self.device, total_updates, seed, found, forward, load)
+        context = Context(
+            model, self.device, total_updates, seed, found, forward, load, start, self.strategy.spread
+        )
         self.seams = compose(techniques, context, self.user_loss, _run)
         added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
         self.optimizer = make_optimizer(optimizer, self.seams, model, added)
@@ -210,9 +222,11 @@ class Step:
             args, kwargs = inputs_of(batch.data)
             return self.model(*args, **kwargs)
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Within, the model has the weights that techniques keep for evaluation, such as an average; else its own."""
-        return self.seams.weights(self.model)
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, the model has the weights that techniques keep for evaluation, such as an average, and is scored; else its own."""
+        with self.seams.weights(self.model), self.strategy.score(self.model):
+            yield
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """After scoring: tell techniques that follow the evaluations, such as a plateau schedule, what was found."""
@@ -278,6 +292,17 @@ class Step:
             "progress": self.progress.state_dict(),
         }
 
+    def state_like(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What a saved state is to be like: its own, and for what an optimizer has not made yet the parameter that it belongs to."""
+        own = self.state_dict()
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        moments = {
+            place: dict.fromkeys(kept, parameters[place])
+            for place, kept in saved["optimizer"].get("state", {}).items()
+            if isinstance(place, int) and place < len(parameters)
+        }
+        return {**own, "optimizer": {**own["optimizer"], "state": moments}}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`, bit for bit.
 
@@ -295,9 +320,12 @@ class Step:
         with torch.no_grad():
             for kind, own in named.items():
                 for name, tensor in own.items():
-                    tensor.copy_(state[kind][name])
+                    tensor.copy_(sharded_like(tensor, state[kind][name]))
         for name, technique_state in self.seams.states.items():
-            technique_state.load_state_dict(state["techniques"][name])
+            saved = state["techniques"][name]
+            technique_state.load_state_dict(
+                sharded_like(technique_state.state_dict(), saved) if self.strategy.shards else saved
+            )
         self.progress.load_state_dict(state["progress"])
 
     def _named_tensors(self) -> dict[str, dict[str, torch.Tensor]]:

@@ -1,10 +1,11 @@
-"""Requests to stop at the next step boundary: signals and a time limit."""
+"""Requests to stop at the next step boundary: signals, a time limit, and whoever watches the run."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,9 +18,16 @@ class StopRequest:
     Args:
         after_seconds: ask for a stop once this much time has passed since `started`.
         started: a `time.monotonic()`; now, if not given.
+        asked_for: the reason of another to stop, or None; asked after every window.
     """
 
-    def __init__(self, after_seconds: float | None = None, started: float | None = None) -> None:
+    def __init__(
+        self,
+        after_seconds: float | None = None,
+        started: float | None = None,
+        asked_for: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._asked_for = asked_for
         self._after = after_seconds
         self._started = time.monotonic() if started is None else started
         self._signal: str | None = None
@@ -32,7 +40,7 @@ class StopRequest:
             return f"received {self._signal}"
         if self._after is not None and time.monotonic() - self._started >= self._after:
             return f"stopped after {format_seconds(self._after)} as asked"
-        return None
+        return self._asked_for()
 
     @property
     def asked(self) -> bool:

@@ -137,6 +137,15 @@ def test_features_of_another_width_do_not_stop_the_trimming() -> None:
     assert width_of(Batch.of(texts([2, 4, 6], features=torch.randn(3, 5))), [0, 1]) == 4
 
 
+def test_features_that_are_as_wide_as_what_is_left_of_the_texts_stay_whole() -> None:
+    features = torch.randn(3, 4)
+    short = Batch.of(texts([2, 4, 6], features=features)).select([0, 1])
+    assert width_of(short, [0]) == 2
+    assert torch.equal(short.select([0]).data["features"], features[:1])
+    assert short.padded_to(6).data["input_ids"].shape == (2, 6)
+    assert torch.equal(short.padded_to(6).data["features"], features[:2])
+
+
 def test_extras_are_never_trimmed() -> None:
     """An embedding may be as wide as the text is long."""
     batch = Batch.of(texts([2, 4, 6])).with_extras(cached=torch.randn(3, 6))

@@ -45,6 +45,9 @@ def test_what_has_no_attention_or_no_graph_tells_of_none() -> None:
 
 
 def test_compiled_attention_says_that_it_is_compiled() -> None:
+    # a function of its own: torch passes over one for good that another test has let it meet under a mode that watches
+    def attend(query: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, query, query)
+
     query = torch.randn(1, 2, 4, 8, requires_grad=True)
-    attend = torch.compile(torch.nn.functional.scaled_dot_product_attention, backend="aot_eager")
-    assert kernels_behind(attend(query, query, query)) == {"compiled"}
+    assert kernels_behind(torch.compile(attend, backend="aot_eager")(query)) == {"compiled"}

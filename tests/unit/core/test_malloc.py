@@ -51,6 +51,7 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 @glibc
+@pytest.mark.slow
 def test_tensors_that_are_freed_leave_the_process_only_where_malloc_is_tuned() -> None:
     taken, left = map(float, run(LEFT_OF_256_MIB, "tuned").split())
     assert taken > 240

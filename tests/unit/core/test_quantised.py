@@ -14,7 +14,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from snugfit.core.adapter_files import load_adapter, save_adapter
 from snugfit.core.adapters import merge_, merged
-from snugfit.core.quantised import QuantisedLinear, dequantised
+from snugfit.core.quantised import QuantisedLinear
+from snugfit.core.quantising import dequantised
 from snugfit.errors import ModelError, SettingError, SnugfitWarning
 from snugfit.techniques.learning.lora import LoRA, lora_
 from snugfit.techniques.learning.sgd import SGD

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -56,7 +57,9 @@ def _stand_in_for_the_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+def tracked(
+    tmp_path_factory: pytest.TempPathFactory, created_store: tuple[Path, str]
+) -> tuple[Path, str, str]:
     """A run with a best model that is in a tracker: its folder, the tracker's address and its id there."""
     output = tmp_path_factory.mktemp("registry") / "runs"
     run_dir = output / "demo" / "1"
@@ -67,7 +70,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     best.mkdir()
     (best / "snugfit.json").write_text(json.dumps({"format": 1, "update": 7, "weight": 0.5}))
     (best / "model.safetensors").write_bytes(os.urandom(1000))
-    uri = f"sqlite:///{output}/mlflow.db"
+    uri = f"sqlite:///{shutil.copy(created_store[0], output)}"
     run_id = replay(run_dir, uri).run_id
     assert run_id is not None
     return run_dir, uri, run_id

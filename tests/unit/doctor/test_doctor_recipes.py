@@ -14,6 +14,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 
 from snugfit.cli import main
 from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe import Observation
 from snugfit.doctor.tokens import TokenView
 from snugfit.report.doctor_page import write_examination
 from snugfit.tracking.spool import Spool
@@ -198,24 +199,42 @@ def test_a_model_is_named_as_a_function_with_or_without_data(tmp_path, monkeypat
 def test_a_command_behind_dashes_goes_to_the_observer(monkeypatch, capsys):
     asked = {}
 
-    class Seen:
-        findings = (Finding("zero_grad", Severity.ERROR, "gradients are never cleared", "train.py:7"),)
-        updates_seen, seconds, stopped, exit_code = 3, 1.0, False, 0
-
-        def as_dict(self):
-            return {"findings": [finding.as_dict() for finding in self.findings], "updates_seen": 3}
+    findings = (Finding("zero_grad", Severity.ERROR, "gradients are never cleared", "train.py:7"),)
 
     def observe(command, *, updates, seconds):
         asked.update(command=command, updates=updates, seconds=seconds)
-        return Seen()
+        return Observation(findings, 0, 3, False, 1, 0, 0, 1.0)
 
-    import snugfit.doctor.observe
-
-    monkeypatch.setattr(snugfit.doctor.observe, "observe", observe)
+    monkeypatch.setattr("snugfit.doctor.observe.observe", observe)
     code = main(["doctor", "--updates", "5", "--json", "--", "python", "train.py", "--updates", "7"])
     assert code == 1
     assert asked == {"command": ["python", "train.py", "--updates", "7"], "updates": 5, "seconds": 120.0}
     assert grades(json.loads(capsys.readouterr().out)) == {"zero_grad": "error"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"exit_code": 1, "error": "Traceback:\nKeyError: 'label'"},
+            ["the command failed, exit code 1", "| KeyError: 'label'", "3 updates seen in 1 s, exit code 1"],
+        ),
+        ({"exit_code": 0, "failure": "Traceback:\nZeroDivisionError"}, ["a bug of it: ZeroDivisionError"]),
+        ({"exit_code": 0}, []),
+    ],
+    ids=["the script fails", "the observer fails", "nothing fails"],
+)
+def test_a_failure_of_the_script_or_of_the_observer_is_said_and_makes_the_exit_code_1(
+    monkeypatch, capsys, tmp_path, given, said
+):
+    told = {"updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0, "saves_seen": 0}
+    seen = Observation((), seconds=1.0, **{**told, **given})
+    monkeypatch.setattr("snugfit.doctor.observe.observe", lambda command, **_: seen)
+    code = main(["doctor", "--html", str(tmp_path), "--", "python", "train.py"])
+    printed = capsys.readouterr().out
+    assert code == bool(said)
+    assert all(words in printed for words in said) and ("not looked at" in printed) is bool(said)
+    assert ("What was not looked at" in (tmp_path / "doctor.html").read_text()) is bool(said)
 
 
 def test_nothing_or_two_things_to_look_at_are_refused(capsys):

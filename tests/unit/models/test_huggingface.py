@@ -216,6 +216,7 @@ def test_a_relative_folder_is_looked_for_in_the_given_one(encoder, tmp_path):
     assert load_text_classifier("encoder", LABELS, folder=tmp_path).model.num_labels == 2
 
 
+@pytest.mark.slow
 def test_a_cached_name_loads_offline_and_a_cached_pickle_does_not(encoder, tmp_path):
     """In a process of its own: the place of the cache is read when the hub's client is imported."""
     for name, keep in (("good", True), ("pickled", False)):

@@ -12,10 +12,11 @@ from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
+from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.fakes import BareOptimizer, skeleton
+from snugfit.planner.fakes import BareOptimizer
 from snugfit.planner.records import Role, Trace
 from snugfit.training.assemble import Material, make_step
 

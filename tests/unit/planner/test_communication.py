@@ -17,7 +17,7 @@ from snugfit.planner.communication import (
     hybrid_sharded,
     reduce_scatter_seconds,
 )
-from snugfit.planner.hardware import Link
+from snugfit.planner.device import Link
 
 FAST = Link("fast", bandwidth=100e9, latency=0.0)
 SLOW = Link("slow", bandwidth=1e9, latency=0.0)

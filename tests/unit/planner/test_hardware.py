@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from snugfit.errors import SettingError
+from snugfit.planner.calibrations import store
 from snugfit.planner.catalogue import LINKS, SHEETS
-from snugfit.planner.hardware import find_device, find_link, interpolated, sheet_of, store, this_device
+from snugfit.planner.device import interpolated
+from snugfit.planner.hardware import find_device, find_link, sheet_of, this_device
 
 
 @pytest.fixture

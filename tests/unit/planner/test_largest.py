@@ -13,15 +13,16 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
+from snugfit.core.skeleton import skeleton
 from snugfit.errors import SettingError
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget
+from snugfit.planner.device import BASELINE, Machine
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.fakes import skeleton
 from snugfit.planner.hardware import find_device
 from snugfit.planner.largest import largest, make_largest, of_length
 from snugfit.planner.plan import Request
-from snugfit.planner.predict import BASELINE, Machine, Planner
+from snugfit.planner.predict import Planner
 from snugfit.techniques import find
 
 CPU = Machine(find_device("cpu"), find_device("cpu"))

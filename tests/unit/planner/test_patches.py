@@ -11,7 +11,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 
-from snugfit.planner.fakes import fake_, skeleton
+from snugfit.core.skeleton import skeleton
+from snugfit.planner.fakes import fake_
 from snugfit.planner.patches import as_real
 
 MODE = FakeTensorMode()

@@ -12,10 +12,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
+from snugfit.core.skeleton import skeleton
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.fakes import skeleton
 from snugfit.planner.hardware import uncalibrated
-from snugfit.planner.predict import Machine, Planner
+from snugfit.planner.predict import Planner
 from snugfit.techniques import find
 from snugfit.training.assemble import Material, make_step
 
@@ -170,7 +171,7 @@ def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_bat
         (lambda: Encoder(1), ("adamw",), 1),
         # whose first micro-batch is computed in another order
         pytest.param(lambda: Encoder(16), ("adamw", "recompute"), 1, marks=pytest.mark.slow),
-        (lambda: Stacks(16), ("adamw",), None),
+        pytest.param(lambda: Stacks(16), ("adamw",), None, marks=pytest.mark.slow),
     ],
     ids=["blocks", "micro-batches", "both", "another list behind"],
 )

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from snugfit.core.job import Plan
 from snugfit.core.phases import phase
 from snugfit.errors import SettingError, Untraceable
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import dry_run
 from snugfit.planner.hardware import find_device
-from snugfit.planner.predict import Machine
 from snugfit.planner.probe import measure
 from snugfit.techniques import discover
 from tests.unit.planner.dry import Middle, live, rows_of, subject_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from snugfit.errors import SettingError
-from snugfit.planner.hardware import Device, Link
+from snugfit.planner.device import Device, Link
 from snugfit.planner.records import Op, Phase, Place
 from snugfit.planner.roofline import combined, costs_of, hidden_tokens, number_type, seconds, update_seconds
 

@@ -13,7 +13,7 @@ import pytest
 
 from snugfit.errors import SettingError
 from snugfit.planner.communication import Cluster
-from snugfit.planner.hardware import Link
+from snugfit.planner.device import Link
 from snugfit.planner.rules import NOT_YET, Decision, Facts, decide
 
 MIB, GIB = 2**20, 2**30

@@ -17,10 +17,9 @@ from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from snugfit.planner.answer import Answer
 from snugfit.planner.communication import Cluster
+from snugfit.planner.device import Device, Link, Machine
 from snugfit.planner.dryrun import Subject, dry_run
-from snugfit.planner.hardware import Device, Link
 from snugfit.planner.plan import Request
-from snugfit.planner.predict import Machine
 from snugfit.planner.rank import Rank
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.search import Budget
@@ -101,6 +100,12 @@ def plan(memory_bytes: int, cluster: Cluster, search: bool = False, of: Subject 
     return make_shared_plan(of or subject(), here, request, cluster)
 
 
+@pytest.fixture(scope="module")
+def copied() -> Answer:
+    """The plan for two devices that have room for all of it."""
+    return plan(2**40, Cluster(2, 1, FAST, FAST))
+
+
 @pytest.mark.parametrize("world", [1, 2, 8])
 def test_each_rank_keeps_its_part_of_weights_gradients_and_optimizer(world: int) -> None:
     found = live(traced(lambda mesh: FullyShard(mesh, reduce_each=True), world), Phase.OPTIMIZER)
@@ -165,13 +170,11 @@ def test_rank_0_of_two_real_ones_needs_what_the_dry_run_says(tmp_path: Path) -> 
         assert found - torch.get_rng_state().nbytes == pytest.approx(real[-1][1], abs=8), name
 
 
-def test_a_model_that_fits_is_copied_to_each_device() -> None:
-    found = plan(2**40, Cluster(2, 1, FAST, FAST))
-
-    assert found.fits
-    assert (found.choice.strategy, found.choice.devices) == ("ddp", 2)
-    assert found.prediction.peak_by_kind["weights"] == WEIGHTS
-    assert {each.choice.strategy for each in found.alternatives} >= {"single", "fsdp (zero-3)"}
+def test_a_model_that_fits_is_copied_to_each_device(copied: Answer) -> None:
+    assert copied.fits
+    assert (copied.choice.strategy, copied.choice.devices) == ("ddp", 2)
+    assert copied.prediction.peak_by_kind["weights"] == WEIGHTS
+    assert {each.choice.strategy for each in copied.alternatives} >= {"single", "fsdp (zero-3)"}
 
 
 def test_a_model_that_does_not_fit_is_sharded() -> None:
@@ -217,8 +220,8 @@ def test_seconds_have_what_is_waited_for() -> None:
     assert other.seconds_per_update - one.seconds_per_update == pytest.approx(WEIGHTS / 1e6, rel=0.01)
 
 
-def test_examples_a_second_are_those_of_all_devices() -> None:
-    found = plan(2**40, Cluster(2, 1, FAST, FAST)).prediction
+def test_examples_a_second_are_those_of_all_devices(copied: Answer) -> None:
+    found = copied.prediction
 
     assert found.examples_per_second * found.seconds_per_update == pytest.approx(ROWS)
 

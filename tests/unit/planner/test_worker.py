@@ -63,6 +63,7 @@ def test_what_cannot_be_sent_is_refused_at_once() -> None:
     assert worker._process.poll() is not None
 
 
+@pytest.mark.slow
 def test_a_function_of_a_script_is_sent_by_value() -> None:
     factor = 3
     assert Worker().run(lambda number: number * factor, 14, timeout=120) == 42

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 from snugfit.planner.answer import Alternative, Answer, Choice, Prediction, Rejected, Timeline
 
@@ -11,6 +12,7 @@ GIB, MIB, KIB = 2**30, 2**20, 2**10
 QLORA = ({"qlora": {"rank": 16, "alpha": 32}}, {"recompute": {}}, {"chunked_loss": {"chunks": 8}})
 
 
+@cache
 def qlora_on_a_4090() -> Answer:
     """An 8B model in 4 bit on 24 GiB: it fits, with two micro-batches an update."""
     timeline = step(
@@ -85,6 +87,7 @@ def qlora_on_a_4090() -> Answer:
     )
 
 
+@cache
 def seventy_billion_that_do_not_fit() -> Answer:
     """A 70B model with AdamW in full on one card of 24 GiB: the nearest plan is far too large."""
     timeline = step(
@@ -132,6 +135,7 @@ def seventy_billion_that_do_not_fit() -> Answer:
     )
 
 
+@cache
 def mlp_on_a_cpu() -> Answer:
     """A model of a few thousand parameters, whose budget is far above whatever it needs."""
     timeline = step(

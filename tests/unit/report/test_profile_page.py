@@ -120,13 +120,21 @@ def test_memory_is_drawn_measured_and_predicted(tmp_path: Path) -> None:
 
 def test_the_page_of_a_failure_names_the_largest_piece_and_what_the_allocator_said(tmp_path: Path) -> None:
     path = write_memory_page(
-        "run-1", use(ran_out="CUDA out of memory"), tmp_path / "memory.html", failed=True
+        "run-1", use(ran_out="CUDA out of memory"), tmp_path / "memory.html", again="the window"
     )
     text = path.read_text(encoding="utf-8")
     Page(text)
     said = words_of(text)
     assert "Most of it, 6.00 MiB of 8.00 MiB (75%), is activations of layers.1.mlp" in said
     assert "The allocator said: CUDA out of memory." in said and "What is there where memory ran out" in said
+
+
+def test_the_page_of_what_did_not_fail_again_says_what_was_run_once_more(tmp_path: Path) -> None:
+    scored = replace(use(), of="an evaluation")
+    path = write_memory_page("run-1", scored, tmp_path / "memory.html", again="the scoring of an example")
+    text = path.read_text(encoding="utf-8")
+    assert "Run once more, the scoring of an example did not run out of memory." in words_of(text)
+    assert "<h3>Memory over an evaluation</h3>" in text
 
 
 def test_names_of_the_users_cannot_break_the_page(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from snugfit.report.found import found_by_tools
+from snugfit.tools.cross_validation import CrossValidation, FoldScore
 from snugfit.tools.found import keep, new_folder
 
 
@@ -25,6 +26,25 @@ def test_the_newest_of_each_tool_is_told_with_a_link_that_leads_to_its_page(tmp_
     assert re.findall(r"<td>(.*?)</td>", told) == ["0 errors", "0.024: a tenth of 0.24 &amp; lowest"]
     (link,) = re.findall(r'href="(.*?)"', told)
     assert (run / link).resolve() == tmp_path / "mine/tools/find_lr/20261121-2/find_lr.html"
+
+
+def test_the_newest_cross_validation_is_told_with_a_link_to_its_page(tmp_path: Path) -> None:
+    run = tmp_path / "mine" / "20261121-0930-1a2b"
+    run.mkdir(parents=True)
+    for number, mean in (("20261121-1", 0.5), ("20261121-2", 0.925)):
+        folder = tmp_path / "mine" / "cv" / number
+        folder.mkdir(parents=True)
+        scores = tuple(
+            FoldScore(f"fold-1-{place}", 9, 3, {"accuracy": each}, 4, {"accuracy": each}, 4, 1.0, "run")
+            for place, each in enumerate((mean - 0.01, mean + 0.01), 1)
+        )
+        keep(folder, "cv", {}, CrossValidation("mine", scores, 5, str(folder)).message, {})
+        (folder / "cv.html").write_text("<p>")
+    told = found_by_tools(run)
+    # the deviation of two values 0.02 apart is 0.02 / √2
+    assert re.findall(r"<td>(.*?)</td>", told) == ["accuracy 0.925 ± 0.014, over 2 of 5 folds"]
+    (link,) = re.findall(r'href="(.*?)"', told)
+    assert (run / link).resolve() == tmp_path / "mine/cv/20261121-2/cv.html"
 
 
 def test_without_results_there_is_no_section(tmp_path: Path) -> None:

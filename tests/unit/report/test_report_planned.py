@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
-from snugfit.report.planned import setup
+import pytest
+
+from snugfit.report.page import render
+from snugfit.report.planned import read_timeline, setup
 from snugfit.report.story import read_story
 from tests.unit.report.fake_run import write_run
 
@@ -28,3 +32,32 @@ def test_a_plan_as_it_was_set_is_told_whole(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "mine" / "20261121-0930-1a2b"
     write_run(run)
     assert "num_workers" in setup(read_story(run), {"micro_batch": 8, "num_workers": 3})
+
+
+KEPT = {
+    "segments": ["forward 1", "backward 1", "optimizer"],
+    "seconds": [0.0, 0.1, 0.3],
+    "bytes_by_kind": {"weights": [2**20] * 3, "activations": [2**20, 3 * 2**20, 0]},
+}
+
+
+def test_the_memory_over_an_update_is_drawn_as_it_was_predicted_with_its_peak(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "mine" / "20261121-0930-1a2b"
+    write_run(run)
+    assert "Memory, predicted" not in render(read_story(run), run)
+    (run / "timeline.json").write_text(json.dumps(KEPT), encoding="utf-8")
+    at = {"segment": "backward 1", "module": "head", "operator": "aten.mm.default"}
+    plan = {"choice": {"micro_batch": 8}, "peak_at": at, "peak_bytes": 4 * 2**20}
+    (run / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    text = render(read_story(run), run)
+    assert text.count('<svg class="plot stack"') == 1
+    assert "Highest at 4.00 MiB, in backward 1, head, aten.mm.default." in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", json.dumps(KEPT | {"seconds": [0.0]}), json.dumps(KEPT | {"bytes_by_kind": {}})],
+)
+def test_a_timeline_that_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "timeline.json").write_text(content, encoding="utf-8")
+    assert read_timeline(tmp_path / "timeline.json") is None

@@ -48,10 +48,10 @@ def test_a_device_that_bitsandbytes_does_not_know_is_refused_and_torchao_serves_
 
 
 def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from snugfit.core import low_bit
+    from snugfit.core import library_optimizer, low_bit_bitsandbytes
 
-    monkeypatch.setattr(low_bit.importlib.util, "find_spec", lambda name: None)
-    low_bit._bitsandbytes.cache_clear()
+    monkeypatch.setattr(library_optimizer.importlib.util, "find_spec", lambda name: None)
+    low_bit_bitsandbytes.bitsandbytes_class.cache_clear()
     make = AdamW8bit().seams(context()).optimizer
     assert make is not None
     with pytest.raises(MissingExtra, match=r"snugfit\[quantization\]"):

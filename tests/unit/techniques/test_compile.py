@@ -198,7 +198,7 @@ def test_numbers_that_are_not_finite_prove_nothing() -> None:
 SLOW = pytest.mark.slow
 CASES = [
     (problems.reader, True, "eager"),
-    (problems.bert, True, "eager"),
+    pytest.param(problems.bert, True, "eager", marks=SLOW),
     (problems.gpt2, True, "eager"),
     pytest.param(problems.bert, True, "aot_eager", marks=SLOW),
     pytest.param(problems.gpt2, False, "aot_eager", marks=SLOW),
@@ -301,7 +301,7 @@ def test_the_check_leaves_lists_that_a_block_fills_and_inputs_that_it_changes_as
     assert step.model.marks == plain.model.marks
 
 
-@pytest.mark.parametrize("per_block", [True, False])
+@pytest.mark.parametrize("per_block", [True, pytest.param(False, marks=SLOW)])
 def test_what_hooks_catch_of_a_block_is_caught_once(per_block: bool) -> None:
     """As transformers catches the scores of routers, which become a part of the loss."""
     from transformers import MixtralConfig, MixtralForCausalLM

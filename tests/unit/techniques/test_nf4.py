@@ -125,7 +125,7 @@ PEAKS = """
 import sys, threading, time
 import accelerate, transformers.quantizers.auto
 from transformers import LlamaForCausalLM
-from snugfit.core.quantised import bitsandbytes_ops
+from snugfit.core.quantising import bitsandbytes_ops
 from snugfit.models.huggingface import load_causal_lm
 from snugfit.techniques.numerics.nf4 import NF4
 
@@ -155,6 +155,7 @@ for techniques in ([NF4()], []):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_a_model_loaded_in_4_bits_never_stands_in_memory_whole(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM

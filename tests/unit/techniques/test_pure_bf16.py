@@ -102,6 +102,7 @@ def digits(kind: str) -> float:
         return float(nn.functional.cross_entropy(model(inputs.to(model[0].weight.dtype)).float(), labels))
 
 
+@pytest.mark.slow
 def test_on_real_digits_both_roundings_learn_as_fp32_does_and_the_nearest_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

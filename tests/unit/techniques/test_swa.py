@@ -240,7 +240,7 @@ def test_another_technique_has_no_average_to_wait_for() -> None:
     assert (step.seams.weights_name, step.seams.awaits_average) == ("ema", False)
     plain = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), "mse")
     assert (plain.seams.weights_name, plain.seams.awaits_average) == ("raw", False)
-    assert isinstance(plain.averaged(), nullcontext)
+    assert isinstance(plain.seams.weights(model), nullcontext)
 
 
 def test_norms_that_are_frozen_stay_so_when_a_model_in_eval_mode_is_settled() -> None:

@@ -15,7 +15,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.tools import find_batch as tool
-from snugfit.tools.find_batch import FITS, PREDICTED, REFUSED, FoundBatch, find_batch, standing_bytes
+from snugfit.tools.find_batch import find_batch, standing_bytes
+from snugfit.tools.found_batch import FITS, PREDICTED, REFUSED, FoundBatch
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, saved
 
@@ -39,12 +40,6 @@ class Small(nn.Linear):
         if len(rows) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return super().forward(rows)
-
-
-@pytest.fixture(autouse=True)
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no device to give memory back to, and with all that tests have loaded a collection takes half a second."""
-    monkeypatch.setattr("snugfit.core.memory.gc.collect", lambda *_: 0)
 
 
 @pytest.fixture
@@ -145,11 +140,11 @@ class Never(nn.Linear):
 
 def test_on_a_cpu_what_is_predicted_not_to_fit_is_not_run() -> None:
     step = sf.Step(net(), sf.AdamW())
-    free = find_batch(step, window(64))
+    free = find_batch(step, window(64), updates=1)
     peaks = {row.micro_batch: row.peak_bytes or 0 for row in free.rows}
     rows_seen: list[int] = []
     step.model.register_forward_hook(lambda _, args, __: rows_seen.append(len(args[0])))
-    tight = find_batch(step, window(64), memory_bytes=peaks[16] + 1000)
+    tight = find_batch(step, window(64), memory_bytes=peaks[16] + 1000, updates=1)
     assert [row.verdict for row in tight.rows] == [FITS] * 5 + [PREDICTED] * 2
     assert tight.largest == 16 and max(rows_seen) <= 16
     for row in tight.rows[5:]:

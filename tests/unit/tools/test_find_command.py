@@ -12,7 +12,8 @@ from torch import nn
 
 import snugfit as sf
 from snugfit.cli import main
-from snugfit.errors import SettingError
+from snugfit.core.technique import Technique
+from snugfit.errors import OutOfMemory, SettingError
 from snugfit.tools.found import results as found_by_tools
 
 MODULE = """\
@@ -169,3 +170,30 @@ def test_in_python_the_model_the_optimizer_and_randomness_stay_as_they_are(tmp_p
         assert found.save(tmp_path / "new" / "folder").name == name
     with pytest.raises(SettingError, match="per_group: the optimizer has one part"):
         sf.find_lr(model, rows, optimizer=optimizer, per_group=True)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "fits"), [(sf.SGD(learning_rate=0.1, momentum=0.0), True), (sf.AdamW(), False)]
+)
+def test_on_a_cpu_states_that_are_predicted_not_to_fit_are_never_made(
+    monkeypatch: pytest.MonkeyPatch, optimizer: Technique, fits: bool
+) -> None:
+    # 4,400 weights in float32 take 17.6 kB; their gradients as much; two moments of AdamW twice as much again
+    monkeypatch.setattr("snugfit.tooling.find_batch.available_bytes", lambda device: round(40_000 * 1.3))
+    seen: list[int] = []
+
+    class Net(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if type(x) is torch.Tensor:  # not in a dry run
+                seen.append(len(x))
+            return super().forward(x)
+
+    rows = [(torch.randn(21), number % 200) for number in range(4)]
+    if fits:
+        assert sf.find_batch(Net(21, 200), rows, optimizer=optimizer, global_batch=2).largest == 2
+        return
+    with pytest.raises(
+        OutOfMemory, match=r"with the states that it makes, is predicted to take .* 39\.06 KiB can be had"
+    ):
+        sf.find_batch(Net(21, 200), rows, optimizer=optimizer, global_batch=2)
+    assert not seen

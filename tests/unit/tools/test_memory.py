@@ -18,6 +18,7 @@ from snugfit.tooling.setups import module_setup
 from snugfit.tools.memory import Piece, memory_of_failure, memory_use
 from snugfit.tools.predicted import Predicted
 from snugfit.tools.setup import Setup
+from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.step import Step
 
 
@@ -162,7 +163,8 @@ def failing() -> tuple[Step, Setup]:
 def test_the_pieces_at_a_failure_are_those_that_it_left_no_room_beside(tmp_path: Path) -> None:
     step, setup = failing()
     window = next(setup.loader().windows(0, 1))
-    use = memory_of_failure(step, window, tmp_path)
+    use, again = memory_of_failure(step, Attempt(Doing.UPDATE, window), tmp_path)
+    assert again == "forward and backward of the window"
     assert use.ran_out == "CUDA out of memory. Tried to allocate 2.00 GiB"
     assert use.at["segment"] == "forward 1" and use.at["module"] == "1"
     sizes = {(piece.kind, piece.module): piece.bytes for piece in use.pieces}
@@ -171,13 +173,36 @@ def test_the_pieces_at_a_failure_are_those_that_it_left_no_room_beside(tmp_path:
     assert not list(tmp_path.iterdir()), "on a CPU there is no allocator's record"
 
 
-def test_looking_at_a_failure_leaves_the_step_where_it_was(tmp_path: Path) -> None:
+def test_of_an_evaluation_the_scoring_of_one_example_is_looked_at(tmp_path: Path) -> None:
     step, setup = failing()
     window = next(setup.loader().windows(0, 1))
+    use, again = memory_of_failure(step, Attempt(Doing.EVALUATION, window), tmp_path)
+    assert again == "the scoring of one example after the other" and use.of == "an evaluation"
+    assert use.ran_out == "CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert use.at["segment"] == "evaluation" and use.at["module"] == "1"
+    sizes = {(piece.kind, piece.module): piece.bytes for piece in use.pieces}
+    assert sizes["weights", "0"] == 4 * 33_000
+    assert sizes["temporaries", "1"] == 4 * 1000, "of one row, and nothing is kept for a backward"
+
+
+def test_where_no_micro_batch_was_found_two_of_the_smallest_are_looked_at(tmp_path: Path) -> None:
+    setup = setup_of(optimizer=sf.SGD(learning_rate=0.1))
+    step, window = setup.step(), next(setup.loader().windows(0, 1))
+    use, again = memory_of_failure(step, Attempt(Doing.FIT, window), tmp_path)
+    assert again == "forward and backward of 2 examples in micro-batches of 1" and use.ran_out is None
+    assert set(use.timeline.segments) >= {"forward 1", "forward 2", "backward 2"}
+    assert "forward 3" not in use.timeline.segments
+
+
+@pytest.mark.parametrize("doing", Doing)
+def test_looking_at_a_failure_leaves_the_step_where_it_was(tmp_path: Path, doing: Doing) -> None:
+    step, setup = failing()
+    window, before = next(setup.loader().windows(0, 1)), step.micro_batch
     weights = [parameter.detach().clone() for parameter in step.parameters]
     random = torch.get_rng_state()
-    memory_of_failure(step, window, tmp_path)
+    memory_of_failure(step, Attempt(doing, window), tmp_path)
     assert torch.equal(random, torch.get_rng_state()) and step.progress.windows == 0
+    assert step.micro_batch == before and step.model.training
     assert all(parameter.grad is None for parameter in step.parameters)
     assert all(torch.equal(now, then) for now, then in zip(step.parameters, weights, strict=True))
 

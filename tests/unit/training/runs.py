@@ -15,7 +15,8 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.models.bundle import save_bundle
-from snugfit.session import Events
+from snugfit.session import Events, Silent
+from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.tracking.spool import read_events
 from snugfit.training.assemble import Material, assemble
@@ -99,6 +100,7 @@ def make_training(
     plan: Plan | None = None,
     identity: Mapping[str, Any] | None = None,
     display: Callable[[dict[str, Any]], None] | None = None,
+    strategy: Strategy | None = None,
     **job: Any,
 ) -> Training:
     """A run in `folder`, new or to be restored; 12 points in windows of 4 unless other data is given."""
@@ -114,11 +116,12 @@ def make_training(
         techniques,
         metrics or {},
         folder=run_folder,
-        emit=Events(run_folder, display),
+        emit=Silent() if strategy is not None and strategy.rank > 0 else Events(run_folder, display),
         save_best=lambda path, delivered, description, trained: save_bundle(
             path, delivered, {"task": "python", **description}, adapters_of=trained
         ),
         identity=identity,
+        strategy=strategy,
     )
     training.loader = SeenLoader(training.loader)  # type: ignore[assignment]
     return training

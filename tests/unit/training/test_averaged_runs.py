@@ -22,6 +22,7 @@ from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.learning.swa import SWA
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.loop import Training
+from snugfit.training.result import RunResult
 from tests.laws.problems import differences
 from tests.laws.problems import saved as copied
 from tests.unit.training.runs import (
@@ -148,15 +149,22 @@ def test_evaluating_often_or_never_trains_the_same_weights(name: str, tmp_path: 
     assert not differences(saved(often), saved(never))
 
 
-@pytest.mark.parametrize("name", AVERAGED)
+@pytest.fixture(scope="module", params=AVERAGED)
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A name of `AVERAGED`, its run, and what came of it."""
+    whole = training(tmp_path_factory.mktemp("whole"), request.param)
+    return request.param, whole, finish(whole)
+
+
 @pytest.mark.parametrize("stop", [6, 7])
-def test_a_run_stopped_while_averaging_is_the_uninterrupted_one(name: str, stop: int, tmp_path: Path) -> None:
+def test_a_run_stopped_while_averaging_is_the_uninterrupted_one(
+    uninterrupted: tuple[str, Training, RunResult], stop: int, tmp_path: Path
+) -> None:
     """Evaluated after even windows: 7 lies between a settling and the next evaluation."""
-    whole = training(tmp_path / "whole", name)
-    result = finish(whole)
-    stop_at(training(tmp_path / "stopped", name), stop)
+    name, whole, result = uninterrupted
+    stop_at(training(tmp_path, name), stop)
     torch.manual_seed(stop)
-    second = resumed(training(tmp_path / "stopped", name, seed=2))
+    second = resumed(training(tmp_path, name, seed=2))
     again = finish(second)
     assert told(second) == told(whole)
     assert not differences(copied(whole.step), copied(second.step))

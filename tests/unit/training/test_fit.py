@@ -148,7 +148,15 @@ def test_where_sizes_are_not_known_the_first_window_is_tried_and_that_is_said(tm
     assert (replan["window"], replan["before"], replan["after"]) == (3, 8, 4)
 
 
-@pytest.mark.parametrize("techniques", problems.singles_and_together(), ids=problems.name_of)
+def weighed(techniques: tuple[Technique, ...]) -> object:
+    """Of dozens, each of a third of a second, those that are tried each time: none, and one with a state of its own."""
+    quick = [technique.card.name for technique in techniques] in ([], ["ema"])
+    return techniques if quick else pytest.param(techniques, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "techniques", [weighed(each) for each in problems.singles_and_together()], ids=problems.name_of
+)
 def test_looking_for_the_micro_batch_leaves_no_trace(techniques: tuple[Technique, ...]) -> None:
     problem = problems.main(techniques)
     first, second, _ = problem.windows()

@@ -24,6 +24,7 @@ from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
 from snugfit.training.assemble import check_settings
 from snugfit.training.folder import RunFolder
+from snugfit.training.loop import Training
 from tests.unit.training.runs import (
     Never,
     SeenLoader,
@@ -307,26 +308,35 @@ def test_each_group_has_a_curve_in_the_report_and_a_metric_of_its_own_in_the_tra
 PLATEAU = (SGD(learning_rate=0.1), Plateau(factor=0.5, patience=1, threshold=0.05, warmup=2))
 
 
-@pytest.mark.parametrize("stop", [1, 3, 4, 6, 7, 11])
-def test_a_resumed_run_lowers_its_rate_on_the_same_plateau(tmp_path: Path, stop: int) -> None:
-    settings: dict[str, Any] = {
-        "techniques": PLATEAU,
-        "validation": VALIDATION,
-        "evaluate_every": 1,
-        "epochs": 4.0,
-    }
-    whole = make_training(tmp_path / "whole", **settings)
+SETTINGS: dict[str, Any] = {
+    "techniques": PLATEAU,
+    "validation": VALIDATION,
+    "evaluate_every": 1,
+    "epochs": 4.0,
+}
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """A run that was never stopped, whose rate was lowered several times."""
+    whole = make_training(tmp_path_factory.mktemp("whole"), **SETTINGS)
     finish(whole)
     rates = [rate["learning_rate"] for rate in rates_told(whole)]
-    assert rates[0] == 0.05 and len(set(rates[1:])) >= 3, "the rate was lowered several times"
-    stopped = make_training(tmp_path / "other", **settings)
-    stop_at(stopped, stop)
-    again = resumed(make_training(tmp_path / "other", model=small_model(seed=2), **settings))
+    assert rates[0] == 0.05 and len(set(rates[1:])) >= 3
+    return whole
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 6, 7, 11])
+def test_a_resumed_run_lowers_its_rate_on_the_same_plateau(
+    tmp_path: Path, lowered: Training, stop: int
+) -> None:
+    stop_at(make_training(tmp_path, **SETTINGS), stop)
+    again = resumed(make_training(tmp_path, model=small_model(seed=2), **SETTINGS))
     finish(again)
-    assert told(again) == told(whole)
+    assert told(again) == told(lowered)
     assert all(
         torch.equal(one, other)
-        for one, other in zip(again.step.parameters, whole.step.parameters, strict=True)
+        for one, other in zip(again.step.parameters, lowered.step.parameters, strict=True)
     )
 
 

@@ -62,3 +62,13 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert during == [before, True]
+
+
+def test_whoever_watches_a_run_may_ask_for_a_stop_and_a_signal_is_named_first() -> None:
+    reasons: list[str] = []
+    with StopRequest(asked_for=lambda: reasons[-1] if reasons else None) as stop:
+        assert not stop.asked
+        reasons.append("it is behind")
+        assert stop.reason == "it is behind"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reason == "received SIGTERM"

@@ -42,6 +42,7 @@ class Observation:
         evaluations_seen: forward passes without a graph.
         saves_seen: checkpoints that it wrote.
         failure: traceback of the observer's own failure, after which it saw nothing more; "" if it did not fail.
+        error: the last lines of the exception with which the script ended; "" where it ended otherwise.
     """
 
     findings: tuple[Finding, ...]
@@ -53,12 +54,40 @@ class Observation:
     saves_seen: int
     seconds: float
     failure: str = ""
+    error: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command failed by itself."""
+        return self.exit_code != 0 and not self.stopped
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What could not be looked at, and why."""
+        found = []
+        if self.failed:
+            found.append(f"what would have followed: the command failed, {self.ended}")
+        if self.failure:
+            said = self.failure.strip().splitlines()[-1]
+            found.append(f"what followed a failure of the doctor's own, which is a bug of it: {said}")
+        return tuple(found)
+
+    @property
+    def ended(self) -> str:
+        """How the command ended, in words."""
+        if self.stopped:
+            return "stopped by the doctor"
+        if self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        known = {each.value: each.name for each in signal.Signals}
+        return f"by {known.get(-self.exit_code, f'signal {-self.exit_code}')}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         found = [finding.as_dict() for finding in self.findings]
         return {
             **{name: value for name, value in vars(self).items() if name != "findings"},
+            "failed": self.failed,
             "findings": found,
         }
 
@@ -86,10 +115,10 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         exit_code, ended = _run(command, _environment(folder, updates, seconds), seconds)
         logs = [read_log(path) for path in sorted(Path(folder).glob("*.json"))]
     if not logs:
-        raise SettingError(
-            f"doctor: {' '.join(command)} ended with exit code {exit_code} and never imported torch under "
-            "observation. Is Snugfit installed for the Python that it starts?"
-        )
+        told = f"doctor: {' '.join(command)} ended with exit code {exit_code} and never imported torch under observation."
+        if exit_code:
+            raise SettingError(f"{told} Its own error stands above; it has to run that far to be looked at.")
+        raise SettingError(f"{told} Is Snugfit installed for the Python that it starts?")
     seen = [log for log in logs if log.events] or logs
     for log in seen:
         log.complete = log.complete and exit_code == 0  # sys.exit(1) is no uncaught error of the process
@@ -103,6 +132,7 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         saves_seen=max(len(log.saves()) for log in seen),
         seconds=time.monotonic() - started,
         failure=next((log.failure for log in seen if log.failure), ""),
+        error=next((log.error for log in (*seen, *logs) if log.error), ""),  # a launcher's own comes last
     )
 
 

@@ -6,13 +6,17 @@ import atexit
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from snugfit.doctor.observe import FOLDER_VARIABLE, SECONDS_VARIABLE, UPDATES_VARIABLE
 from snugfit.doctor.observe.log import Log
 from snugfit.doctor.observe.patches import Patches
 from snugfit.doctor.observe.recorder import Recorder
+
+_LAST_LINES = 8
 
 
 def start() -> None:
@@ -25,25 +29,24 @@ def start() -> None:
     def begin(_: object) -> None:
         recorder = Recorder(updates, seconds, folder / f"{os.getpid()}.json")
         finish = _install(recorder, patches)
-        failed = _note_failure(patches)
-        atexit.register(lambda: _end(recorder, finish, complete=not failed))
+        _note_failure(recorder, patches)
+        atexit.register(lambda: _end(recorder, finish, complete=not recorder.log.error))
 
     patches.after_import("torch", begin)
 
 
-def _note_failure(patches: Patches) -> list[bool]:
-    """Becomes true when the script ends by an exception that nobody caught."""
-    failed: list[bool] = []
+def _note_failure(recorder: Recorder, patches: Patches) -> None:
+    """Keep the end of the traceback when the script ends by an exception that nobody caught."""
 
     def noting(original: Callable[..., None]) -> Callable[..., None]:
-        def excepthook(*raised: object) -> None:
-            failed.append(True)
-            original(*raised)
+        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
+            recorder.log.error = "\n".join(lines[-_LAST_LINES:])
+            original(kind, error, trace)
 
         return excepthook
 
     patches.wrap(sys, "excepthook", noting)
-    return failed
 
 
 def watch_script(path: Path, arguments: Sequence[str] = (), *, updates: int = 8) -> Log:

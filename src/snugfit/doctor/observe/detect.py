@@ -12,6 +12,7 @@ from snugfit.doctor.observe import (
     detectors_labels,
     detectors_modes,
     detectors_parameters,
+    detectors_scaling,
     detectors_schedules,
 )
 from snugfit.doctor.observe.log import Log
@@ -19,6 +20,7 @@ from snugfit.doctor.observe.log import Log
 Detector = Callable[[Log], list[Finding]]
 DETECTORS: tuple[Detector, ...] = (
     *detectors_gradients.DETECTORS,
+    *detectors_scaling.DETECTORS,
     *detectors_parameters.DETECTORS,
     *detectors_modes.DETECTORS,
     *detectors_schedules.DETECTORS,

@@ -1,4 +1,4 @@
-"""Gradients between backward and step: clearing, clipping, accumulating."""
+"""Gradients between backward and step: clearing, accumulating."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def zero_grad(log: Log) -> list[Finding]:
             Finding(
                 "zero_grad",
                 Severity.ERROR,
-                f"{len(stale)} of {_steps(log)} optimizer steps used gradients that an earlier step had used already.",
+                f"{len(stale)} of {steps(log)} optimizer steps used gradients that an earlier step had used already.",
                 stale[0].at,
                 (
                     f"update {stale[0].update + 1}: a backward pass added to gradients that update {stale[0].update} had used",
@@ -40,13 +40,13 @@ def zero_grad(log: Log) -> list[Finding]:
             )
         )
     cleared = [step for step in log.of(Step) if step.cleared]
-    if len(cleared) >= 2 or (cleared and len(cleared) == _steps(log)):
+    if len(cleared) >= 2 or (cleared and len(cleared) == steps(log)):
         clearing = _last_before(log, cleared[0])
         found.append(
             Finding(
                 "zero_grad",
                 Severity.ERROR,
-                f"{len(cleared)} of {_steps(log)} optimizer steps found no gradient: it was cleared after backward.",
+                f"{len(cleared)} of {steps(log)} optimizer steps found no gradient: it was cleared after backward.",
                 clearing.at if clearing else cleared[0].at,
                 (f"the step is at {cleared[0].at}",),
                 "optimizer.zero_grad()\nloss.backward()\noptimizer.step()",
@@ -55,7 +55,8 @@ def zero_grad(log: Log) -> list[Finding]:
     return found
 
 
-def _steps(log: Log) -> int:
+def steps(log: Log) -> int:
+    """How many optimizer steps there were."""
     return sum(1 for _ in log.of(Step))
 
 
@@ -64,37 +65,6 @@ def _last_before(log: Log, step: Step) -> ZeroGrad | None:
     return next(
         (e for e in reversed(before) if isinstance(e, ZeroGrad) and step.optimizer in e.optimizers), None
     )
-
-
-def clip_before_unscale(log: Log) -> list[Finding]:
-    """Clipping, or a step, on gradients that still carry the loss scale."""
-    clips = [clip for clip in log.of(Clip) if clip.scaled]
-    found = []
-    if clips:
-        found.append(
-            Finding(
-                "clip_before_unscale",
-                Severity.ERROR,
-                f"Gradients are clipped while they are multiplied by the loss scale, {clips[0].scale:g}: the limit is "
-                "that much too small.",
-                clips[0].at,
-                (f"{len(clips)} of {sum(1 for _ in log.of(Clip))} clips",),
-                "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\nscaler.step(optimizer)",
-            )
-        )
-    steps = [step for step in log.of(Step) if step.scaled]
-    if steps:
-        found.append(
-            Finding(
-                "clip_before_unscale",
-                Severity.ERROR,
-                "The optimizer steps on gradients that are still multiplied by the loss scale.",
-                steps[0].at,
-                (f"{len(steps)} of {_steps(log)} steps went past the scaler",),
-                "scaler.step(optimizer)\nscaler.update()",
-            )
-        )
-    return found
 
 
 @dataclass
@@ -240,4 +210,4 @@ def _carried_over(window: Window) -> int:
     return 0
 
 
-DETECTORS = (zero_grad, clip_before_unscale, accumulation, last_window)
+DETECTORS = (zero_grad, accumulation, last_window)

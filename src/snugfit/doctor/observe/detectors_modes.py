@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.observe.detectors_gradients import windows
-from snugfit.doctor.observe.events import Average, Backward, Batch, Event, Forward, Loss, Step
+from snugfit.doctor.observe.events import Average, Backward, Batch, Compared, Event, Forward, Loss, Step
 from snugfit.doctor.observe.log import Log, ModelSeen
 
 TINY_ROWS = 8
@@ -88,6 +88,7 @@ def evaluates_in_training_mode(log: Log) -> list[Finding]:
         fresh = _came_with_batch(log.events, place)
         if (fresh and loader in scorers) or (not fresh and not event.grad and is_scored(log.events, place)):
             bad.append(event)
+    bad = bad or _compared_by_hand(log, trained)
     if not bad:
         return []
     modal = _models(log)[bad[0].module].modal
@@ -137,6 +138,31 @@ def is_scored(events: list[Event], place: int) -> bool:
             return not event.grad
         if isinstance(event, Forward | Step | Backward):
             return False
+    return False
+
+
+def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
+    """Passes in training mode, without a graph, on rows that nothing trains on, whose predictions are compared with something.
+
+    Not those that belong to most updates, as the targets of a consistency loss do; nor several passes that are looked at together,
+    as those of Monte Carlo dropout are.
+    """
+    found = []
+    for place in log.held_out:
+        event, before = log.events[place], log.events[place - 1] if place else None
+        if not isinstance(event, Forward) or event.module not in trained or event.recalibrates:
+            continue
+        several = isinstance(before, Forward) and not before.grad and before.at == event.at
+        if event.training and event.affected and not several and _is_compared(log.events, place):
+            found.append(event)
+    return found if 2 * len({each.update for each in found}) <= log.updates else []
+
+
+def _is_compared(events: list[Event], place: int) -> bool:
+    """Whether a comparison follows before the next forward pass, step or backward pass."""
+    for event in events[place + 1 :]:
+        if isinstance(event, Compared | Forward | Step | Backward):
+            return isinstance(event, Compared)
     return False
 
 

@@ -91,6 +91,11 @@ class Loss(Event):
 
 
 @dataclass(frozen=True)
+class Compared(Event):
+    """After a forward pass without a graph, two tensors with an entry or more for each of its rows were compared for equality."""
+
+
+@dataclass(frozen=True)
 class Backward(Event):
     """Gradients were computed.
 
@@ -124,6 +129,7 @@ class Step(Event):
         scaled: its gradients carry the loss scale.
         without: none of its parameters has a gradient.
         rescaled: its gradients were changed between the last backward and now.
+        since_clip: their size over what torch's functions left when they clipped them; 1 where none did.
     """
 
     optimizer: int
@@ -132,6 +138,7 @@ class Step(Event):
     scaled: bool
     without: bool
     rescaled: bool
+    since_clip: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -143,10 +150,27 @@ class ScalerStep(Event):
 
 @dataclass(frozen=True)
 class Clip(Event):
-    """Gradients were clipped; `scaled` says that they carried the loss scale."""
+    """Gradients were clipped to `limit` by torch's functions; `scaled` says that they carried the loss scale."""
 
     scaled: bool
     scale: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Rescale(Event):
+    """Gradients that carry the loss scale were changed after the backward pass, by other than torch's functions.
+
+    Args:
+        norm_before, norm: of those that were changed, together, and then `largest_before`, `largest`: their largest absolute value.
+    """
+
+    optimizer: int
+    scale: float
+    norm_before: float
+    norm: float
+    largest_before: float
+    largest: float
 
 
 @dataclass(frozen=True)

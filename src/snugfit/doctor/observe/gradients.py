@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +30,26 @@ def magnitude(gradients: list[Tensor]) -> float:
     return sum(float(each.detach().abs().sum(dtype=torch.float64)) for each in dense)
 
 
+class Length(NamedTuple):
+    """How long gradients are: their norm, and the largest absolute value."""
+
+    norm: float
+    largest: float
+
+    @classmethod
+    def of(cls, gradient: Tensor | None) -> Length:
+        """Of a dense gradient; zero where there is none."""
+        if gradient is None or gradient.is_sparse or not gradient.numel():
+            return cls(0.0, 0.0)
+        sizes = gradient.detach().abs()
+        return cls(float(torch.linalg.vector_norm(sizes, dtype=torch.float64)), float(sizes.max()))
+
+    @classmethod
+    def together(cls, lengths: Sequence[Length]) -> Length:
+        """Of several gradients as if they were one."""
+        return cls(math.hypot(*(each.norm for each in lengths)), max(each.largest for each in lengths))
+
+
 Mark = tuple[int, int] | None
 Before = dict[int, tuple[list[Mark], bool]]
 """Per optimizer: what shows whether a backward pass touched its gradients, and whether it had any."""
@@ -43,6 +65,8 @@ class State:
         had: the last backward pass left something.
         scaled: the loss scale is still in them; `scale` how much.
         size: their magnitude after the last backward pass.
+        lengths: while they are scaled, of each parameter's gradient after the last backward pass, in the first updates.
+        clipped: their magnitude after torch's functions have clipped them, 0 before.
     """
 
     optimizer: weakref.ref[Any]
@@ -52,6 +76,8 @@ class State:
     scaled: bool = False
     scale: float = 1.0
     size: float = 0.0
+    lengths: list[Length] = field(default_factory=list)
+    clipped: float = 0.0
 
     def sample(self) -> list[Tensor]:
         """Trainable parameters at both ends of the optimizer."""
@@ -67,6 +93,25 @@ class State:
             if optimizer is None
             else [each for group in optimizer.param_groups for each in group["params"]]
         )
+
+    def gradients(self) -> list[Tensor]:
+        """Those of the sample."""
+        return [each.grad for each in self.sample() if each.grad is not None]
+
+    def changed(self) -> tuple[Length, Length] | None:
+        """The gradients that were changed since the last backward pass, together: then and now; None where none was."""
+        now = [Length.of(each.grad) for each in self.parameters()]
+        if len(now) != len(self.lengths):
+            return None
+        pairs = [
+            (then, is_now)
+            for then, is_now in zip(self.lengths, now, strict=True)
+            if abs(then.norm - is_now.norm) > 1e-6 * then.norm
+        ]
+        if not pairs:
+            return None
+        before, after = zip(*pairs, strict=True)
+        return Length.together(before), Length.together(after)
 
 
 def _mark(parameter: Tensor) -> Mark:
@@ -119,10 +164,11 @@ class Gradients:
             if live and not state.used:
                 adds_to.append(number)
             state.stale = state.stale or (live and state.used)
-            gradients = [each.grad for each in sample if each.grad is not None]
-            state.size = magnitude(gradients)
+            state.size, state.clipped = magnitude(state.gradients()), 0.0
             state.had = state.size > 0
             state.scaled, state.scale = factor != 1.0, factor
+            looked = state.scaled and self.recorder.detailed
+            state.lengths = [Length.of(each.grad) for each in state.parameters()] if looked else []
         return touched, adds_to
 
 

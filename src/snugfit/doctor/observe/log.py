@@ -135,7 +135,9 @@ class Log:
         complete: the script ended by itself, without an error.
         stopped: the observer stopped it.
         failure: the traceback of the observer's own failure, after which it saw nothing more.
+        error: the last lines of the exception with which the script ended, "" where it ended otherwise.
         first_rows: digests of the first rows that it trained on, to compare ranks.
+        held_out: places among the events of forward passes without a graph on rows that are never trained on.
     """
 
     rank: int = 0
@@ -143,6 +145,7 @@ class Log:
     complete: bool = False
     stopped: bool = False
     failure: str = ""
+    error: str = ""
     events: list[Event] = field(default_factory=list)
     models: list[ModelSeen] = field(default_factory=list)
     parameters: list[ParameterSeen] = field(default_factory=list)
@@ -151,6 +154,7 @@ class Log:
     loaders: list[LoaderSeen] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     first_rows: list[str] = field(default_factory=list)
+    held_out: list[int] = field(default_factory=list)
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """The events of one kind, in order."""

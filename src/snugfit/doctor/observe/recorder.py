@@ -11,6 +11,7 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ class Stop(SystemExit):
     """The observer's time is over: the script ends as by `sys.exit(0)`."""
 
 
+@cache
 def is_own(file: str) -> bool:
     """Whether this is a file of the script: of no library, and no part of the interpreter."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
@@ -57,12 +59,16 @@ def where() -> str:
     frame = innermost()
     if frame is None:
         return ""
-    path = Path(frame.f_code.co_filename)
+    return f"{_shown(frame.f_code.co_filename, os.getcwd())}:{frame.f_lineno}"
+
+
+@cache
+def _shown(file: str, folder: str) -> Path:
+    path = Path(file)
     try:
-        shown = path.resolve().relative_to(Path.cwd())
+        return path.resolve().relative_to(folder)
     except (ValueError, OSError):
-        shown = path
-    return f"{shown}:{frame.f_lineno}"
+        return path
 
 
 def called_directly() -> bool:

@@ -43,7 +43,9 @@ def row_digests(batch: Tensor) -> list[str]:
         ]
     if flat.shape[1] < 2:
         return []
-    return [_digest(row.view(torch.uint8).numpy().tobytes()) for row in flat if bool((row != row[0]).any())]
+    told = (flat != flat[:, :1]).any(1).tolist()
+    rows = flat.view(torch.uint8).numpy()
+    return [_digest(row.tobytes()) for row, tells in zip(rows, told, strict=True) if tells]
 
 
 def _unpadded(row: list[int]) -> list[int]:
@@ -89,9 +91,10 @@ class Rows:
         self._trainers: set[int] = set()
         self._rows = 0
         self._few = False
+        self._without_graph: list[tuple[int, list[str]]] = []
 
-    def forward(self, model: int, batch: Tensor, at: str, *, grad: bool) -> None:
-        """The batch of a model; 0 stands for an average, which was trained on what any model was."""
+    def forward(self, model: int, batch: Tensor, at: str, *, grad: bool, place: int) -> None:
+        """The batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
         if self._rows > MOST_ROWS or batch.is_complex():
             return
         found = row_digests(batch)
@@ -99,6 +102,7 @@ class Rows:
         self._few = self._few or len(set(found)) < LEAST_VARIED * len(found)
         passed = _Passed(model, found, self.loader, at)
         if not grad:
+            self._without_graph.append((place, found))
             self._evaluate(passed)
             return
         self._pending.append(passed)
@@ -121,6 +125,14 @@ class Rows:
     def _evaluate(self, passed: _Passed) -> None:
         seen = self._evaluated.setdefault((passed.model, passed.loader), _Evaluated(passed.at))
         seen.rows.update(passed.rows)
+
+    def held_out(self) -> list[int]:
+        """The places of the passes without a graph on rows that no model was trained on, before or after; none where rows are too
+        alike to tell."""
+        everything = set().union(*self._trained.values())
+        if self._few or not everything:
+            return []
+        return [place for place, rows in self._without_graph if rows and everything.isdisjoint(rows)]
 
     def overlaps(self) -> list[Overlap]:
         """For each source of evaluated rows that is not the source of the trained ones: how many are trained ones.

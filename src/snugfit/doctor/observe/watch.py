@@ -12,6 +12,7 @@ from snugfit.doctor.observe.watch_loaders import watch_loaders
 from snugfit.doctor.observe.watch_losses import watch_losses
 from snugfit.doctor.observe.watch_modules import ModuleWatch
 from snugfit.doctor.observe.watch_schedules import watch_schedules
+from snugfit.doctor.observe.watch_scores import watch_scores
 from snugfit.doctor.observe.watch_texts import watch_texts
 from snugfit.doctor.observe.watch_updates import UpdateWatch
 
@@ -25,6 +26,7 @@ def install(recorder: Recorder, patches: Patches) -> Callable[[], None]:
     updates.install(patches)
     watch_schedules(recorder, patches)
     watch_losses(recorder, gradients, patches)
+    watch_scores(recorder, modules, patches)
     watch_loaders(recorder, modules.rows, patches)
     watch_texts(recorder, modules, patches)
     watch_files(recorder, modules.weights, patches)

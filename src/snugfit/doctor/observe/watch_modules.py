@@ -52,6 +52,11 @@ class ModuleWatch:
         self._norm_rows: dict[int, dict[int, list[int]]] = {}
         self._outsiders = Outsiders(recorder)
 
+    @property
+    def inside(self) -> bool:
+        """Whether a module is computing now."""
+        return self._depth > 0
+
     def install(self, patches: Patches) -> None:
         patches.wrap(nn.Module, "__call__", self._called)
         patches.wrap(nn.Module, "__init__", self._made)
@@ -116,7 +121,8 @@ class ModuleWatch:
         recalibrates = not grad and module.training and is_recalibrating()
         trained = self._is_trained(module)
         if batch is not None and not recalibrates and (seen.averaged_of or trained):
-            self.rows.forward(seen.id if trained else 0, batch, at, grad=grad)
+            place = len(self.recorder.log.events)
+            self.rows.forward(seen.id if trained else 0, batch, at, grad=grad, place=place)
         raw = grad or (not isinstance(module, AveragedModel) and self.weights.are_raw(module))
         self.recorder.add(
             Forward(
@@ -280,3 +286,5 @@ class ModuleWatch:
             seen.norm_rows = int(min(rows, default=0))
         self.recorder.log.overlaps = self.rows.overlaps()
         self.recorder.log.first_rows = self.rows.first
+        kept = len(self.recorder.log.events)  # of a long run not all of them
+        self.recorder.log.held_out = [place for place in self.rows.held_out() if place < kept]

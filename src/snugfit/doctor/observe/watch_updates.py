@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.doctor.observe.events import Backward, Clip, ScalerStep, Step, ZeroGrad
+from snugfit.doctor.observe.events import Backward, Clip, Rescale, ScalerStep, Step, ZeroGrad
 from snugfit.doctor.observe.gradients import Before, Gradients, State, magnitude, nonzero
 from snugfit.doctor.observe.log import OptimizerSeen
 from snugfit.doctor.observe.patches import Patches
@@ -136,16 +136,24 @@ class UpdateWatch:
     def _clip(self, original: _Call) -> _Call:
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            if self.recorder.active:
-                own = {id(each) for each in given}
-                scaled = [
-                    state.scale
-                    for state in self.gradients.states.values()
-                    if state.scaled and any(id(each) in own for each in state.sample())
-                ]
-                at = where()
-                self.recorder.add(Clip(at, self.recorder.log.updates, bool(scaled), max(scaled, default=1.0)))
-            return original(given, *args, **kwargs)
+            if not self.recorder.active:
+                return original(given, *args, **kwargs)
+            own = {id(each) for each in given}
+            states = [
+                state
+                for state in self.gradients.states.values()
+                if any(id(each) in own for each in state.sample())
+            ]
+            scaled = [state.scale for state in states if state.scaled]
+            limit = kwargs.get("max_norm", kwargs.get("clip_value", args[0] if args else 0.0))
+            at, update = where(), self.recorder.log.updates
+            self.recorder.add(Clip(at, update, bool(scaled), max(scaled, default=1.0), float(limit)))
+            result = original(given, *args, **kwargs)
+            with self.recorder.guard():
+                for state in states:
+                    state.lengths = []
+                    state.clipped = magnitude(state.gradients()) if self.recorder.detailed else 0.0
+            return result
 
         return clip
 
@@ -160,16 +168,41 @@ class UpdateWatch:
 
     def _unscale(self, original: _Call) -> _Call:
         def unscale_(scaler: Any, optimizer: Any) -> None:
+            self._note_rescale(optimizer)
             original(scaler, optimizer)
             state = self.gradients.states.get(self.recorder.number(optimizer))
             if state is not None:
-                state.scaled = False
-                state.size = magnitude([each.grad for each in state.sample() if each.grad is not None])
+                state.scaled, state.lengths = False, []
+                state.size = magnitude(state.gradients())
 
         return unscale_
 
+    def _note_rescale(self, optimizer: Any) -> None:
+        """Before gradients are unscaled: were they changed while they carried the scale?"""
+        number = self.recorder.number(optimizer)
+        state = self.gradients.states.get(number)
+        if state is None or not state.lengths or not self.recorder.active:
+            return
+        with self.recorder.guard():
+            found, state.lengths = state.changed(), []
+            if found is not None:
+                before, now = found
+                self.recorder.add(
+                    Rescale(
+                        where(),
+                        self.recorder.log.updates,
+                        number,
+                        state.scale,
+                        before.norm,
+                        now.norm,
+                        before.largest,
+                        now.largest,
+                    )
+                )
+
     def _scaler_step(self, original: _Call) -> _Call:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note_rescale(optimizer)
             self.recorder.add(ScalerStep(where(), self.recorder.log.updates, self.recorder.number(optimizer)))
             self._in_scaler += 1
             try:
@@ -201,6 +234,7 @@ class UpdateWatch:
                 scaled=state.scaled and not self._in_scaler,
                 without=all(each.grad is None for each in state.parameters()),
                 rescaled=abs(size - state.size) > 1e-6 * state.size,
+                since_clip=size / state.clipped if state.clipped else 1.0,
             )
         )
         if self.recorder.detailed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from snugfit.core.forwards import taking_any_float
 from snugfit.core.imports import describe, is_python_path, load_object
 from snugfit.core.losses import LossTerms, logits_of
 from snugfit.core.names import find_module
+from snugfit.core.placing import cloned
 from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import ModelError, SettingError
@@ -105,6 +105,10 @@ class Distillation(Technique):
     def example(cls) -> Self:
         return cls(teacher=START)
 
+    @property
+    def keeps_start(self) -> bool:
+        return self.teacher == START
+
     def seams(self, context: Context) -> Seams:
         refuse_embeddings("distillation", context.loss)
         teacher = _Teacher(self, context)
@@ -162,6 +166,7 @@ class _Teacher:
             model = model.to(device=self.device, dtype=dtype)
         for technique in in_order(settings.teacher_techniques, "prepare"):
             model = technique.prepare(model).requires_grad_(False).eval()
+        model = context.spread(model)
         within = Context(model, self.device, seed=context.seed)
         ordered = in_order(settings.teacher_techniques, "modules")
         made = [technique.seams(within) for technique in ordered]
@@ -223,9 +228,9 @@ class _Start:
 def _load(settings: Distillation, context: Context) -> nn.Module:
     given: Any = settings.teacher
     if isinstance(given, nn.Module):
-        return _copied(given) if settings.teacher_techniques else given
+        return cloned(given) if settings.teacher_techniques else given
     if given == START:
-        return _copied(context.model)
+        return cloned(context.model) if context.start is None else context.start
     if is_python_path(given):
         found = load_object(given, setting="distillation.teacher")
         try:
@@ -246,16 +251,6 @@ def _load(settings: Distillation, context: Context) -> nn.Module:
         return context.load(given)
     except ModelError as error:
         raise SettingError(f"distillation.teacher: {str(error).removeprefix('model: ')}") from error
-
-
-def _copied(model: nn.Module) -> nn.Module:
-    """A copy whose tensors are clones: in a dry run they stay of its mode."""
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
-    for buffer in model.buffers():
-        memo[id(buffer)] = buffer.detach().clone()
-    return copy.deepcopy(model, memo)
 
 
 def _main_dtype(model: nn.Module) -> torch.dtype | None:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.foreach import gradients_of
+from snugfit.core.layout import sharded_like
+from snugfit.core.sharded import own_part
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 
 
@@ -26,6 +28,8 @@ def noise_variance(updates: int, eta: float, gamma: float = 0.55) -> float:
 def add_noise_(gradients: Sequence[Tensor], variance: float, generator: torch.Generator) -> None:
     """Add Gaussian noise of that variance to each element in place; `generator` is on the gradients' device.
 
+    Of a gradient that is spread over devices each rank draws the noise of all, and adds its part.
+
     >>> gradient = torch.zeros(3)
     >>> add_noise_([gradient], variance=4.0, generator=torch.Generator().manual_seed(0))
     >>> bool((gradient == 2 * torch.randn(3, generator=torch.Generator().manual_seed(0))).all())
@@ -34,7 +38,8 @@ def add_noise_(gradients: Sequence[Tensor], variance: float, generator: torch.Ge
     for gradient in gradients:
         dtype = torch.promote_types(gradient.dtype, torch.float32)  # 16 bit would draw other numbers
         noise = torch.randn(gradient.shape, generator=generator, dtype=dtype, device=gradient.device)
-        gradient.add_(noise.mul_(math.sqrt(variance)).to(gradient.dtype))
+        own = own_part(sharded_like(gradient, noise))
+        own_part(gradient).add_(own.mul_(math.sqrt(variance)).to(gradient.dtype))
 
 
 @dataclass(frozen=True)

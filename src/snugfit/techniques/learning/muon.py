@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
 from snugfit.core.layers import base_of, layers
+from snugfit.core.layout import is_sharded, sharded_like
 from snugfit.core.names import find_parameters
+from snugfit.core.one_by_one import stepper
 from snugfit.core.parameters import ParameterGroup, divided, takes_decay
+from snugfit.core.sharded import own_part, whole
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
 
@@ -45,6 +48,32 @@ def _weights(layer: nn.Module) -> set[int]:
     """Ids of the layer's weight and of its adapter's."""
     own = {id(base_of(layer).weight)}
     return own if base_of(layer) is layer else own | {id(parameter) for parameter in layer.parameters()}
+
+
+class GatheringMuon(torch.optim.Muon):
+    """Torch's, which gathers a matrix that is spread over devices, with its gradient and its momentum, while it is stepped.
+
+    Every rank orthogonalises every matrix, one at a time, and keeps its own rows: products of parts would be rounded otherwise.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        spread = [
+            p for group in self.param_groups for p in group["params"] if p.grad is not None and is_sharded(p)
+        ]
+        if not spread:
+            return super().step(closure)
+        assert closure is None, "one that is stepped again and again would be gathered as often"
+        step = stepper(self)
+        for parameter in spread:
+            state = self.state[parameter]
+            gathered = nn.Parameter(whole(parameter))
+            gathered.grad = whole(parameter.grad)
+            state.update({name: whole(value) for name, value in state.items()})
+            step(parameter, gathered)
+            state.update({name: sharded_like(parameter, value) for name, value in state.items()})
+            own_part(parameter).copy_(own_part(sharded_like(parameter, gathered.detach())))
+        return None
 
 
 @dataclass(frozen=True)
@@ -92,7 +121,7 @@ class Muon(Technique):
     def _optimizer(self, groups: list[ParameterGroup], context: Context) -> torch.optim.Optimizer:
         hidden = self._hidden(context.model)
         parts = divided(groups, lambda _, parameter: "muon" if id(parameter) in hidden else "adamw")
-        muon = torch.optim.Muon(
+        muon = GatheringMuon(
             [group for part, group in parts if part == "muon"],
             lr=self.learning_rate,
             weight_decay=self.weight_decay,

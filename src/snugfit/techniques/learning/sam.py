@@ -14,7 +14,18 @@ from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.foreach import copy_, global_norm, gradients_of, scale_
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import couples_rows
-from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, Seams, Stage, Technique
+from snugfit.core.sharded import own_parts
+from snugfit.core.technique import (
+    Card,
+    Compute,
+    Context,
+    Family,
+    GradientsOf,
+    Seams,
+    Sharing,
+    Stage,
+    Technique,
+)
 from snugfit.errors import SettingError
 
 
@@ -53,7 +64,8 @@ def _move(parameters: Sequence[nn.Parameter], copies: Sequence[Tensor], rho: flo
     if adaptive:
         directions = [g * copy.abs() for g, copy in zip(directions, copies, strict=True)]
     scale = rho / (global_norm(directions) + 1e-12)
-    for parameter, direction, copy in zip(parameters, directions, copies, strict=True):
+    parts = (own_parts(tensors) for tensors in (parameters, directions, copies))
+    for parameter, direction, copy in zip(*parts, strict=True):
         step = direction * scale.to(direction.dtype)
         parameter.add_(step * copy.abs() if adaptive else step)
 
@@ -90,6 +102,11 @@ class SAM(Technique):
     @classmethod
     def example(cls) -> Self:
         return cls(rho=0.2)
+
+    def refused_on(self, sharing: Sharing) -> str | None:
+        if self.m is None:
+            return None
+        return f"groups of {self.m} rows are computed one after the other, each with weights of its own on all devices. Remove m (sam.m)."
 
     def seams(self, context: Context) -> Seams:
         if self.m is not None and context.loss is not None and couples_rows(context.loss):

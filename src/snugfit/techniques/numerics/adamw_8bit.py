@@ -9,7 +9,7 @@ import torch
 
 from snugfit.core.low_bit import bitsandbytes_adamw, torchao_adamw
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Technique
 from snugfit.errors import SettingError
 
 DEVICES = ("cpu", "cuda", "xpu")
@@ -55,6 +55,11 @@ class AdamW8bit(Technique):
     @classmethod
     def example(cls) -> Self:
         return cls(learning_rate=0.01, epsilon=1e-3, weight_decay=0.1, min_size=64)
+
+    def refused_on(self, sharing: Sharing) -> str | None:
+        if not self.paged or sharing is not Sharing.SHARDS:
+            return None
+        return "pages are of whole states, and each device has parts of them. Write paged: false (adamw_8bit.paged)."
 
     def seams(self, context: Context) -> Seams:
         device = context.device

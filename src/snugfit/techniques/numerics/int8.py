@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.adapters import warn_without_adapters
-from snugfit.core.quantised import bitsandbytes_ops, dequantised, loading, quantise_
+from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 
 LARGEST = 127

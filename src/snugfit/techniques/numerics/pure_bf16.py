@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from snugfit.core.batch import Batch
 from snugfit.core.bf16 import has_bf16, rounded_stochastically, with_compensation
 from snugfit.core.forwards import taking_any_float
-from snugfit.core.layout import laid_out_like
+from snugfit.core.layout import laid_out_like, sharded_like
 from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.random import derive_seed
@@ -123,7 +123,7 @@ class PureBF16Optimizer(ShadowOptimizer):
                 (kept if name in _OWN else inner).setdefault(place, {})[name] = value
         super().load_state_dict({**state_dict, "state": inner})
         self._own = {
-            parameter: laid_out_like(parameter, _on(parameter.device, kept[place]))
+            parameter: laid_out_like(parameter, _placed_like(parameter, kept[place]))
             for parameter, place in self._places.items()
             if place in kept
         }
@@ -133,10 +133,12 @@ _OWN = ("rounded", "compensation")
 """What the rounding keeps of a parameter: how often it was rounded, and what the weight is short of."""
 
 
-def _on(device: torch.device, state: dict[str, Any]) -> dict[str, Any]:
-    """Copies on `device`."""
+def _placed_like(parameter: nn.Parameter, state: dict[str, Any]) -> dict[str, Any]:
+    """Copies where the parameter is."""
     return {
-        name: value.to(device, copy=True) if isinstance(value, Tensor) else value
+        name: sharded_like(parameter, value.to(parameter.device, copy=True))
+        if isinstance(value, Tensor)
+        else value
         for name, value in state.items()
     }
 

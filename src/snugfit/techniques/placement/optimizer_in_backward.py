@@ -21,6 +21,7 @@ from snugfit.core.technique import (
     GradientsOf,
     MakeOptimizer,
     Seams,
+    Sharing,
     Stage,
     Technique,
 )
@@ -79,6 +80,8 @@ class OptimizerInBackward(Technique):
                 "too high a scale shows in the gradients alone; use bf16, which needs none"
             ),
             Stage.PERTURB: _WHOLE.format("this computes the gradient twice for one update"),
+            Sharing.COPIES: "each would update its copy by the gradient of its own rows, before that is added up over devices. Remove "
+            "it, or spread the weights (fsdp), where gradients are added up first.",
         },
         saves_memory=True,
         cost="saves the gradients: 4 bytes a parameter in float32, with one micro-batch; one more wait for the device a window",

@@ -1,3 +1,5 @@
+"""A store of MLflow, for the tests of the tracker and of the registry."""
+
 from __future__ import annotations
 
 import os

@@ -8,8 +8,10 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from snugfit.planner import flops as costs
-from snugfit.planner.flops import compute_dtype, flops_of, op_class, op_device, operator, read_written
+from snugfit.planner import flops, traffic
+from snugfit.planner.flops import flops_of, op_class, operator
+from snugfit.planner.op_costs import compute_dtype, op_device
+from snugfit.planner.traffic import read_written
 
 
 class Seen(TorchDispatchMode):
@@ -182,12 +184,12 @@ def test_a_number_on_the_host_makes_no_copy():
 
 def test_every_operator_that_is_told_apart_by_name_exists():
     names = {
-        *costs._OVERWRITE,
-        *costs._SELECT,
-        *costs._SHAPE_ONLY,
-        *costs._SCATTER,
-        *costs._NOTHING,
-        *costs._FORMULAS,
+        *traffic._OVERWRITE,
+        *traffic._SELECT,
+        *traffic._SHAPE_ONLY,
+        *traffic._SCATTER,
+        *traffic._NOTHING,
+        *flops._FORMULAS,
     }
-    names |= {*costs._SAME_AS.values(), *costs._MATMULS}
+    names |= {*flops._SAME_AS.values(), *flops._MATMULS}
     assert [name for name in sorted(names) if not hasattr(torch.ops.aten, name)] == []

@@ -1,0 +1,103 @@
+"""The command `tune`: a search for the best values of a recipe's settings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.output import show
+from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
+from snugfit.errors import SettingError
+
+if TYPE_CHECKING:
+    from snugfit.tools.tuning import Tuned
+
+_BEST_SHOWN = 5
+
+
+def tune(
+    recipe: RecipeArgument = None,
+    overrides: OverrideArguments = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search",
+            metavar="NAME=VALUES",
+            help="A setting and its values: 0.1..0.5, 2..8, log:1e-5..1e-2, or a,b,c. Once for each.",
+        ),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A YAML file with them, under the key search.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(metavar="N", help="How many to run, those of before counted in.")
+    ] = 20,
+    pruner: Annotated[
+        str, typer.Option(metavar="NAME", help="Stops trials that are behind: median, hyperband or none.")
+    ] = "median",
+    stop_after: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
+    ] = None,
+    plan: Annotated[bool, typer.Option(help="Plan each trial first, and run what fits.")] = True,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")] = False,
+) -> int:
+    """Search for the values of settings with which a recipe is best, by evaluate.best.
+
+    Every trial is a run of its own. Stopped or killed, the same command goes on; with more --trials it adds some.
+    """
+    path, changes = split(recipe, overrides)
+    if path is None:
+        raise SettingError(
+            "tune: name a recipe, for example: snugfit tune agnews.yaml --search train.epochs=1..5"
+        )
+    options = Options(stop_after, plan=plan)
+    from snugfit import tuning
+    from snugfit.recipe import load_recipe, located
+    from snugfit.tooling.search_space import read_file, read_options
+
+    def tell(words: str) -> None:
+        if not quiet:
+            print(f"tune  {words}", file=sys.stderr)
+
+    wanted = {**({} if space is None else read_file(space)), **read_options(search or ())}
+    with located(path, changes):
+        found = tuning.tune(
+            load_recipe(path, changes),
+            wanted,
+            trials=trials,
+            pruner=pruner,
+            options=options.make(),
+            watch=each_shown(quiet),
+            tell=tell,
+        )
+    folder = Path(found.folder)
+    best = folder / tuning.BEST
+    tell(f"page {folder / 'tune.html'}")
+    tell(f"train it with: snugfit train {best}" if found.finished else "go on with the same command")
+    if as_json:
+        recipe_file = str(best) if found.best is not None else None
+        show({**found.as_dict(), "recipe": recipe_file, "page": str(folder / "tune.html")}, as_json)
+    else:
+        _print(found)
+    return EXIT_CODES["finished" if found.finished else "stopped"]
+
+
+def _print(found: Tuned) -> None:
+    from snugfit.tools.tuning import shown
+
+    rows = [[found.metric, "trial", "", *found.space]]
+    for trial in found.ranked()[:_BEST_SHOWN]:
+        value = "" if trial.value is None else f"{trial.value:.4f}"
+        rows.append(
+            [value, str(trial.number), trial.state, *(shown(trial.parameters[name]) for name in found.space)]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(f"{found.summary()}\nin {found.folder}")

@@ -1,0 +1,50 @@
+"""Watch predictions being compared with what is right, which is how they are scored by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.doctor.observe.events import Compared, Forward
+from snugfit.doctor.observe.patches import Patches
+from snugfit.doctor.observe.recorder import Recorder, where
+from snugfit.doctor.observe.watch_modules import ModuleWatch
+
+_Call = Callable[..., Any]
+
+
+def watch_scores(recorder: Recorder, modules: ModuleWatch, patches: Patches) -> None:
+    """Record the first comparison for equality after a forward pass without a graph, where each of its rows has an entry."""
+
+    def scores(one: Any, other: Any) -> bool:
+        last = recorder.log.events[-1] if recorder.log.events else None
+        return (
+            isinstance(last, Forward)
+            and not last.grad
+            and recorder.active
+            and not modules.inside
+            and isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.shape == other.shape
+            and one.numel() >= last.rows > 1
+            and one.numel() % last.rows == 0
+        )
+
+    def comparing(original: _Call) -> _Call:
+        def compare(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and scores(input, other):
+                recorder.add(Compared(where(), recorder.log.updates))
+            return original(input, other, *args, **kwargs)
+
+        return compare
+
+    for name in (
+        "eq",
+        "ne",
+        "__eq__",
+        "__ne__",
+    ):  # torch.eq itself stays: TorchScript knows it by its identity
+        patches.wrap(Tensor, name, comparing)

@@ -1,0 +1,222 @@
+"""A run on several devices of this machine: a process for each, started and watched by torchrun's agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from snugfit import errors, runs
+from snugfit.core.processes import ENDING, RECORDED, Failure
+from snugfit.errors import TrainingFailed, UserError
+from snugfit.recipe.jobs import plan_of
+from snugfit.session import RunOptions, has_begun
+from snugfit.training import checkpoint
+from snugfit.training.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from snugfit.recipe import Recipe
+
+_SHUTDOWN_SECONDS = 600
+"""That processes which are asked to stop get to save and end in, before they are killed."""
+
+_ENDING_FILE = "ending.json"
+_LAST_LINES = 20
+"""Of what a process wrote that ended without a reason."""
+
+_LAG_SECONDS = 2.0
+"""A process that says that others have ended says so within this time, and the agent sees within it that one has."""
+
+
+def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, shown: Sequence[str]) -> int:
+    """Plan a recipe, and train it on its devices; returns the exit code.
+
+    Args:
+        max_restarts: times to go on from the newest checkpoint when a process died.
+        shown: options of the command line about what is shown.
+    Raises:
+        UserError: the recipe cannot be used; no run's folder is left behind.
+        TrainingFailed: a process failed.
+    """
+    smoke = options.fast_dev_run or options.overfit_batches is not None
+    recipe, answer, told = (recipe, None, []) if smoke else runs.planned(recipe, options)
+    for note in told:
+        print(f"warning: {note}", file=sys.stderr)
+    folder = RunFolder.create(Path(recipe.output), recipe.name)
+    runs.write_beginning(folder, recipe, plan_of(recipe), answer)
+    command = ["train", str(folder.path / runs.RECIPE), "--no-plan", "--into", str(folder.path)]
+    if options.fast_dev_run:
+        command.append("--fast-dev-run")
+    if options.overfit_batches is not None:
+        command += ["--overfit-batches", str(options.overfit_batches)]
+    try:
+        return _launch([*command, *_until(options), *shown], recipe.plan.devices, max_restarts, folder)
+    except UserError:
+        if not has_begun(folder):
+            folder.discard()
+        raise
+    finally:
+        if folder.path.exists() and not folder.events.exists():
+            folder.discard()
+
+
+def resume_on_devices(
+    run: Path, recipe: Recipe, options: RunOptions, max_restarts: int, shown: Sequence[str]
+) -> int:
+    """Go on with a run on as many devices as its recipe says now; returns the exit code.
+
+    Raises:
+        As `train_on_devices`.
+    """
+    folder, plan = RunFolder.open(run), recipe.plan
+    command = ["resume", str(run), "--devices", str(plan.devices), "--strategy", plan.strategy]
+    return _launch([*command, *_until(options), *shown], plan.devices, max_restarts, folder)
+
+
+def _until(options: RunOptions) -> list[str]:
+    """The time that is left to train in, as an option."""
+    if options.stop_after_seconds is None:
+        return []
+    left = options.stop_after_seconds - (time.monotonic() - options.started)
+    return ["--stop-after", f"{max(left, 0.0):.0f}s"]
+
+
+def _launch(arguments: Sequence[str], devices: int, max_restarts: int, folder: RunFolder) -> int:
+    """Run a command of Snugfit in a process for each device; only the first one shows anything."""
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    with tempfile.TemporaryDirectory(prefix="snugfit-") as place, _surroundings(Path(place), devices):
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=devices,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=max_restarts,
+            monitor_interval=0.2,
+            logs_specs=DefaultLogsSpecs(log_dir=place, redirects=dict.fromkeys(range(1, devices), Std.ALL)),
+            signals_to_handle="SIGTERM",
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        ending, failures, stopped = Path(place, _ENDING_FILE), {}, None
+        try:
+            elastic_launch(config, sys.executable)("-m", "snugfit", *arguments)
+        except ChildFailedError as error:
+            failures = error.failures
+        except SignalException as received:
+            stopped = received.sigval.name
+        if ending.exists():
+            ended = json.loads(ending.read_text(encoding="utf-8"))
+            if ended["failure"] is not None:
+                raise _error(ended["failure"], folder)
+            return int(ended["code"])
+        if stopped is not None:
+            raise TrainingFailed(
+                f"received {stopped}, and the processes ended before they had saved. {_way_on(folder)}"
+            )
+        raise _first_error(failures, folder, Path(place))
+
+
+@contextlib.contextmanager
+def _surroundings(place: Path, devices: int) -> Iterator[None]:
+    """Within, the environment is what processes are to find, the agent is quiet, as its failures are told in other words, and a first
+    Ctrl-C asks the processes to stop; a second one ends them and this process."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    interrupted = False
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            os._exit(128 + number)
+        interrupted = True
+        raise SignalException("", signal.Signals(number))
+
+    before, agent = dict(os.environ), logging.getLogger("torch.distributed.elastic")
+    os.environ[ENDING] = str(place / _ENDING_FILE)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
+    # else processes that are started anew find the addresses of those before them: https://github.com/pytorch/pytorch/issues/135712
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    quiet = logging.NullHandler()
+    agent.addHandler(quiet)  # its loggers have levels of their own
+    propagated, agent.propagate = agent.propagate, False
+    handler = signal.signal(signal.SIGINT, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        agent.propagate = propagated
+        agent.removeHandler(quiet)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _first_error(
+    failures: Mapping[int, ProcessFailure], folder: RunFolder, place: Path
+) -> errors.SnugfitError:
+    """The error that the others followed from.
+
+    A process that says that others have ended follows from one of them, which may have had no time to say anything. What the agent has
+    ended itself is no reason.
+    """
+
+    def order(rank: int) -> float:
+        failure = failures[rank]
+        recorded = failure.error_file_data.get(RECORDED)
+        if recorded is None:
+            return float("inf") if failure.exitcode == -signal.SIGTERM else failure.timestamp
+        return float(recorded["time"]) + _LAG_SECONDS * recorded["lost"]
+
+    rank = min(failures, key=order)
+    failure = failures[rank]
+    recorded = failure.error_file_data.get(RECORDED)
+    if recorded is not None:
+        return _error(recorded, folder)
+    logs = sorted(place.glob(f"*/attempt_*/{rank}/stderr.log"))  # the first rank's is shown as it comes
+    for line in logs[-1].read_text(errors="replace").splitlines()[-_LAST_LINES:] if logs else ():
+        print(line, file=sys.stderr)
+    how = (
+        f"was killed by {failure.signal_name()}"
+        if failure.exitcode < 0
+        else f"ended with exit code {failure.exitcode}"
+    )
+    return TrainingFailed(
+        f"rank {rank} (process {failure.pid}) {how}, and the others were ended. {_way_on(folder)}"
+    )
+
+
+def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
+    """What a process has recorded, as an error of this one; the trace of what nobody expected is shown."""
+    if failure["trace"]:
+        print(failure["trace"], file=sys.stderr, end="")
+        return TrainingFailed(
+            f"rank {failure['rank']} failed, and the others were ended: {failure['kind']}: {failure['message']}. {_way_on(folder)}"
+        )
+    kind: Any = getattr(errors, failure["kind"])
+    known = (
+        failure["rank"] == 0 or failure["lost"]
+    )  # the first speaks for all, and who lost others names itself
+    message = failure["message"] if known else f"rank {failure['rank']}: {failure['message']}"
+    error = errors.UserError(message) if kind is errors.MissingExtra else kind(message)
+    return error if not failure["lost"] else kind(f"{message} {_way_on(folder)}")
+
+
+def _way_on(folder: RunFolder) -> str:
+    if checkpoint.any_in(folder.checkpoints):
+        return f"Go on from the newest checkpoint: snugfit resume {folder.path}"
+    return "There is no checkpoint yet to go on from; checkpoint.every saves more often."

@@ -1,0 +1,121 @@
+"""The machine that a plan is for, as it was asked for and as it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from snugfit.core.job import Plan
+from snugfit.core.memory import available_bytes
+from snugfit.core.technique import Fidelity
+from snugfit.errors import SettingError, nearest
+from snugfit.planner.communication import Cluster
+from snugfit.planner.device import Device, Machine
+from snugfit.planner.elsewhere import NotElsewhere, elsewhere
+from snugfit.planner.hardware import find_device, find_link
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine that a plan is for, and what the run may take of it; None stands for what is here.
+
+    Args:
+        device: a name of the catalogue; or `cpu`, `cuda`.
+        memory, host_memory: in bytes.
+        devices, nodes: how many of them on each node, and how many nodes.
+        link: between the devices of a node, by name, such as nvlink4.
+        network: between nodes, by name, such as infiniband-ndr.
+        host_link: between each and the host, such as pcie4.
+        fidelity: the coarsest level of precision that may be chosen; by default the recipe's own.
+        search: whether other plans than the recipe's are looked at.
+        contented: whether the recipe's own plan is the choice where it fits, however fast others are.
+        probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
+        margin: share of the memory to be left free.
+        here: the device as it was found on this machine, where it is not in the catalogue.
+        largest: batch, sequence or model: the largest that fits is looked for, in place of a plan of what the recipe has.
+    """
+
+    device: str | None = None
+    memory: int | None = None
+    host_memory: int | None = None
+    devices: int = 1
+    nodes: int = 1
+    link: str | None = None
+    network: str | None = None
+    host_link: str | None = None
+    fidelity: str | None = None
+    search: bool = True
+    contented: bool = False
+    probe: bool = False
+    margin: float = 0.05
+    here: Device | None = None
+    largest: str | None = None
+
+    def level(self) -> Fidelity:
+        """The fidelity as a level.
+
+        Raises:
+            SettingError: there is none of that name.
+        """
+        if self.fidelity is None:
+            return Fidelity.FULL
+        names = [each.label for each in Fidelity]
+        if self.fidelity not in names:
+            raise SettingError(
+                f"budget.fidelity: there is no level '{self.fidelity}'. {nearest(self.fidelity, names)}"
+            )
+        return Fidelity[self.fidelity.upper()]
+
+
+def on_this_machine(target: Target, plan: Plan) -> Target:
+    """With the device of this machine looked up where it can be seen: the planner's process sees no GPU."""
+    kind = torch.device(plan.device).type
+    if target.device in (None, "cuda") and kind != "cpu":
+        return replace(target, here=find_device(kind))
+    if target.device is None and target.memory is None and kind == "cpu":
+        return replace(target, memory=available_bytes(torch.device("cpu")))
+    return target
+
+
+@contextmanager
+def machine_of(target: Target) -> Iterator[Machine]:
+    """The machine that is planned for; within, its device may be named."""
+    if target.here is None:
+        device = find_device(target.device or "cpu", target.memory, target.host_link, target.link)
+    else:
+        device = replace(target.here, memory_bytes=target.memory or target.here.memory_bytes)
+        if target.host_link is not None:
+            device = replace(device, host_link=find_link(target.host_link, "host_link"))
+        if target.link is not None:
+            device = replace(device, peer_link=find_link(target.link))
+    host = device if device.kind == "cpu" else find_device("cpu")
+    if device.kind != "cuda" or target.probe:
+        yield Machine(device, host, device.kind if target.probe else "cpu")
+        return
+    assert device.capability is not None
+    try:
+        with elsewhere(device.capability, device.memory_bytes, device.name):
+            yield Machine(device, host, "cuda")
+    except NotElsewhere as error:
+        note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
+        yield Machine(device, host, "cpu", (note,))
+
+
+def cluster_of(target: Target, machine: Machine) -> Cluster:
+    """The devices that train together.
+
+    Raises:
+        SettingError: there are nodes, and no network between them.
+    """
+    peer = machine.device.peer_link
+    if target.nodes == 1:
+        return Cluster(target.devices, 1, peer, peer)
+    if target.network is None:
+        raise SettingError(
+            f"network: {target.nodes} nodes exchange weights or gradients over a network that decides how they share the work. Name "
+            "it, such as ethernet-25 or infiniband-ndr."
+        )
+    return Cluster(target.devices, target.nodes, peer, find_link(target.network, "network"))

@@ -1,0 +1,215 @@
+"""Which of the processes that train together this is, and how they find each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+
+PORT = 29400
+"""Where ranks that Slurm starts meet, unless MASTER_PORT says otherwise."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The place of this process among those that train together: of all, and on its host."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the one that shows, tracks and writes."""
+        return self.rank == 0
+
+
+def this_world(environment: Mapping[str, str] | None = None) -> World:
+    """What torchrun or Slurm says of this process; a process by itself where neither does.
+
+    Raises:
+        SettingError: the variables are there in part, or are no numbers.
+
+    >>> this_world({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
+    World(rank=3, size=4, local_rank=1)
+    >>> this_world({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a"})
+    World(rank=1, size=2, local_rank=0)
+    >>> this_world({})
+    World(rank=0, size=1, local_rank=0)
+    """
+    found = os.environ if environment is None else environment
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[1] not in found or (names[0].startswith("SLURM") and "SLURM_STEP_NODELIST" not in found):
+            continue
+        try:
+            rank, size, local_rank = (int(found[name]) for name in names)
+        except (KeyError, ValueError) as error:
+            raise SettingError(
+                f"{names[1]} is set, which says that several processes train together, and {' or '.join(names)} is missing or no "
+                f"number ({error}). Start them by torchrun, srun or --devices."
+            ) from error
+        return World(rank, size, local_rank)
+    return World()
+
+
+def device_of(setting: str, world: World) -> str:
+    """This process's device: of those that have a number, the one of its place on the host.
+
+    >>> device_of("cuda", World(rank=3, size=4, local_rank=1)), device_of("cpu", World())
+    ('cuda:1', 'cpu')
+    """
+    return f"{setting}:{world.local_rank}" if world.size > 1 and setting in ("cuda", "xpu") else setting
+
+
+@contextmanager
+def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
+    """Within, this process and the others of its world can exchange tensors; a process by itself needs nothing for that.
+
+    Args:
+        timeout_seconds: how long it waits for the others at an exchange before it gives up.
+    Raises:
+        RanksLost: the others do not come.
+        SettingError: Slurm's list of hosts cannot be read.
+    """
+    if world.size == 1 or dist.is_initialized():
+        yield
+        return
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.set_device(world.local_rank)
+    _meeting_point()
+    try:
+        dist.init_process_group(
+            # what is on the host is exchanged there, and waits for no device
+            "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=timeout_seconds),
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RanksLost(
+            f"ranks: {socket.gethostname()} (rank {world.rank} of {world.size}) does not meet the others at "
+            f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}: {str(error).splitlines()[0]}. Check that the address "
+            "can be reached from every host, and that as many were started."
+        ) from error
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def agreed() -> Iterator[None]:
+    """Around what ranks do each by itself: at its end they tell each other what was wrong, which is an error of all, said by the first.
+
+    Raises:
+        SnugfitError: the first rank's own error, or on it another one's under the name of that one.
+        SaidElsewhere: on the other ranks.
+    """
+    if not dist.is_initialized():
+        yield
+        return
+    mine: SnugfitError | None = None
+    try:
+        yield
+    except SnugfitError as error:
+        mine = error
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine and (socket.gethostname(), str(mine)))
+    wrong = [(rank, *told) for rank, told in enumerate(found) if told is not None]
+    if not wrong:
+        return
+    rank, host, message = wrong[0]
+    if dist.get_rank() > 0:
+        raise SaidElsewhere(message) from mine
+    raise mine or SettingError(f"ranks: {host} (rank {rank}): {message}")
+
+
+@contextmanager
+def answered(doing: Callable[[], str]) -> Iterator[None]:
+    """Around what exchanges with other ranks: where they end or do not answer, the error says so.
+
+    Args:
+        doing: what this rank is at, in words.
+    Raises:
+        RanksLost: they ended, or did not answer in time.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        # what gloo raises has no class of its own
+        if not isinstance(error, dist.DistError) and "/gloo/" not in text:
+            raise
+        late = "timed out" in text.lower() or "timeout" in text.lower()
+        what = (
+            "did not hear of the other ranks within plan.timeout: one of them hangs, or is that much slower"
+            if late
+            else "lost the other ranks: one of them has ended"
+        )
+        raise RanksLost(
+            f"rank {dist.get_rank()} ({socket.gethostname()}), {doing()}, waiting in {_exchange(error)}, {what}."
+        ) from error
+
+
+def _exchange(error: BaseException) -> str:
+    """The exchange that an error comes from, by the name of torch's function."""
+    frames = traceback.extract_tb(error.__traceback__)
+    names = [frame.name for frame in frames if frame.filename == dist.distributed_c10d.__file__]
+    return names[-1] if names else "the exchange of gradients"  # which backward starts, not Python
+
+
+def check_same(identity: Mapping[str, Any]) -> None:
+    """Refuse to train together on different things.
+
+    Args:
+        identity: what must be the same on all ranks, such as versions and the hash of the recipe.
+    Raises:
+        SettingError: names what differs, and the hosts.
+        SaidElsewhere: the same, on other ranks than the first.
+    """
+    mine = (socket.gethostname(), dist.get_rank(), dict(identity))
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    host, _, first = found[0]
+    for other, rank, its in found[1:]:
+        for name in sorted({*first, *its}):
+            if first.get(name) != its.get(name):
+                error = SettingError if dist.get_rank() == 0 else SaidElsewhere
+                raise error(
+                    f"ranks: '{name}' is {its.get(name)!r} on {other} (rank {rank}) and {first.get(name)!r} on {host} (rank 0). Give all "
+                    "of them the same recipe, data and versions."
+                )
+
+
+def _meeting_point() -> None:
+    """Where Slurm started the ranks: on its first host."""
+    os.environ.setdefault("MASTER_PORT", str(PORT))
+    if "MASTER_ADDR" in os.environ:
+        return
+    hosts = os.environ.get("SLURM_STEP_NODELIST")
+    if hosts is None:
+        os.environ["MASTER_ADDR"] = "localhost"
+        return
+    command = ["scontrol", "show", "hostnames", hosts]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SettingError(
+            f"ranks: the hosts of SLURM_STEP_NODELIST={hosts} cannot be listed ({error}). Set MASTER_ADDR to the first of them."
+        ) from error
+    os.environ["MASTER_ADDR"] = shown.split()[0]

@@ -1,0 +1,49 @@
+"""The rows of all ranks, where something compares all rows of a window with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from snugfit.core.batch import Batch
+from snugfit.core.tree import map_tree
+from snugfit.errors import PlanConflict
+from snugfit.strategies.base import Strategy
+
+
+def joining(strategy: Strategy, batch: Batch) -> Callable[[Tensor], Tensor]:
+    """From the entries of a batch's rows on this rank to those of its rows on all ranks; gradients flow to this rank's own."""
+    share = batch.share
+
+    def joined(rows: Tensor) -> Tensor:
+        if share is None or rows.ndim == 0:
+            return rows
+        try:
+            return strategy.join(rows, share.counts)
+        except ValueError as error:
+            raise PlanConflict(
+                f"rows of shape {tuple(rows.shape)} cannot be joined over ranks ({error}). A loss that compares all rows of a window needs "
+                "tensors of one shape a row on all ranks: embeddings, and texts padded to one length."
+            ) from error
+
+    return joined
+
+
+def everywhere(strategy: Strategy, batch: Batch) -> Batch:
+    """The rows of a batch on all ranks, from those on this one."""
+    if batch.share is None:
+        return batch
+    joined = joining(strategy, batch)
+    batch = batch.padded_to(max(strategy.counts(batch.padded)))
+    return replace(
+        batch,
+        data=map_tree(joined, batch.data),
+        extras=map_tree(joined, dict(batch.extras)),
+        rows=batch.total,
+        ids=(),
+        lengths=None,
+        padded=0,
+        share=None,
+    )

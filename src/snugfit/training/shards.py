@@ -1,0 +1,102 @@
+"""Tensors that are spread over ranks, in the files of a checkpoint: each rank writes its parts, and reads those that it needs.
+
+By torch.distributed.checkpoint, in safetensors: whatever ranks have written them, other ranks or one process can read them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.core.layout import is_sharded
+
+FOLDER = "shards"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that lies in parts in a checkpoint's files."""
+
+    folder: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def read(cls, folder: Path, described: Mapping[str, Any]) -> Kept:
+        """From what `describe` wrote."""
+        return cls(
+            folder / FOLDER, described["name"], tuple(described["shape"]), getattr(torch, described["dtype"])
+        )
+
+
+def describe(name: str, tensor: Tensor) -> dict[str, Any]:
+    """What is written in the tensor's place."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return {"name": name, "shape": list(tensor.shape), "dtype": dtype}
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], rank: int) -> list[Path]:
+    """Write this rank's parts; all ranks call it. Returns the files of this rank.
+
+    Raises:
+        OSError: one of the ranks could not write.
+    """
+    from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageWriter, save
+
+    try:
+        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    except CheckpointException as error:
+        told = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
+        raise OSError(told) from error
+    return sorted(folder.glob(f"shard-{rank + 1:05d}-*"))
+
+
+def loaded(state: Any, own: Any) -> Any:
+    """A state that was read, with its tensors in place of what stands for them: this rank's parts where they are parts in the state of its
+    own beside it, and whole elsewhere."""
+    wanted: dict[Path, dict[str, Tensor]] = {}
+    for kept, beside in _kept(state, own):
+        made = (
+            torch.empty_like(beside, dtype=kept.dtype)
+            if is_sharded(beside) and tuple(beside.shape) == kept.shape
+            else torch.empty(kept.shape, dtype=kept.dtype)
+        )
+        wanted.setdefault(kept.folder, {})[kept.name] = made
+    if not wanted:
+        return state
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+
+    with warnings.catch_warnings():  # that one process reads: each rank does so by itself
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        for folder, tensors in wanted.items():
+            load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+    return _replaced(state, wanted)
+
+
+def _kept(state: Any, own: Any) -> Iterator[tuple[Kept, Any]]:
+    if isinstance(state, Kept):
+        yield state, own
+    elif isinstance(state, dict):
+        for key, value in state.items():
+            yield from _kept(value, own.get(key) if isinstance(own, dict) else None)
+    elif isinstance(state, (list, tuple)):
+        same = isinstance(own, (list, tuple)) and len(own) == len(state)
+        for place, value in enumerate(state):
+            yield from _kept(value, own[place] if same else None)
+
+
+def _replaced(state: Any, found: Mapping[Path, Mapping[str, Tensor]]) -> Any:
+    if isinstance(state, Kept):
+        return found[state.folder][state.name]
+    if isinstance(state, dict):
+        return {key: _replaced(value, found) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_replaced(value, found) for value in state)
+    return state

@@ -1,0 +1,200 @@
+"""What scripts write by hand instead of calling torch's functions: found where it is wrong, left alone where it is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from snugfit.doctor.findings import Finding, is_ill
+from snugfit.doctor.observe.child import watch_script
+from snugfit.doctor.observe.detect import diagnose
+
+SCALED = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+for step in range(6):
+    loss = nn.functional.mse_loss(net(torch.randn(12, 8)), torch.randn(12, 2) * (step + 1))
+    opt.zero_grad()
+    scaler.scale(loss).backward()
+    parameters = list(net.parameters())
+{between}
+    scaler.step(opt)
+    scaler.update()
+"""
+BY_NORM = """
+total = torch.sqrt(sum(p.grad.pow(2).sum() for p in parameters))
+for p in parameters:
+    p.grad.mul_(min(1.0, {limit} / float(total)))
+"""
+MULTIPLIED = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(6):
+    loss = nn.functional.mse_loss(net(torch.randn(12, 8)), torch.randn(12, 2))
+    opt.zero_grad()
+    (loss * 1024).backward()
+{between}
+    opt.step()
+"""
+DIVIDE = "for p in net.parameters():\n    p.grad /= 1024\n"
+SCORED = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+x, y = torch.randn(160, 5), torch.randint(0, 2, (160, 1)).float()
+net = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Dropout(0.5), nn.Linear(24, 1))
+opt = torch.optim.Adam(net.parameters(), lr=0.01)
+def update(rows, target):
+    loss = nn.functional.binary_cross_entropy_with_logits(net(rows), target)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+for epoch in range(4):
+    for start in range(0, 90, 30):
+        update(x[start : start + 30], y[start : start + 30])
+{evaluation}
+"""
+
+
+def examined(tmp_path: Path, text: str) -> tuple[Finding, ...]:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    log = watch_script(script)
+    assert log.complete and not log.failure
+    return diagnose([log])
+
+
+def pitfalls(found: tuple[Finding, ...]) -> list[str]:
+    return [finding.pitfall for finding in found if is_ill([finding])]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        BY_NORM.format(limit=1.0),
+        "for p in parameters:\n    p.grad.clamp_(-0.1, 0.1)",
+        "for p in parameters:\n    p.grad.div_(p.grad.norm())",
+        BY_NORM.format(limit=1.0) + "scaler.unscale_(opt)",
+    ],
+    ids=["a norm", "a value", "unit length", "before unscale_"],
+)
+def test_gradients_that_are_limited_by_hand_before_they_are_unscaled_are_found(
+    tmp_path: Path, between: str
+) -> None:
+    found = examined(tmp_path, SCALED.format(between=indent(between, "    ")))
+    assert pitfalls(found) == ["clip_before_unscale"]
+    assert "multiplied by the loss scale, 1024" in found[0].what
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "for p in parameters:\n    p.grad.div_(4)",
+        "parameters[0].grad[:3].zero_()",
+        "parameters[0].grad.zero_()",
+        "for p in parameters:\n    torch.nan_to_num_(p.grad)",
+        BY_NORM.format(limit="0.05 * scaler.get_scale()"),
+        "scaler.unscale_(opt)\n" + BY_NORM.format(limit=0.5),
+        BY_NORM.format(limit=1e9),
+    ],
+    ids=[
+        "averaged",
+        "masked",
+        "left out",
+        "made finite",
+        "a limit times the scale",
+        "unscaled first",
+        "never reached",
+    ],
+)
+def test_what_may_be_done_to_scaled_gradients_is_left_alone(tmp_path: Path, between: str) -> None:
+    found = examined(tmp_path, SCALED.format(between=indent(between, "    ")))
+    assert "clip_before_unscale" not in pitfalls(found)
+
+
+def test_a_loss_that_is_multiplied_by_hand_and_divided_after_clipping_is_found(tmp_path: Path) -> None:
+    clip = "nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+    late = MULTIPLIED.format(between=indent(clip + DIVIDE, "    "))
+    found = examined(tmp_path, late)
+    assert pitfalls(found) == ["clip_before_unscale"]
+    assert Path(found[0].where).name == f"train.py:{late[: late.index('nn.utils')].count(chr(10)) + 1}"
+    in_time = MULTIPLIED.format(between=indent(DIVIDE + clip, "    "))
+    assert pitfalls(examined(tmp_path, in_time)) == []
+    limited = MULTIPLIED.format(between=indent(clip.replace("1.0", "1024.0") + DIVIDE, "    "))
+    assert pitfalls(examined(tmp_path, limited)) == []
+
+
+EVALUATED = """
+with torch.no_grad():
+    predicted = (torch.sigmoid(net(x[90:120])) > 0.5).float()
+    print({score})
+"""
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "(predicted == y[90:120]).float().mean().item()",
+        "int(predicted.ne(y[90:120]).sum())",
+        "(predicted != y[90:120]).sum()",
+    ],
+)
+def test_predictions_that_are_compared_by_hand_in_training_mode_are_found(tmp_path: Path, score: str) -> None:
+    found = examined(tmp_path, SCORED.format(evaluation=indent(EVALUATED.format(score=score), "    ")))
+    assert pitfalls(found) == ["train_mode"]
+    assert "4 evaluation batches" in found[0].what
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        "net.eval()\n" + EVALUATED.format(score="(predicted == y[90:120]).sum()") + "net.train()",
+        EVALUATED.format(score="predicted.mean().item()"),
+        EVALUATED.format(score="(predicted == 1).sum()"),
+        """
+with torch.no_grad():
+    several = torch.stack([net(x[90:120]) for _ in range(9)])
+    print(((several.mean(0) > 0).float() == y[90:120]).sum())
+""",
+        """
+with torch.no_grad():
+    predicted = (net(x[:30]) > 0).float()
+    print((predicted == y[:30]).sum())
+""",
+        """
+with torch.no_grad():
+    acted = (net(x[90 + 10 * epoch : 100 + 10 * epoch]) > 0).float()
+    right = (acted == y[90 + 10 * epoch : 100 + 10 * epoch]).float()
+update(x[90 + 10 * epoch : 100 + 10 * epoch], right)
+""",
+        """
+for start in range(0, 90, 10):
+    with torch.no_grad():
+        target = (net(x[start : start + 10] + 0.1 * torch.randn(10, 5)) > 0).float()
+        agree = (target == y[start : start + 10]).float().mean()
+    update(x[start : start + 10], target * agree)
+""",
+    ],
+    ids=[
+        "evaluation mode",
+        "nothing is compared",
+        "compared with a number",
+        "Monte Carlo dropout",
+        "rows that were trained on",
+        "rows that are trained on later",
+        "targets in every update",
+    ],
+)
+def test_a_pass_in_training_mode_that_is_no_evaluation_is_left_alone(tmp_path: Path, evaluation: str) -> None:
+    assert "train_mode" not in pitfalls(
+        examined(tmp_path, SCORED.format(evaluation=indent(evaluation, "    ")))
+    )

@@ -1,0 +1,110 @@
+"""What the tests on ranks share: the same windows on any number of ranks, and what each leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from snugfit.core.batch import Batch, Share, shared_out
+from snugfit.core.technique import Technique
+from snugfit.strategies.base import Strategy
+from snugfit.strategies.ddp import DataParallel
+from snugfit.strategies.fsdp import FullyShard
+from snugfit.training.step import Step
+from tests.laws import problems
+from tests.laws.problems import make_step, relative_error
+from tests.ranks.pool import Ranks
+
+STRATEGIES: dict[str, Callable[[], Strategy]] = {
+    "alone": Strategy,
+    "ddp": DataParallel,
+    "ddp_bucket_view": lambda: DataParallel(bucket_view=True),
+    "fsdp": FullyShard,
+    "zero_2": lambda: FullyShard(reshard_after_forward=False),
+    "reduce_each": lambda: FullyShard(reduce_each=True),
+    "cpu_offload": lambda: FullyShard(cpu_offload=True),
+    "computes_in_bf16": lambda: FullyShard(computes_in=torch.bfloat16),
+    "hybrid": lambda: FullyShard(mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))),
+}
+
+
+def allowed(techniques: Sequence[Technique], strategy: str) -> bool:
+    """Whether devices that share a model in this way can have all of them."""
+    sharing = (DataParallel if strategy.startswith("ddp") else FullyShard).sharing
+    return sharing is not None and not any(each.refused_on(sharing) for each in techniques)
+
+
+def agree_on_ranks(
+    ranks: Ranks,
+    make: problems.Maker,
+    techniques: tuple[Technique, ...],
+    strategy: str,
+    micro_batch: int = 2,
+    rows: Sequence[int] = problems.WINDOW_ROWS,
+    tolerance: float | None = None,
+) -> None:
+    """Each window's gradient, weights and result are those of one rank, but for rounding, and the same on all ranks."""
+    problem = make(techniques)
+    tolerance = problem.tolerance if tolerance is None else tolerance
+    alone = trajectory(make, techniques, "alone", micro_batch, rows)
+    first, *others = ranks.run(trajectory, make, techniques, strategy, micro_batch, rows)
+    for number, (found, expected) in enumerate(zip(first, alone, strict=True)):
+        where = f"window {number}"
+        assert all(other[number]["numbers"] == found["numbers"] for other in others), where
+        for kind in ("gradients", "weights", "evaluated"):
+            error = relative_error(found[kind], expected[kind], floor=problem.floor)
+            assert error <= tolerance, f"{where}: {kind} are {error:.2g} away"
+        assert found["numbers"] == pytest.approx(expected["numbers"], rel=tolerance), where
+
+
+def trajectory(
+    make: problems.Maker,
+    techniques: tuple[Technique, ...],
+    strategy: str,
+    micro_batch: int,
+    rows: Sequence[int],
+) -> list[dict[str, Any]]:
+    """What each window leaves behind, on this rank of those there are."""
+    problem = make(techniques)
+    step = make_step(problem, techniques, micro_batch=micro_batch, strategy=STRATEGIES[strategy]())
+    return [_left_by(step, part_of(step, window)) for window in problem.windows(rows=rows)]
+
+
+def reader_in_float32(techniques: Sequence[Technique]) -> problems.Problem:
+    """The transformer, in the type that is rounded to 16 bits; a bias whose gradient is rounding alone does not count."""
+    return replace(problems.reader(techniques), dtype=torch.float32, floor=0.1)
+
+
+def in_whole_blocks(techniques: Sequence[Technique]) -> problems.Maker:
+    """The main problem; a wide one where blocks of the states are to lie in the rows of one rank."""
+    blocks = any(
+        hasattr(problems.oracle_of(each), "BLOCK") for each in techniques if "optimizer" in each.card.seams
+    )
+    return problems.wide_reader if blocks and not problems.takes_images(techniques) else problems.main
+
+
+def part_of(step: Step, window: Any) -> Batch:
+    """The rows of a window that this rank has."""
+    batch, strategy = Batch.of(window), step.strategy
+    if strategy.world_size == 1:
+        return batch
+    parts = shared_out(batch.rows, strategy.world_size, step.together)
+    own = parts[strategy.rank] or range(1)
+    return replace(batch.select(own), share=Share(tuple(map(len, parts)), strategy.rank))
+
+
+def _left_by(step: Step, window: Batch) -> dict[str, Any]:
+    result = step(window)
+    assert result.applied
+    numbers = {"loss": result.loss, "weight": result.weight, "examples": step.progress.examples}
+    return {
+        "numbers": numbers | {name: float(problems.whole(value)) for name, value in result.metrics.items()},
+        "gradients": problems.traces(step),
+        "weights": problems.weights(step),
+        "evaluated": problems.evaluated_weights(step),
+    }

@@ -1,0 +1,119 @@
+"""Evaluation over ranks is that of one: each row counts once, however they are shared out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import Plan
+from snugfit.core.losses import LossTerms, logits_of
+from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.ema import EMA
+from snugfit.techniques.learning.gradient_cache import GradientCache
+from tests.laws import problems
+from tests.laws.models import contrastive
+from tests.ranks.law import STRATEGIES
+from tests.ranks.pool import Ranks
+from tests.unit.training.runs import Never, make_training, points
+
+TOLERANCE = 1e-10  # float64; torchmetrics counts
+EXACT_IN_FLOAT32 = 1e-6
+HELD_OUT = 11
+
+
+def confidence(outputs: Any, data: Any) -> Tensor:
+    """A metric of one's own: a value a row."""
+    return logits_of(outputs)[:, 0].amax(dim=1)  # the first token's: others may be padding
+
+
+def rows_against_rows(outputs: Any, data: Any) -> LossTerms:
+    return LossTerms(*contrastive(outputs, data))
+
+
+rows_against_rows.couples_rows = True  # type: ignore[attr-defined]
+
+METRICS: dict[str, Any] = {"accuracy": "accuracy", "macro_f1": "macro_f1", "confidence": confidence}
+KINDS: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "tokens": ((), {**METRICS, "perplexity": "perplexity"}, None),
+    "rows against rows": ((GradientCache(),), {}, rows_against_rows),
+    "numbers": ((), {"mse": "mse", "mae": "mae"}, "mse"),
+}
+
+
+def evaluated(
+    folder: Path, kind: str, strategy: str, batch: int, micro_batch: int | None
+) -> dict[str, float]:
+    """The score of a model after one update, of 11 rows in batches of so many."""
+    techniques, metrics, loss = KINDS[kind]
+    problem = problems.main(techniques)
+    if kind == "numbers":
+        model: Any = torch.nn.Sequential(
+            torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+        ).double()
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, 0.1)
+        train: Any = [(inputs.double(), labels[None].double()) for inputs, labels in points(19)]
+        collate = None
+    else:
+        (window,) = map(Batch.of, problem.windows(rows=[19]))
+        model, train, loss = problem.model(), list(range(19)), loss or problem.loss
+        collate = lambda rows: window.select(rows).data  # noqa: E731
+    training = make_training(
+        folder,
+        model=model,
+        train=train,
+        validation=train[:HELD_OUT],
+        techniques=(AdamW(learning_rate=0.01), EMA(decay=0.5), *techniques),
+        metrics=metrics,
+        loss=loss,
+        collate=collate,
+        plan=Plan(micro_batch=micro_batch),
+        global_batch=7,
+        evaluate_batch=batch,
+        windows=1,
+        epochs=None,
+        strategy=STRATEGIES[strategy](),
+    )
+    training.run(Never())  # type: ignore[arg-type]
+    return training._last_metrics
+
+
+def assert_exact(
+    ranks: Ranks, folder: Path, kind: str, strategy: str, batch: int, micro_batch: int | None
+) -> None:
+    expected = evaluated(folder / "alone", kind, "alone", HELD_OUT, None)
+    assert expected.keys() == {"loss", *KINDS[kind][1]}
+    first, *others = ranks.run(evaluated, folder / "ranks", kind, strategy, batch, micro_batch)
+    assert all(other == first for other in others)
+    for name, value in first.items():
+        near = EXACT_IN_FLOAT32 if name in ("accuracy", "macro_f1", "mse", "mae") else TOLERANCE
+        assert value == pytest.approx(expected[name], rel=near), name
+
+
+# of the last batch: one row for one of the ranks, uneven parts, even ones
+@pytest.mark.parametrize(("batch", "micro_batch"), [(10, 2), (7, 2), (HELD_OUT, None), (3, 1), (1, None)])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_scores_of_two_ranks_are_those_of_one(
+    two: Ranks, tmp_path: Path, strategy: str, batch: int, micro_batch: int | None
+) -> None:
+    assert_exact(two, tmp_path, "tokens", strategy, batch, micro_batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_score_is_exact_on_two_ranks(two: Ranks, tmp_path: Path, kind: str) -> None:
+    # the same batches on both sides: a loss that compares rows compares those of a batch
+    assert_exact(two, tmp_path, kind, "ddp", HELD_OUT, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("batch", [9, 5, 1])
+def test_the_scores_of_four_ranks_are_those_of_one(
+    four: Ranks, tmp_path: Path, strategy: str, batch: int
+) -> None:
+    assert_exact(four, tmp_path, "tokens", strategy, batch, 1)

@@ -1,0 +1,68 @@
+"""How often ranks exchange anything: gradients once a window, however many micro-batches it has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.laws import problems
+from tests.laws.problems import make_step
+from tests.ranks.law import STRATEGIES, part_of
+from tests.ranks.pool import Ranks
+
+ADDED_UP, SCATTERED, GATHERED = "allreduce_", "_reduce_scatter_base_", "_allgather_base_"
+
+
+def test_copies_add_up_their_gradients_once_a_window(two: Ranks) -> None:
+    whole, in_three = (two.run(exchanges, "ddp", micro_batch) for micro_batch in (6, 2))
+    assert whole == in_three
+    assert whole == [{ADDED_UP: 3}] * 2  # a bucket of gradients, which of them there are, loss and weight
+
+
+def test_shards_add_up_their_gradients_once_a_window_and_gather_weights_for_each_micro_batch(
+    two: Ranks,
+) -> None:
+    whole, in_three = (two.run(exchanges, "fsdp", micro_batch) for micro_batch in (6, 2))
+    for one, three in zip(whole, in_three, strict=True):
+        assert one[SCATTERED] == three[SCATTERED] == UNITS
+        assert three[GATHERED] == 3 * one[GATHERED] >= 3 * UNITS
+
+
+def test_weights_of_stage_2_are_gathered_once_a_window(two: Ranks) -> None:
+    for found in two.run(exchanges, "zero_2", 2):
+        assert found[GATHERED] == found[SCATTERED] == UNITS
+
+
+def test_gradients_that_are_never_whole_are_added_up_with_each_micro_batch(two: Ranks) -> None:
+    for found in two.run(exchanges, "reduce_each", 2):
+        assert found[SCATTERED] == 3 * UNITS
+
+
+UNITS = 1
+"""The model has no numbered blocks."""
+
+
+def exchanges(strategy: str, micro_batch: int) -> dict[str, int]:
+    """The exchanges of the second window, of 6 rows on each rank: the first settles DDP's buckets."""
+    problem = problems.main(())
+    step = make_step(problem, (), micro_batch=micro_batch, strategy=STRATEGIES[strategy]())
+    first, second = (part_of(step, window) for window in problem.windows(rows=(12, 12)))
+    step(first)
+    with Collectives() as collectives:
+        step(second)
+    return dict(collectives.counts)
+
+
+class Collectives(TorchDispatchMode):
+    """Counts torch's collectives by name, those of backward hooks too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.counts[func._schema.name.partition("::")[2]] += 1
+        return func(*args, **(kwargs or {}))

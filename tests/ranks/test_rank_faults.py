@@ -1,0 +1,232 @@
+"""Runs on two devices by the command line: ranks that are killed, hang or fail, and runs that are stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from snugfit.cli import main
+from snugfit.tracking.spool import read_events
+from tests.ranks import faulty
+
+UPDATES = 10
+TOLERANCE = 1e-10
+TWO = ("--devices", "2")
+
+
+def recipe(folder: Path, **changes: Any) -> str:
+    """A recipe of ten updates, two windows an epoch, saved every second one; the path of its file."""
+    settings: dict[str, Any] = {
+        "name": "faulty",
+        "task": "python",
+        "model": "tests.ranks.faulty:Faulty",
+        "data": {"train": "tests.ranks.faulty:make_points", "validation": 0.2},
+        "train": {"updates": UPDATES, "global_batch": 8},
+        "optimizer": {"adamw": {"learning_rate": 0.01}},
+        "schedule": {"cosine": {}},
+        "techniques": [{"clip_norm": {"max_norm": 0.5}}, {"ema": {"decay": 0.8}}],
+        "evaluate": {"every": 5},
+        "checkpoint": {"every": 2},
+        "plan": {"device": "cpu"},
+        "track": {"mlflow": False},
+        "output": str(folder / "runs"),
+    }
+    for key, value in changes.items():
+        settings[key] = {**settings[key], **value} if isinstance(value, dict) else value
+    path = folder / "faulty.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return str(path)
+
+
+Answer = tuple[int, dict[str, Any], str]
+
+
+@pytest.fixture
+def snugfit(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Answer]]:
+    """Runs a command; gives its exit code, the object on stdout, and what was on stderr."""
+    root = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", root)  # ranks look for the tests' modules there
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def run(*arguments: str, fault: dict[str, Any] | None = None) -> Answer:
+        monkeypatch.setenv(faulty.FAULT, json.dumps(fault or {}))
+        capfd.readouterr()
+        code = main([*arguments, "--json"])
+        out, err = capfd.readouterr()
+        assert len(out.splitlines()) == 1, out + err
+        return code, json.loads(out), err
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def trained(run_dir: str | Path) -> dict[str, Any]:
+    """What a finished run has come to: each window's loss, its evaluations, the weights of its last checkpoint."""
+    events = read_events(Path(run_dir, "events.jsonl"))
+    newest = max(Path(run_dir, "checkpoints").glob("update-*"))
+    return {
+        "windows": [event["window"] for event in events if event["event"] == "update"],
+        "losses": [event["metrics"]["loss"] for event in events if event["event"] == "update"],
+        "evaluations": [event["metrics"]["loss"] for event in events if event["event"] == "evaluation"],
+        "weights": load_file(newest / "model.safetensors"),
+        "best": load_file(next(Path(run_dir, "best").glob("*.safetensors"))),
+    }
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found["windows"] == expected["windows"] == list(range(1, UPDATES + 1))
+    for kind in ("losses", "evaluations"):
+        assert found[kind] == pytest.approx(expected[kind], rel=TOLERANCE, abs=TOLERANCE)
+    for kind in ("weights", "best"):
+        torch.testing.assert_close(found[kind], expected[kind], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one device comes to."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert main(["train", recipe(folder), "--no-plan", "-q"]) == 0
+    (run,) = (folder / "runs/faulty").iterdir()
+    return trained(run)
+
+
+def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint_and_ends_as_if_it_had_not_been(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
+) -> None:
+    killed = {"what": "SIGKILL", "rank": 1, "update": 6}
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "--max-restarts", "1", "-q", fault=killed)
+    assert (code, told) == (0, ""), told
+    assert (result["status"], result["updates"]) == ("finished", UPDATES)
+    assert_same(trained(result["run_dir"]), alone)
+    raw = read_events(Path(result["run_dir"], "events.jsonl"), raw=True)
+    assert [event["update"] for event in raw if event["event"] == "resume"] == [4]
+
+
+def test_a_run_ends_with_a_rank_that_was_killed_and_says_which_and_how_to_go_on(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
+) -> None:
+    killed = {"what": "SIGKILL", "rank": 1, "update": 6}
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=killed)
+    (run,) = (tmp_path / "runs/faulty").iterdir()
+    assert code == 1
+    assert result["error"]["kind"] == "TrainingFailed"
+    assert "rank 1 (process " in result["error"]["message"]
+    assert "was killed by SIGKILL" in result["error"]["message"]
+    assert f"snugfit resume {run}" in result["error"]["message"]
+    assert told == f"error: {result['error']['message']}\n"
+    end = read_events(run / "events.jsonl")[-1]
+    assert (end["event"], end["status"], end["resumable"]) == ("end", "failed", True)
+    assert "lost the other ranks" in end["stop_reason"]
+
+    code, result, _ = snugfit("resume", str(run), "-q")  # the recipe in the folder says on how many devices
+    assert (code, result["updates"]) == (0, UPDATES)
+    assert_same(trained(run), alone)
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_run_that_is_asked_to_stop_is_saved_by_all_ranks_at_one_update_and_goes_on_there(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any], number: str
+) -> None:
+    stopped = {"what": f"launcher {number}", "rank": 1, "update": 3}
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=stopped)
+    assert (code, told) == (75, "")
+    assert (result["status"], result["updates"], result["resumable"]) == ("stopped", 3, True)
+    assert result["stop_reason"] == f"received {number}"
+    code, result, _ = snugfit("resume", result["run_dir"], "--devices", "1", "-q")
+    assert (code, result["updates"]) == (0, UPDATES)
+    assert_same(trained(result["run_dir"]), alone)
+
+
+@pytest.mark.slow
+def test_what_one_rank_raises_is_shown_with_its_trace_under_its_name(
+    tmp_path: Path, snugfit: Callable[..., Answer]
+) -> None:
+    fault = {"what": "raise", "rank": 1, "update": 3}
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=fault)
+    assert (code, result["error"]["kind"]) == (1, "TrainingFailed")
+    assert "rank 1 failed, and the others were ended: ArithmeticError: it does not add up." in told
+    assert "snugfit resume" in told
+    assert told.count("Traceback") == 1
+    assert 'raise ArithmeticError("it does not add up")' in told
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_one_that_hangs_say_where_and_for_what(
+    tmp_path: Path, snugfit: Callable[..., Answer]
+) -> None:
+    fault = {"what": "hang", "rank": 1, "update": 3}
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", "plan.timeout=3s", fault=fault)
+    assert (code, result["error"]["kind"]) == (1, "RanksLost")
+    assert "rank 0 (" in result["error"]["message"]
+    assert "at update 3, waiting in the exchange of gradients" in result["error"]["message"]
+    assert "within plan.timeout: one of them hangs" in result["error"]["message"]
+    assert "snugfit resume" in result["error"]["message"]
+    assert told == f"error: {result['error']['message']}\n"
+
+
+@pytest.mark.slow
+def test_an_example_that_one_rank_cannot_load_is_the_users_to_mend_and_not_tried_again(
+    tmp_path: Path, snugfit: Callable[..., Answer]
+) -> None:
+    path = recipe(tmp_path, data={"train": "tests.ranks.faulty:make_unreadable"})
+    code, result, told = snugfit("train", path, *TWO, "--max-restarts", "3", "-q")
+    assert (code, result["error"]["kind"]) == (2, "DataError")
+    assert "cannot be loaded: ValueError: it is torn" in result["error"]["message"]
+    assert told == f"error: {result['error']['message']}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"evaluate": {"metrics": ["acuracy"]}}, "Did you mean 'accuracy'?"),
+        ({"data": {"train": "tests.ranks.faulty:make_unlike"}}, "'data.train (rows)' is 33 on "),
+        ({"data": {"train": "tests.ranks.faulty:make_broken"}}, "(rank 1): data"),
+        ({"techniques": ["clip_norm", "optimizer_in_backward"]}, "'optimizer_in_backward'"),
+    ],
+    ids=["metric", "unlike", "broken", "conflict"],
+)
+def test_what_is_wrong_with_a_recipe_is_said_once_and_leaves_no_folder(
+    tmp_path: Path, snugfit: Callable[..., Answer], changes: dict[str, Any], said: str
+) -> None:
+    code, result, told = snugfit("train", recipe(tmp_path, **changes), *TWO)
+    assert code == 2
+    assert said in result["error"]["message"]
+    assert told == f"error: {result['error']['message']}\n"
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_short_trial_runs_on_two_devices(
+    tmp_path: Path, snugfit: Callable[..., Answer], strategy: str
+) -> None:
+    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--strategy", strategy, "--fast-dev-run", "-q")
+    assert (code, result["status"], result["updates"]) == (0, "finished", 2)
+
+
+@pytest.mark.slow
+def test_two_devices_learn_a_few_batches_by_heart(tmp_path: Path, snugfit: Callable[..., Answer]) -> None:
+    path = recipe(tmp_path, optimizer={"adamw": {"learning_rate": 0.05}}, techniques=[])
+    code, result, told = snugfit("train", path, *TWO, "--overfit-batches", "1", "-q")
+    assert (code, result["status"]) == (0, "finished"), told
+    assert "it can memorise" in result["stop_reason"]
+
+
+@pytest.mark.slow
+def test_a_run_that_may_take_no_time_stops_at_the_same_update_on_both_devices(
+    tmp_path: Path, snugfit: Callable[..., Answer]
+) -> None:
+    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--stop-after", "1s", "-q")
+    assert (code, result["status"], result["updates"]) == (75, "stopped", 1)
