@@ -21,6 +21,7 @@ from snugfit.core.processes import ENDING, RECORDED, Failure
 from snugfit.errors import TrainingFailed, UserError
 from snugfit.recipe.jobs import plan_of
 from snugfit.session import RunOptions, has_begun
+from snugfit.strategies.world import check_devices
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
 
@@ -50,6 +51,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
         UserError: the recipe cannot be used; no run's folder is left behind.
         TrainingFailed: a process failed.
     """
+    check_devices(plan_of(recipe).device, recipe.plan.devices)
     smoke = options.fast_dev_run or options.overfit_batches is not None
     recipe, answer, told = (recipe, None, []) if smoke else runs.planned(recipe, options)
     for note in told:
@@ -81,6 +83,7 @@ def resume_on_devices(
         As `train_on_devices`.
     """
     folder, plan = RunFolder.open(run), recipe.plan
+    check_devices(plan_of(recipe).device, plan.devices)
     command = ["resume", str(run), "--devices", str(plan.devices), "--strategy", plan.strategy]
     return _launch([*command, *_until(options), *shown], plan.devices, max_restarts, folder)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit import planning
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Plan
+from snugfit.core.processes import started_anew
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -246,7 +247,7 @@ def _run_on_rank(
         metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
         check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
         uri = None
-        if recipe.track.mlflow and not smoke:
+        if recipe.track.mlflow and not smoke and strategy.rank == 0:
             stored = None if folder is None else stored_uri(folder.path)
             uri = resolve_uri(recipe.track.uri, recipe.output, stored=stored)
             check_uri(uri, experiment=recipe.track.experiment, model=recipe.track.register)
@@ -316,6 +317,8 @@ def _run_on_rank(
             return follow(training, options, resume, conclude)
         if not resume and folder.events.stat().st_size > 0:  # processes ended before they had saved anything
             events("resume", update=0, window=0)
+        if message := started_anew():
+            events("warning", message=message)
         if answer is not None:
             training.expect(expected(answer, plan.device))
         described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(task.data)}

@@ -41,6 +41,7 @@ METRICS: dict[str, Any] = {"accuracy": "accuracy", "macro_f1": "macro_f1", "conf
 KINDS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "tokens": ((), {**METRICS, "perplexity": "perplexity"}, None),
     "rows against rows": ((GradientCache(),), {}, rows_against_rows),
+    "chunks": (problems.find_examples("chunked_loss"), {"perplexity": "perplexity"}, None),
     "numbers": ((), {"mse": "mse", "mae": "mae"}, "mse"),
 }
 
@@ -104,10 +105,13 @@ def test_the_scores_of_two_ranks_are_those_of_one(
     assert_exact(two, tmp_path, "tokens", strategy, batch, micro_batch)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_score_is_exact_on_two_ranks(two: Ranks, tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_score_is_exact_on_two_ranks(
+    two: Ranks, tmp_path: Path, kind: str, strategy: str
+) -> None:
     # the same batches on both sides: a loss that compares rows compares those of a batch
-    assert_exact(two, tmp_path, kind, "ddp", HELD_OUT, 2)
+    assert_exact(two, tmp_path, kind, strategy, HELD_OUT, 2)
 
 
 @pytest.mark.slow

@@ -111,6 +111,9 @@ def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint_and_ends_as_if_
     assert_same(trained(result["run_dir"]), alone)
     raw = read_events(Path(result["run_dir"], "events.jsonl"), raw=True)
     assert [event["update"] for event in raw if event["event"] == "resume"] == [4]
+    assert [event["message"] for event in raw if event["event"] == "warning"] == [
+        "all processes were started anew after one of them had failed: restart 1 of 1."
+    ]
 
 
 def test_a_run_ends_with_a_rank_that_was_killed_and_says_which_and_how_to_go_on(
@@ -167,7 +170,7 @@ def test_ranks_that_wait_for_one_that_hangs_say_where_and_for_what(
 ) -> None:
     fault = {"what": "hang", "rank": 1, "update": 3}
     code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", "plan.timeout=3s", fault=fault)
-    assert (code, result["error"]["kind"]) == (1, "RanksLost")
+    assert (code, result["error"]["kind"]) == (1, "RanksLost"), told
     assert "rank 0 (" in result["error"]["message"]
     assert "at update 3, waiting in the exchange of gradients" in result["error"]["message"]
     assert "within plan.timeout: one of them hangs" in result["error"]["message"]
@@ -230,3 +233,15 @@ def test_a_run_that_may_take_no_time_stops_at_the_same_update_on_both_devices(
 ) -> None:
     code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--stop-after", "1s", "-q")
     assert (code, result["status"], result["updates"]) == (75, "stopped", 1)
+
+
+@pytest.mark.slow
+def test_a_run_that_had_not_saved_anything_begins_anew(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
+) -> None:
+    killed = {"what": "SIGKILL", "rank": 0, "update": 2}
+    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--max-restarts", "1", "-q", fault=killed)
+    assert code == 0
+    assert_same(trained(result["run_dir"]), alone)
+    raw = read_events(Path(result["run_dir"], "events.jsonl"), raw=True)
+    assert [event["update"] for event in raw if event["event"] == "resume"] == [0]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from snugfit.errors import DataError, RanksLost, SaidElsewhere, SettingError
 from snugfit.strategies.base import SeveralRanks
-from snugfit.strategies.world import World, agreed, answered, check_same, joined, this_world
+from snugfit.strategies.world import World, agreed, answered, check_devices, check_same, joined, this_world
 from tests.ranks.pool import Ranks
 
 HOST = socket.gethostname()
@@ -117,6 +117,14 @@ def test_processes_that_do_not_come_are_named_with_the_place_to_meet(
 def test_an_environment_that_says_half_of_it_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(SettingError, match="several processes train together"):
         this_world(environment)
+
+
+def test_more_processes_than_devices_are_refused_and_cpus_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    check_devices("cuda", 2)
+    check_devices("cpu", 8)
+    with pytest.raises(SettingError, match="3 processes are to train on this host, which has 2 cuda devices"):
+        check_devices("cuda", 3)
 
 
 def test_slurm_without_a_list_of_hosts_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

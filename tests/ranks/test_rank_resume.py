@@ -182,6 +182,12 @@ def test_the_state_of_every_technique_moves_between_shards_and_one_device_and_ot
     agree(tmp_path, techniques, *places, micro_batch=None)
 
 
+@pytest.mark.parametrize("first", ["alone", "fsdp"])
+def test_moments_of_rows_and_columns_go_on_in_shards(two: Ranks, tmp_path: Path, first: str) -> None:
+    places = [Place(name, None if name == "alone" else two) for name in (first, "fsdp")]
+    agree(tmp_path, problems.find_examples("adafactor"), *places, micro_batch=2)
+
+
 def test_moments_in_four_bits_go_on_in_the_shards_that_they_were_saved_by(two: Ranks, tmp_path: Path) -> None:
     in_one_place(tmp_path, problems.find_examples("adamw_4bit"), Place("fsdp", two))
 

@@ -30,7 +30,7 @@ def started(command: Sequence[str], folder: Path, **environment: str) -> subproc
     return subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -20,6 +20,7 @@ RECORDED = "snugfit"
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 _PR_SET_PDEATHSIG = 1
 
 Failure = dict[str, Any]
@@ -75,6 +76,14 @@ def end_with_parent() -> None:
 def is_over() -> bool:
     """Whether the agent has started this process anew after a failure that would come again."""
     return launched() and os.environ.get(_RESTARTS, "0") != "0" and Path(os.environ[ENDING]).exists()
+
+
+def started_anew() -> str | None:
+    """That an agent has started this process in place of one before it, in words; None where it has not."""
+    count = os.environ.get(_RESTARTS, "0")
+    if count == "0":
+        return None
+    return f"all processes were started anew after one of them had failed: restart {count} of {os.environ[_MAX_RESTARTS]}."
 
 
 def write_ending(code: int, failure: Failure | None = None) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.blocks import repeated_blocks
@@ -62,7 +63,8 @@ class FullyShard(SeveralRanks):
             fully_shard,
         )
 
-        self._skeleton = skeleton(model)
+        if dist.get_backend() != "fake":  # the planner's, which delivers nothing, and would count it
+            self._skeleton = skeleton(model)
         mesh = self.mesh or init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
         device = mesh.device_type
         # memory can be pinned for an accelerator only
@@ -151,14 +153,25 @@ def _fsdp_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
-    """The numbered blocks that hold weights of their own alone. What stands beside them is gathered with the whole model: nobody knows
-    whether its weights are used in its own forward only."""
+    """The numbered blocks that hold weights of their own alone, and stand in one place. What stands beside them is gathered with the
+    whole model: nobody knows whether its weights are used in its own forward only, and once."""
     holders = _holders(model)
+    places = Counter(module for _, module in model.named_modules(remove_duplicate=False))
     return {
         name: block
-        for name, block in repeated_blocks(model, numbered_only=True).items()
-        if all(holders[parameter] == count for parameter, count in _holders(block).items())
+        for numbered, found in repeated_blocks(model, numbered_only=True).items()
+        for name, block in _with_forward(numbered, found)
+        if places[block] == 1 and all(holders[each] == count for each, count in _holders(block).items())
     }
+
+
+def _with_forward(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The block, or what is in it where it is a mere list: FSDP2 gathers what a forward needs."""
+    if not isinstance(block, (nn.ModuleList, nn.ModuleDict)):
+        yield name, block
+        return
+    for child, module in block.named_children():
+        yield from _with_forward(f"{name}.{child}", module)
 
 
 def _holders(model: nn.Module) -> Counter[nn.Parameter]:

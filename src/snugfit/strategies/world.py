@@ -75,6 +75,21 @@ def device_of(setting: str, world: World) -> str:
     return f"{setting}:{world.local_rank}" if world.size > 1 and setting in ("cuda", "xpu") else setting
 
 
+def check_devices(device: str, count: int) -> None:
+    """Refuse more processes on this host than it has devices of their own for.
+
+    Raises:
+        SettingError: says how many there are.
+    """
+    kind = torch.device(device).type
+    there = torch.accelerator.device_count()
+    if kind != "cpu" and count > there:
+        raise SettingError(
+            f"plan.devices: {count} processes are to train on this host, which has {there} {kind} "
+            f"{'device' if there == 1 else 'devices'}. Give plan.devices={there}, or start others on other hosts."
+        )
+
+
 @contextmanager
 def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
     """Within, this process and the others of its world can exchange tensors; a process by itself needs nothing for that.
@@ -90,6 +105,7 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
         return
     kind = torch.device(device).type
     if kind == "cuda":
+        check_devices(device, world.local_rank + 1)
         torch.cuda.set_device(world.local_rank)
     _meeting_point()
     try:

@@ -268,8 +268,8 @@ class WindowCompute:
 
 _PARTIAL = (
     "the gradient of a parameter of shape {shape} comes more than once in one backward, so what was handed over first was a part "
-    "of it. Torch's reentrant checkpoint does that to a block that is used twice: recompute with use_reentrant=False, or step "
-    "after the backward."
+    "of it. Torch's reentrant checkpoint does that to a block that is used twice, and so does sharding: recompute with "
+    "use_reentrant=False, or step after the backward."
 )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from snugfit.strategies.base import Strategy
@@ -43,6 +44,56 @@ def test_a_frozen_parameter_is_sharded_and_stays_frozen(tmp_path: Path) -> None:
 
     assert isinstance(wrapped[0].weight, DTensor)
     assert not wrapped[0].weight.requires_grad and wrapped[0].bias.requires_grad
+
+
+def test_a_block_that_stands_in_two_places_is_gathered_with_the_whole_model(tmp_path: Path) -> None:
+    """Or its gradients would be added up over ranks twice in a backward."""
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(shared, nn.Linear(2, 2), shared)
+
+    with group(tmp_path):
+        wrapped = FullyShard().wrap(model)
+
+    assert [isinstance(module, FSDPModule) for module in wrapped] == [False, True, False]
+
+
+class Headed(nn.Module):
+    """A list of blocks, each a list of layers, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.ModuleList([nn.Linear(2, 2)])])
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks[0][0](inputs))
+
+
+def test_the_layers_of_a_block_that_is_a_list_are_sharded_one_by_one(tmp_path: Path) -> None:
+    with group(tmp_path):
+        wrapped = FullyShard().wrap(Headed())
+
+    assert isinstance(wrapped.blocks[0][0], FSDPModule)
+    assert not isinstance(wrapped.head, FSDPModule)
+
+
+def test_weights_outside_of_blocks_stay_for_what_is_made_of_the_outputs_and_go_with_the_scoring(
+    tmp_path: Path,
+) -> None:
+    model = Headed()
+
+    def sharded() -> list[bool]:
+        return [isinstance(layer.weight, DTensor) for layer in (model.blocks[0][0], model.head)]
+
+    with group(tmp_path), torch.no_grad():
+        strategy = FullyShard()
+        strategy.wrap(model)
+        with strategy.score(model):
+            model(torch.ones(1, 2))
+            assert sharded() == [True, False]
+        assert sharded() == [True, True]
+        model(torch.ones(1, 2))
+        assert sharded() == [True, True]
 
 
 def test_weights_are_computed_with_in_the_precision_that_is_asked_for(tmp_path: Path) -> None:
