@@ -116,6 +116,7 @@ def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint_and_ends_as_if_
     ]
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_a_rank_that_was_killed_and_says_which_and_how_to_go_on(
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
 ) -> None:
@@ -137,7 +138,7 @@ def test_a_run_ends_with_a_rank_that_was_killed_and_says_which_and_how_to_go_on(
     assert_same(trained(run), alone)
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
 def test_a_run_that_is_asked_to_stop_is_saved_by_all_ranks_at_one_update_and_goes_on_there(
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any], number: str
 ) -> None:

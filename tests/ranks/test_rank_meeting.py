@@ -84,6 +84,28 @@ def waiting() -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer", "has ended"),
+        (
+            "Got the following error: RuntimeError: Application timeout caused pair closure",
+            "one of them hangs",
+        ),
+    ],
+)
+def test_both_ways_in_which_gloo_puts_it_are_known(two: Ranks, text: str, said: str) -> None:
+    for told in two.run(lost, text):
+        assert "at update 7, waiting in the exchange of gradients, " in told
+        assert said in told
+
+
+def lost(text: str) -> str:
+    with pytest.raises(RanksLost) as error, answered(lambda: "at update 7"):
+        raise RuntimeError(text)
+    return str(error.value)
+
+
 def test_an_error_of_ones_own_is_not_taken_for_one_of_the_others() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), answered(lambda: "at update 1"):
         torch.ones(2, 3) @ torch.ones(2, 3)

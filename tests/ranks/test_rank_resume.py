@@ -163,7 +163,6 @@ OTHERWISE = {
     "adamw_4bit": "it rounds a shard's moments in blocks of their own, which is another update",
     "adamw_8bit": "its state in blocks is refused where a shard does not hold whole ones",
     "weight_streaming": "what it keeps in host memory is not spread",
-    "sequence_length": "goes by the longest of a rank's own rows, not of the window's",
 }
 SHARDED = [
     each

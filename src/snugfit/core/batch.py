@@ -35,13 +35,14 @@ _TOKENS = frozenset(
 
 
 class Share(NamedTuple):
-    """What of a window is on this rank: how many rows each rank has, and which rank this is.
+    """What of a window is on this rank: how many rows each rank has, which rank this is, and the tokens of the widest text on any.
 
     A rank without rows still computes as often as the others. It has some row of the window, which is counted nowhere.
     """
 
     counts: tuple[int, ...]
     rank: int
+    tokens: int = 0
 
     @property
     def rows(self) -> int:
@@ -78,6 +79,13 @@ class Batch:
     def total(self) -> int:
         """Rows of the window on all ranks."""
         return self.rows if self.share is None else sum(self.share.counts)
+
+    @property
+    def tokens(self) -> int:
+        """The width of `input_ids`, or 0 where there are none; of the widest on all ranks, where that was asked."""
+        ids = self.data.get("input_ids") if isinstance(self.data, Mapping) else None
+        width = ids.shape[1] if isinstance(ids, Tensor) and ids.ndim == 2 else 0
+        return width if self.share is None else max(width, self.share.tokens)
 
     def own(self, values: Tensor) -> Tensor:
         """What belongs to these rows of `values`, which has an entry for each row of the window on all ranks."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.batch import Batch, Share
+from snugfit.core.batch import Batch
 from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.core.gradients import Gradients
 from snugfit.core.kernels import kernels_behind
@@ -138,7 +138,7 @@ class WindowCompute:
         counts = tuple(sum(start <= row < end for row in rows) for start, end in itertools.pairwise(ends))
         own = [row - share.first for row in rows if 0 <= row - share.first < share.rows]
         selected = self.batch.select(own or range(min(self.batch.rows, 1)))
-        return replace(self, batch=replace(selected, share=Share(counts, share.rank)))
+        return replace(self, batch=replace(selected, share=share._replace(counts=counts)))
 
     def parts(self, rows: int) -> Iterator[WindowCompute]:
         """The same computation on neighbours, `rows` at a time, each to be finished before the next one."""

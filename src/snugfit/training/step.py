@@ -162,6 +162,8 @@ class Step:
         if strategy.world_size == 1:
             return window
         share = window.share or Share(strategy.counts(window.rows), strategy.rank)
+        if self.seams.transforms:  # by the texts of the whole window
+            share = share._replace(tokens=max(strategy.counts(window.tokens)))
         if share.first % self.together:
             raise SettingError(
                 f"batch: begins at row {share.first} of the window on rank {share.rank}, and neighbours are mixed {self.together} at a "
@@ -354,7 +356,7 @@ class Step:
         if share is None or not self.seams.transforms:
             return transformed
         counts = self.strategy.counts(transformed.rows if share.rows else 0)
-        return replace(transformed, share=Share(counts, share.rank))
+        return replace(transformed, share=share._replace(counts=counts))
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:

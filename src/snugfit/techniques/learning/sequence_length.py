@@ -103,8 +103,8 @@ class SequenceLength(Technique):
 
         def batch(window: Batch, moment: Moment) -> Batch:
             width = _width(window.data)
-            length = length_at(moment.updates, duration, self.initial, width, self.increment)
-            if length == width:
+            length = length_at(moment.updates, duration, self.initial, window.tokens, self.increment)
+            if length >= width:
                 return window
             return replace(
                 window,
