@@ -114,7 +114,6 @@ def _launch(arguments: Sequence[str], devices: int, max_restarts: int, folder: R
             monitor_interval=0.2,
             logs_specs=DefaultLogsSpecs(log_dir=place, redirects=dict.fromkeys(range(1, devices), Std.ALL)),
             signals_to_handle="SIGTERM",
-            shutdown_timeout=_SHUTDOWN_SECONDS,
         )
         ending, failures, stopped = Path(place, _ENDING_FILE), {}, None
         try:
@@ -155,6 +154,8 @@ def _surroundings(place: Path, devices: int) -> Iterator[None]:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     # else processes that are started anew find the addresses of those before them: https://github.com/pytorch/pytorch/issues/135712
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    # by the environment, as older versions of torch have no such argument; those end processes after 30 seconds
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
     quiet = logging.NullHandler()
     agent.addHandler(quiet)  # its loggers have levels of their own
     propagated, agent.propagate = agent.propagate, False
