@@ -14,6 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
 from snugfit.core.losses import Loss
+from snugfit.core.processes import this_world
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
@@ -33,7 +34,7 @@ from snugfit.session import (
     run_session,
     versions,
 )
-from snugfit.strategies.world import check_same, device_of, joined, this_world
+from snugfit.strategies.world import check_same, device_of, joined
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit import planning
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Plan
-from snugfit.core.processes import started_anew
+from snugfit.core.processes import started_anew, this_world
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -35,7 +35,7 @@ from snugfit.session import (
 )
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.strategies.base import Strategy
-from snugfit.strategies.world import agreed, answered, check_same, joined, this_world
+from snugfit.strategies.world import agreed, answered, check_same, joined
 from snugfit.tasks import Task, prepare, prepare_sides
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri

@@ -11,6 +11,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from snugfit import launching
+from snugfit.cli import main
 from snugfit.core import processes
 from snugfit.errors import DataError, MissingExtra, RanksLost, TrainingFailed, UserError
 from snugfit.training.folder import RunFolder
@@ -30,6 +31,8 @@ def record(
     place = folder / f"error-{rank}.json"
     monkeypatch.setenv(ERROR_FILE, str(place))
     monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
     processes.record_failure(error, 1, **{"expected": True, "final": False, "lost": False, **how})
     recorded = json.loads(place.read_text())
     recorded[processes.RECORDED]["time"] = time
@@ -125,19 +128,23 @@ def test_only_what_would_come_again_ends_the_run_for_good(
     assert not processes.is_over()
 
 
+SLURM = {"SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}
+
+
 @pytest.mark.parametrize(
     ("environment", "rank", "several", "starts"),
     [
         ({}, 0, False, True),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, 1, True, False),
-        ({"SLURM_PROCID": "3"}, 0, False, True),  # of a job that is no step: one process
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "a[1-2]"}, 3, True, False),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, 1, True, False),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, 0, False, True),  # of a job that is no step: one process
+        ({**SLURM, "SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, 3, True, False),
+        ({**SLURM, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 0, False, True),  # which is to start its own
     ],
 )
 def test_a_process_knows_its_place(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], rank: int, several: bool, starts: bool
 ) -> None:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NODELIST"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", *SLURM):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -146,3 +153,16 @@ def test_a_process_knows_its_place(
     assert processes.is_one_of_several() == several
     assert processes.must_start(2) == starts
     assert not processes.must_start(1)
+
+
+def test_a_place_that_is_no_number_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    recipe = tmp_path / "my.yaml"
+    recipe.write_text("task: python\nmodel: m:make\ndata: {train: m:make}\nplan: {devices: 2}\n")
+
+    assert main(["train", str(recipe)]) == 2
+
+    assert "WORLD_SIZE is set" in capsys.readouterr().err

@@ -8,9 +8,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from snugfit.errors import SettingError
 
 ENDING = "SNUGFIT_ENDING"
 """Names the file for how a run has ended, where Snugfit has started its processes: {"code": exit code, "failure": `Failure` or null}."""
@@ -28,22 +32,79 @@ Failure = dict[str, Any]
 and the `trace` of an error that nobody expected, else an empty string."""
 
 
+@dataclass(frozen=True)
+class World:
+    """The place of this process among those that train together: of all, and on its host."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the one that shows, tracks and writes."""
+        return self.rank == 0
+
+
+def this_world(environment: Mapping[str, str] | None = None) -> World:
+    """What torchrun or Slurm says of this process; a process by itself where neither does.
+
+    Raises:
+        SettingError: the variables are there in part, or are no numbers.
+
+    >>> this_world({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
+    World(rank=3, size=4, local_rank=1)
+    >>> this_world({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a"})
+    World(rank=1, size=2, local_rank=0)
+    >>> this_world({})
+    World(rank=0, size=1, local_rank=0)
+    """
+    found = os.environ if environment is None else environment
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[1] not in found or (names[0].startswith("SLURM") and "SLURM_STEP_NODELIST" not in found):
+            continue
+        try:
+            rank, size, local_rank = (int(found[name]) for name in names)
+        except (KeyError, ValueError) as error:
+            raise SettingError(
+                f"{names[1]} is set, which says that several processes train together, and {' or '.join(names)} is missing or no "
+                f"number ({error}). Start them by torchrun, srun or --devices."
+            ) from error
+        return World(rank, size, local_rank)
+    return World()
+
+
 def must_start(devices: int) -> bool:
-    """Whether processes are to be started: there are to be several, and nobody has started them."""
-    return (
-        devices > 1 and os.environ.get("WORLD_SIZE", "1") == "1" and "SLURM_STEP_NODELIST" not in os.environ
-    )
+    """Whether processes are to be started: there are to be several, and nobody has started them.
+
+    Raises:
+        As `this_world`.
+    """
+    return devices > 1 and this_world().size == 1
 
 
 def own_rank() -> int:
-    """The place of this process among those that were started together."""
-    slurm = os.environ.get("SLURM_PROCID", "0") if "SLURM_STEP_NODELIST" in os.environ else "0"
-    return int(os.environ.get("RANK", slurm))
+    """The place of this process among those that were started together; 0 where that cannot be known, which `this_world` refuses."""
+    return _world().rank
 
 
 def follows() -> bool:
     """Whether another process speaks for this one."""
     return own_rank() != 0
+
+
+def is_one_of_several() -> bool:
+    """Whether this process was started together with others."""
+    return _world().size > 1
+
+
+def _world() -> World:
+    with suppress(SettingError):
+        return this_world()
+    return World()
 
 
 def launched() -> bool:
@@ -55,11 +116,6 @@ def is_watched() -> bool:
     """Whether an agent of torch, torchrun's or Snugfit's own, has started this process: it takes all exit codes but 0 for a reason to
     end, or to start anew, all processes."""
     return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def is_one_of_several() -> bool:
-    """Whether this process was started together with others."""
-    return "RANK" in os.environ or "SLURM_STEP_NODELIST" in os.environ
 
 
 def make_torch_quiet() -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.imports import load_object
 from snugfit.core.job import Job, Plan
-from snugfit.strategies.world import device_of, this_world
+from snugfit.core.processes import this_world
+from snugfit.strategies.world import device_of
 from snugfit.training.assemble import find_device
 from snugfit.training.ranks import named_strategy
 

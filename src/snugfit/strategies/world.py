@@ -1,4 +1,4 @@
-"""Which of the processes that train together this is, and how they find each other."""
+"""How the processes that train together find each other, and how they tell what is wrong."""
 
 from __future__ import annotations
 
@@ -8,62 +8,17 @@ import subprocess
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from snugfit.core.processes import World
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 
 PORT = 29400
 """Where ranks that Slurm starts meet, unless MASTER_PORT says otherwise."""
-
-
-@dataclass(frozen=True)
-class World:
-    """The place of this process among those that train together: of all, and on its host."""
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-
-    @property
-    def leads(self) -> bool:
-        """Whether it is the one that shows, tracks and writes."""
-        return self.rank == 0
-
-
-def this_world(environment: Mapping[str, str] | None = None) -> World:
-    """What torchrun or Slurm says of this process; a process by itself where neither does.
-
-    Raises:
-        SettingError: the variables are there in part, or are no numbers.
-
-    >>> this_world({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
-    World(rank=3, size=4, local_rank=1)
-    >>> this_world({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a"})
-    World(rank=1, size=2, local_rank=0)
-    >>> this_world({})
-    World(rank=0, size=1, local_rank=0)
-    """
-    found = os.environ if environment is None else environment
-    for names in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ):
-        if names[1] not in found or (names[0].startswith("SLURM") and "SLURM_STEP_NODELIST" not in found):
-            continue
-        try:
-            rank, size, local_rank = (int(found[name]) for name in names)
-        except (KeyError, ValueError) as error:
-            raise SettingError(
-                f"{names[1]} is set, which says that several processes train together, and {' or '.join(names)} is missing or no "
-                f"number ({error}). Start them by torchrun, srun or --devices."
-            ) from error
-        return World(rank, size, local_rank)
-    return World()
 
 
 def device_of(setting: str, world: World) -> str:

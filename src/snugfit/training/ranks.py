@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from snugfit.core.job import Plan
+from snugfit.core.processes import World
 from snugfit.errors import SettingError, nearest
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
-from snugfit.strategies.world import World
 from snugfit.training.folder import RunFolder
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {"ddp": DataParallel, "fsdp": FullyShard}
