@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from snugfit.core.technique import Technique
 from tests.laws import problems
 from tests.laws.problems import make_step, relative_error
 from tests.ranks.law import STRATEGIES, part_of
@@ -29,6 +30,31 @@ def test_ranks_that_take_a_micro_batch_each_give_its_update_and_the_mean_of_thei
         for name, value in found["buffers"].items():
             halves = [statistics(window, slice(0, 4))[name], statistics(window, slice(4, 8))[name]]
             torch.testing.assert_close(value, sum(halves) / 2)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_statistics_that_are_estimated_for_an_average_are_those_of_all_ranks(
+    two: Ranks, strategy: str
+) -> None:
+    """Of the second window the second rank has less than the first: under fsdp they make as many passes."""
+    (swa,) = problems.find_examples("swa")
+    model = problems.normed(()).model()
+    first, second = two.run(settled, swa, strategy)
+
+    assert first and first == second
+    assert first != [each.flatten().tolist() for each in floating(model).values()]
+
+
+def settled(swa: Technique, strategy: str) -> list[list[float]]:
+    """What batch norm has where the average is scored."""
+    problem = problems.normed((swa,))
+    step = make_step(problem, (swa,), micro_batch=2, strategy=STRATEGIES[strategy]())
+    windows = [part_of(step, window) for window in problem.windows(rows=(8, 7, 6))]
+    for window in windows:
+        step(window)
+    step.settle(lambda: iter(windows))
+    with step.averaged():
+        return [each.flatten().tolist() for each in floating(step.model).values()]
 
 
 def trained(strategy: str) -> dict[str, dict[str, Tensor]]:

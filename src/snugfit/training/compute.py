@@ -53,7 +53,7 @@ class WindowCompute:
         step = self.step
         for parameter in step.parameters:
             parameter.grad = None
-        passes = self._passes()
+        passes = self.passes()
         factor = _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
         alone = len(passes) == 1 and step.strategy.world_size == 1
@@ -92,7 +92,7 @@ class WindowCompute:
         """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         found: list[Any] = []
         with self._scoring():
-            for part, counts in self._micro_batches(self._passes()):
+            for part, counts in self._micro_batches(self.passes()):
                 with self.step.seams.forward(part):
                     outputs = self.step.forward(part)
                 found += [outputs] * counts
@@ -120,7 +120,7 @@ class WindowCompute:
                 return self.loss_of(self.outputs()).by_row()
         found: list[LossTerms] = []
         with self._scoring():
-            for part, counts in self._micro_batches(self._passes()):
+            for part, counts in self._micro_batches(self.passes()):
                 with self.step.seams.forward(part):
                     terms = self._terms_of(part, counts).by_row()
                 found += [terms] * counts
@@ -174,7 +174,7 @@ class WindowCompute:
         with torch.no_grad(), step.one_pass(), step.strategy.score(step.model):
             yield
 
-    def _passes(self) -> list[tuple[range, bool]]:
+    def passes(self) -> list[tuple[range, bool]]:
         """The micro-batches of this rank, and whether each counts.
 
         Where weights are gathered by all ranks for each of them, every rank makes as many: the first ones of a rank with fewer rows do

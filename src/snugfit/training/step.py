@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from snugfit.core.batch import Batch, Share, inputs_of, split
+from snugfit.core.batch import Batch, Share, inputs_of
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
 from snugfit.core.composition import compose
@@ -179,8 +179,7 @@ class Step:
         self.seams.begin(self.model, self.progress, self.seed)
         buffers = None if self._buffers is None else self._buffers.copy()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
-        if self.has_batch_norm:  # each rank's statistics are of its own rows
-            self.strategy.average_([each for each in self.model.buffers() if each.is_floating_point()])
+        self._average_norms()
         loss, weight, nonfinite = gradients.read()
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
@@ -250,12 +249,17 @@ class Step:
         def passes() -> Generator[None]:
             with closing(taking()) as taken:
                 for number, window in enumerate(taken):
-                    batch = (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
-                    for place, rows in enumerate(split(batch.rows, self.micro_batch)):
+                    batch = self._shared(
+                        (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
+                    )
+                    compute = WindowCompute(self, batch, self.seams.loss)
+                    for place, (rows, counts) in enumerate(compute.passes()):
                         part = batch.select(rows)
                         seed_device(derive_seed(self.seed, "settle", number, place), self.device)
-                        with torch.no_grad(), self.seams.forward(part):
+                        kept = nullcontext() if counts else self.kept_buffers()
+                        with torch.no_grad(), kept, self.seams.forward(part):
                             self.forward(part)
+                    self._average_norms()
                     yield
 
         if not self.model.training:
@@ -357,6 +361,11 @@ class Step:
             return transformed
         counts = self.strategy.counts(transformed.rows if share.rows else 0)
         return replace(transformed, share=share._replace(counts=counts))
+
+    def _average_norms(self) -> None:
+        """Give batch norm the mean of what it keeps on all ranks: on each it is of the rank's own rows."""
+        if self.has_batch_norm:
+            self.strategy.average_([each for each in self.model.buffers() if each.is_floating_point()])
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:
