@@ -39,8 +39,8 @@ from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
-from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
+from snugfit.training.metrics import RowMetric
 from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
 from snugfit.training.result import RunResult
 from snugfit.training.step import Forward

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from snugfit import errors, runs
+from snugfit import errors, plans
 from snugfit.core.processes import ENDING, RECORDED, Failure
 from snugfit.errors import TrainingFailed, UserError
 from snugfit.recipe.jobs import plan_of
@@ -53,12 +53,12 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
     """
     check_devices(plan_of(recipe).device, recipe.plan.devices)
     smoke = options.fast_dev_run or options.overfit_batches is not None
-    recipe, answer, told = (recipe, None, []) if smoke else runs.planned(recipe, options)
+    recipe, answer, told = (recipe, None, []) if smoke else plans.planned(recipe, options)
     for note in told:
         print(f"warning: {note}", file=sys.stderr)
     folder = RunFolder.create(Path(recipe.output), recipe.name)
-    runs.write_beginning(folder, recipe, plan_of(recipe), answer)
-    command = ["train", str(folder.path / runs.RECIPE), "--no-plan", "--into", str(folder.path)]
+    plans.write_beginning(folder, recipe, plan_of(recipe), answer)
+    command = ["train", str(folder.path / plans.RECIPE), "--no-plan", "--into", str(folder.path)]
     if options.fast_dev_run:
         command.append("--fast-dev-run")
     if options.overfit_batches is not None:

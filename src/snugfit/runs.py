@@ -1,29 +1,28 @@
-"""Runs of recipes: train, resume, evaluate, predict, and the plan."""
+"""Runs of recipes: train, resume, evaluate, predict."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit import planning
-from snugfit.core.entry import as_entry
-from snugfit.core.job import Plan
+from snugfit.core.job import Job, Plan
 from snugfit.core.processes import started_anew, this_world
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
-from snugfit.errors import PlannerFailed, RunFolderError, SettingError, Untraceable
+from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.answer import Answer
-from snugfit.planner.plan import impossible
-from snugfit.planner.target import Target
 from snugfit.planning import expected, is_tight
+from snugfit.plans import PLAN, RECIPE, planned, write_beginning
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.session import (
     Display,
+    Events,
     RunOptions,
     Silent,
     Tracking,
@@ -41,22 +40,18 @@ from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training import checkpoint
 from snugfit.training.assemble import assemble, check_settings
-from snugfit.training.evaluate import RowMetric
 from snugfit.training.folder import RunFolder
+from snugfit.training.loop import Training
+from snugfit.training.metrics import RowMetric
 from snugfit.training.ranks import shared_folder, strategy_of
 from snugfit.training.result import RunResult
-from snugfit.units import parse_bytes, parse_seconds
+from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
-    from snugfit.planner.export import Exported
-    from snugfit.planner.worker import Worker
     from snugfit.recipe import Recipe
 
 CLASSIFICATION = "text-classification"
-RECIPE = "recipe.yaml"
-_PLAN = "plan.json"
 _DATA = "data.json"
-_TIMELINE = "timeline.json"
 
 
 def train_recipe(
@@ -128,95 +123,6 @@ def predict_rows(
     return predict_file(resolve_model(source, uri=uri), data, Path(output), bad_rows=bad_rows)
 
 
-def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | None = None) -> Answer:
-    """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
-
-    Args:
-        worker: the planner's process, where it was started before.
-    Raises:
-        UserError: the recipe, its data or its model cannot be used.
-        PlannerFailed: the planner died, or took too long.
-    """
-    job, plan = job_of(recipe), plan_of(recipe)
-    metrics = {metric: metric for metric in job.metrics}
-    check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
-    return planning.plan_recipe(recipe, job, plan, _within_budget(recipe, target or Target()), worker)
-
-
-def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
-    """The plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
-
-    Raises:
-        SettingError: there is no such tool, or it cannot take micro-batches of this size.
-    """
-    from snugfit.planner.export import ExportedPlan, export
-    from snugfit.recipe.chosen import with_choice
-
-    chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
-    if choice.strategy in ("hybrid shard", "fsdp + cpu offload"):
-        raise SettingError(
-            f"export: the plan shares the work by {choice.strategy}, which is not written for other tools yet. Plan without --export, or "
-            "for a machine on which ddp or fsdp fits."
-        )
-    return export(
-        ExportedPlan(
-            micro_batch=choice.micro_batch,
-            global_batch=train.global_batch,
-            total_updates=answer.about["total_updates"],
-            optimizer=as_entry(chosen.optimizer),
-            schedule=None if chosen.schedule is None else as_entry(chosen.schedule),
-            numerics=chosen.plan.numerics
-            if isinstance(chosen.plan.numerics, str)
-            else as_entry(chosen.plan.numerics),
-            techniques=tuple(as_entry(each) for each in chosen.techniques),
-            devices=choice.devices,
-            strategy=choice.strategy.partition(" ")[0],  # type: ignore[arg-type]
-            device=answer.device["kind"],
-            epochs=None if train.updates is not None else train.epochs,
-            max_length=None if recipe.task == "python" else recipe.data.max_length,
-            seed=train.seed,
-        ),
-        tool,
-    )
-
-
-def _within_budget(recipe: Recipe, target: Target) -> Target:
-    """The target with the recipe's budget where it says nothing itself."""
-    budget = recipe.budget
-    return dataclasses.replace(
-        target,
-        memory=target.memory or _bytes(budget.memory, "memory"),
-        host_memory=target.host_memory or _bytes(budget.host_memory, "host_memory"),
-        fidelity=target.fidelity or budget.fidelity,
-    )
-
-
-def _bytes(size: int | str | None, key: str) -> int | None:
-    return None if size is None else parse_bytes(size, f"budget.{key}")
-
-
-def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None, list[str]]:
-    """The recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
-
-    Raises:
-        OutOfMemory: nothing that may be chosen fits.
-    """
-    if not options.plan:
-        return recipe, None, []
-    devices = recipe.plan.devices
-    if devices > 1 and plan_of(recipe).device == "cpu":
-        return recipe, None, []  # they are one device, whose memory the planner would count for each
-    try:
-        answer = plan_recipe(recipe, Target(contented=True, devices=devices))
-    except (PlannerFailed, Untraceable) as error:
-        return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
-    if not answer.fits:
-        raise impossible(answer)
-    from snugfit.recipe.chosen import with_choice
-
-    return with_choice(recipe, answer.choice), answer, []
-
-
 def _run_recipe(
     recipe: Recipe, options: RunOptions, display: Display | None, folder: RunFolder | None
 ) -> RunResult:
@@ -233,6 +139,60 @@ def _outside() -> str:
     return "before or after all updates"
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """What a run needs that can be refused before its folder is made. `told`: what is to be said of the plan."""
+
+    recipe: Recipe
+    options: RunOptions
+    job: Job
+    plan: Plan
+    techniques: Sequence[Technique]
+    metrics: dict[str, str | RowMetric]
+    task: Task
+    uri: str | None
+    answer: Answer | None
+    told: list[str]
+
+
+def _prepare(recipe: Recipe, options: RunOptions, folder: RunFolder | None, strategy: Strategy) -> _Prepared:
+    """Check, plan and read what a recipe says; `folder` is that of a run that goes on."""
+    smoke = options.fast_dev_run or options.overfit_batches is not None
+    job = job_of(recipe)
+    metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
+    validated = recipe.data.validation is not None
+    check_settings(job, plan_of(recipe), recipe.all_techniques(), metrics, validated=validated)
+    uri = _tracked_at(recipe, folder) if recipe.track.mlflow and not smoke and strategy.rank == 0 else None
+    if recipe.track.register and recipe.task != CLASSIFICATION:
+        raise SettingError(
+            f"track.register: only {CLASSIFICATION} models can be registered, the task is {recipe.task}. Remove it; "
+            "the best model is in the run's folder."
+        )
+    answer: Answer | None = None
+    told: list[str] = []
+    if folder is not None:
+        options = dataclasses.replace(options, tight=is_tight(folder.read_json(PLAN)))
+    elif not smoke and strategy.world_size == 1:  # of several, whoever started them has planned
+        recipe, answer, told = planned(recipe, options)
+        options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
+    techniques: Sequence[Technique] = recipe.all_techniques()
+    task = prepare(recipe) if options.sides is None else prepare_sides(recipe, options.sides)
+    if smoke:
+        job, task = shorten(job, task, options)
+        if options.overfit_batches is not None:
+            # a rate that falls would end the learning before the memorising
+            techniques = [each for each in techniques if not _lowers_rate(each)]
+    return _Prepared(recipe, options, job, plan_of(recipe), techniques, metrics, task, uri, answer, told)
+
+
+def _tracked_at(recipe: Recipe, folder: RunFolder | None) -> str:
+    """The tracker's address, which is one that can be used."""
+    stored = None if folder is None else stored_uri(folder.path)
+    uri = resolve_uri(recipe.track.uri, recipe.output, stored=stored)
+    check_uri(uri, experiment=recipe.track.experiment, model=recipe.track.register)
+    return uri
+
+
 def _run_on_rank(
     recipe: Recipe,
     options: RunOptions,
@@ -241,67 +201,34 @@ def _run_on_rank(
     strategy: Strategy,
 ) -> RunResult:
     with agreed():
-        smoke = options.fast_dev_run or options.overfit_batches is not None
-        job, plan = job_of(recipe), plan_of(recipe)
-        techniques = recipe.all_techniques()
-        metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
-        check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
-        uri = None
-        if recipe.track.mlflow and not smoke and strategy.rank == 0:
-            stored = None if folder is None else stored_uri(folder.path)
-            uri = resolve_uri(recipe.track.uri, recipe.output, stored=stored)
-            check_uri(uri, experiment=recipe.track.experiment, model=recipe.track.register)
-        if recipe.track.register and recipe.task != CLASSIFICATION:
-            raise SettingError(
-                f"track.register: only {CLASSIFICATION} models can be registered, the task is {recipe.task}. Remove it; "
-                "the best model is in the run's folder."
-            )
-        answer: Answer | None = None
-        told: list[str] = []
-        alone = strategy.world_size == 1
-        if folder is None and not smoke and alone:
-            recipe, answer, told = planned(recipe, options)
-            plan, techniques = plan_of(recipe), recipe.all_techniques()
-            options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
-        elif folder is not None:
-            options = dataclasses.replace(options, tight=is_tight(folder.read_json(_PLAN)))
-        task = prepare(recipe) if options.sides is None else prepare_sides(recipe, options.sides)
-        if smoke:
-            job, task = shorten(job, task, options)
-            if (
-                options.overfit_batches is not None
-            ):  # a rate that falls would end the learning before the memorising
-                techniques = tuple(each for each in techniques if not _lowers_rate(each))
-    if not alone:
-        rows = {
-            "data.train": len(task.material.train),
-            "data.validation": len(task.material.validation or ()),
-        }
-        check_same(
-            {"data": dict(task.fingerprints), **{f"{name} (rows)": count for name, count in rows.items()}}
-        )
+        run = _prepare(recipe, options, folder, strategy)
+    data, material = dict(run.task.fingerprints), run.task.material
+    if strategy.world_size > 1:
+        rows = {"data.train": material.train, "data.validation": material.validation or ()}
+        check_same({"data": data, **{f"{name} (rows)": len(each) for name, each in rows.items()}})
     resume = folder is not None
     if folder is None:
-        folder = _new_folder(recipe, plan, answer, options.into, strategy)
+        folder = _new_folder(run, strategy)
     else:
-        check_fingerprints(folder.read_json(_DATA), task.fingerprints)
+        check_fingerprints(folder.read_json(_DATA), data)
     if strategy.rank == 0:
-        folder.write_json(_DATA, dict(task.fingerprints))
+        folder.write_json(_DATA, data)
     with opened(folder, display) if strategy.rank == 0 else nullcontext(Silent()) as events:
         training = assemble(
-            job,
-            plan,
-            task.material,
+            run.job,
+            run.plan,
+            material,
             None,
-            techniques,
-            metrics,
+            run.techniques,
+            run.metrics,
             folder=folder,
             emit=events,
-            save_best=task.save_best,
+            save_best=run.task.save_best,
+            # a smoke run has other updates
             identity={
-                "recipe": recipe.hash(),
-                "data": dict(task.fingerprints),
-                "updates": job.total_windows(len(task.material.train)),  # a smoke run has others
+                "recipe": run.recipe.hash(),
+                "data": data,
+                "updates": run.job.total_windows(len(material.train)),
             },
             strategy=strategy,
         )
@@ -314,51 +241,53 @@ def _run_on_rank(
             return overfit_verdict(result, folder)
 
         if strategy.rank > 0:
-            return follow(training, options, resume, conclude)
-        if not resume and folder.events.stat().st_size > 0:  # processes ended before they had saved anything
-            events("resume", update=0, window=0)
-        if message := started_anew():
-            events("warning", message=message)
-        if answer is not None:
-            training.expect(expected(answer, plan.device))
-        described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(task.data)}
-        if options.parent is not None:
-            described["parent"] = options.parent
-        header = describe_run(recipe.name, folder, training, plan, described)
-        tracking = None
-        if uri is not None:
-            register = _registration(recipe, task) if recipe.track.register else None
-            tracking = Tracking(uri, recipe.track.experiment, register)
-        return run_session(
-            training,
-            events,
-            header,
-            notes=(*told, *task.messages),
-            tracking=tracking,
-            options=options,
-            resume=resume,
-            conclude=conclude,
-        )
+            return follow(training, run.options, resume, conclude)
+        return _tell(run, training, events, resume, conclude)
 
 
-def _new_folder(
-    recipe: Recipe, plan: Plan, answer: Answer | None, into: Path | None, strategy: Strategy
-) -> RunFolder:
+def _tell(
+    run: _Prepared,
+    training: Training,
+    events: Events,
+    resume: bool,
+    conclude: Callable[[RunResult], RunResult],
+) -> RunResult:
+    """Train as the one that tells how it goes."""
+    recipe, options, folder = run.recipe, run.options, training.folder
+    if not resume and folder.events.stat().st_size > 0:  # processes ended before they had saved anything
+        events("resume", update=0, window=0)
+    if message := started_anew():
+        events("warning", message=message)
+    if run.answer is not None:
+        training.expect(expected(run.answer, run.plan.device))
+    described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(run.task.data)}
+    if options.parent is not None:
+        described["parent"] = options.parent
+    header = describe_run(recipe.name, folder, training, run.plan, described)
+    tracking = None
+    if run.uri is not None:
+        register = _registration(recipe, run.task) if recipe.track.register else None
+        tracking = Tracking(run.uri, recipe.track.experiment, register)
+    return run_session(
+        training,
+        events,
+        header,
+        notes=(*run.told, *run.task.messages),
+        tracking=tracking,
+        options=options,
+        resume=resume,
+        conclude=conclude,
+    )
+
+
+def _new_folder(run: _Prepared, strategy: Strategy) -> RunFolder:
     """The folder of a run that begins, the same on all ranks."""
-    if into is not None:
-        return RunFolder(into)  # whoever started the process has written it
-    folder = shared_folder(strategy, Path(recipe.output), recipe.name)
+    if run.options.into is not None:
+        return RunFolder(run.options.into)  # whoever started the process has written it
+    folder = shared_folder(strategy, Path(run.recipe.output), run.recipe.name)
     if strategy.rank == 0:
-        write_beginning(folder, recipe, plan, answer)
+        write_beginning(folder, run.recipe, run.plan, run.answer)
     return folder
-
-
-def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:
-    """Write into a new run's folder what it begins with: the recipe, and how it was planned."""
-    (folder.path / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
-    folder.write_json(_PLAN, dataclasses.asdict(plan) if answer is None else answer.as_dict())
-    if answer is not None and answer.prediction.timeline is not None:
-        folder.write_json(_TIMELINE, dataclasses.asdict(answer.prediction.timeline))
 
 
 def _lowers_rate(technique: Technique) -> bool:

@@ -103,10 +103,10 @@ class Silent(Events):
     """The events of a process that another one speaks for."""
 
     def __init__(self) -> None:
-        self.begun = False
+        """It has no folder to write into."""
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
-        self.begun = self.begun or kind in _BEGINNING
+        """There is nobody to tell."""
 
     def close(self) -> None:
         """There is nothing to close."""

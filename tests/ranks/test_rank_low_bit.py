@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.layout import sharded_like
 from snugfit.core.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
-from snugfit.core.sharded import whole
+from snugfit.core.sharded import sharded_like, whole
 from snugfit.core.tree import map_tree
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.fsdp import FullyShard

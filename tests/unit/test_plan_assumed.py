@@ -15,8 +15,8 @@ from snugfit.data.assumed import assumed_text
 from snugfit.errors import DataError, SettingError
 from snugfit.planner.answer import Answer
 from snugfit.planner.target import Target
+from snugfit.plans import plan_recipe
 from snugfit.recipe import load_recipe
-from snugfit.runs import plan_recipe
 
 RECIPE = """\
 task: causal-lm

@@ -27,8 +27,9 @@ from snugfit.errors import (
 )
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
+from snugfit.plans import plan_recipe
 from snugfit.recipe import load_recipe
-from snugfit.runs import evaluate_run, plan_recipe, predict_rows, resume_run, train_recipe
+from snugfit.runs import evaluate_run, predict_rows, resume_run, train_recipe
 from snugfit.session import RunOptions
 from snugfit.tracking.spool import read_events
 from snugfit.training.checkpoint import load_newest

@@ -72,7 +72,7 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what a recipe needs, in memory and time, before it runs: here or on another machine.
+    """Say what a recipe needs, in memory and time, before it plans: here or on another machine.
 
     Nothing is trained and no weights are loaded. Exit code 1: nothing that may be chosen fits.
     """
@@ -156,13 +156,13 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> i
 
     worker = Worker(hide_gpu=not asked.probe)  # loads its libraries while we load ours
     try:
-        from snugfit import runs
+        from snugfit import plans
         from snugfit.recipe import load_recipe, located
         from snugfit.training.told import warnings_told
 
         with located(path, overrides), warnings_told(_warn):
             recipe = load_recipe(path, overrides)
-            answer = runs.plan_recipe(recipe, asked.target(), worker)
+            answer = plans.plan_recipe(recipe, asked.target(), worker)
     finally:
         worker.close()
     answer = _with_command(answer, path, overrides)
@@ -195,9 +195,9 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
 
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
-        from snugfit import runs
+        from snugfit import plans
 
-        found = runs.export_plan(recipe, answer, asked.export)
+        found = plans.export_plan(recipe, answer, asked.export)
         for name, text in found.files:
             write(asked.output / name, text)
             print(f"{asked.export}  {asked.output / name}", file=sys.stderr)
@@ -206,7 +206,7 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
 
 
 def _with_command(answer: Answer, path: str, overrides: Sequence[str]) -> Answer:
-    """The answer with the command that runs its choice; a recipe that is run plans for itself."""
+    """The answer with the command that plans its choice; a recipe that is run plans for itself."""
     import shlex
     from dataclasses import replace
 

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from snugfit.core.layout import sharded_like
-from snugfit.core.sharded import own_part
+from snugfit.core.sharded import own_part, sharded_like
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -14,8 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from snugfit.core.layout import is_sharded, sharded_like
-from snugfit.core.sharded import of_part, own_part
+from snugfit.core.sharded import is_sharded, of_part, own_part, sharded_like
 
 State = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from snugfit.errors import SettingError
 
@@ -14,6 +14,11 @@ NON_FINITE_POLICIES = ("stop", "skip", "roll_back")
 AUTO: Literal["auto"] = "auto"
 MicroBatch = int | Literal["auto"] | None
 """Examples of one forward and backward: a number, the most that fit, or None: the whole window."""
+
+StrategyName = Literal["ddp", "fsdp-zero2", "fsdp-hybrid", "fsdp", "fsdp-offload"]
+STRATEGY_NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
+"""How devices share each update, simple ways first: the model copied to each; only gradients and optimizer states spread over them (ZeRO
+stage 2); all spread within each node, with a copy on each node; all spread over all of them (stage 3); and that in host memory."""
 
 StopWhen = Callable[[list[dict[str, Any]]], str | None]
 """From all evaluations so far to the reason to stop, or None to go on; asked again after a resume.
@@ -102,7 +107,7 @@ class Job:
 class Plan:
     """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed.
 
-    `devices` share each update by `strategy`: "ddp", "fsdp", or "single" where there is one.
+    `devices` share each update by `strategy`, one of `STRATEGY_NAMES`, or "single" where there is one.
     """
 
     micro_batch: MicroBatch = None

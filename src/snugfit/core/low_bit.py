@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.blockwise import in_blocks, on_parts, part_of, parts_of, spread
-from snugfit.core.layout import is_sharded, sharded_like
 from snugfit.core.library_optimizer import checked, eager, refuse_sparse, require
 from snugfit.core.low_bit_bitsandbytes import bitsandbytes_class
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.quiet import importing_torchao
-from snugfit.core.sharded import of_part, own_part
+from snugfit.core.sharded import is_sharded, of_part, own_part, sharded_like
 
 
 def torchao_adamw(

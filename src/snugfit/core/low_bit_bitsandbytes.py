@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.blockwise import in_blocks, on_parts, part_of, parts_of, rows_of_blocks, spread
-from snugfit.core.layout import is_sharded, sharded_like
 from snugfit.core.library_optimizer import eager, refuse_sparse, require
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.read import is_fake
-from snugfit.core.sharded import of_part, own_part
+from snugfit.core.sharded import is_sharded, of_part, own_part, sharded_like
 
 _BLOCK = 256
 """Elements of a block of bitsandbytes."""

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from snugfit.core.combined import CombinedOptimizer
-from snugfit.core.layout import is_sharded, laid_out_like, spread_state
+from snugfit.core.layout import laid_out_like
+from snugfit.core.sharded import is_sharded, spread_state
 
 
 class StepOne(Protocol):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
-    """The recipe as the plan would run it: its micro-batch, its precision, and the techniques it adds.
+    """The recipe as the plan would run it: its micro-batch, its precision, how devices share it, and the techniques it adds.
 
     A micro-batch that is to be found on the device stays so.
     """
@@ -36,8 +36,8 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
             techniques.append(entry)
     tree["techniques"] = techniques
     tree["track"]["uri"] = recipe.track.uri  # plain values leave its password out
-    if choice.devices > 1 and recipe.plan.strategy == "auto":
-        tree["plan"]["strategy"] = "fsdp" if choice.strategy.startswith(("fsdp", "hybrid")) else "ddp"
+    if choice.devices > 1:
+        tree["plan"]["strategy"] = choice.strategy
     if recipe.plan.micro_batch != AUTO:
         tree["plan"]["micro_batch"] = choice.micro_batch
     return build(_sequences(tree), (), Places("the plan"), folder=recipe.folder, name=recipe.name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from snugfit.core.job import StrategyName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.recipe.wording import Wanted
 
@@ -134,9 +135,10 @@ class PlanSettings(_Section):
     devices: _Count = Field(
         default=1, description="of this machine, which share each update: a process for each of them"
     )
-    strategy: Literal["auto", "ddp", "fsdp"] = Field(
+    strategy: Literal["auto", StrategyName] = Field(
         default="auto",
-        description="how several devices share: ddp copies the model to each, fsdp spreads it over them; auto: as planned, else ddp",
+        description="how several devices share: ddp copies the model to each, fsdp spreads it over them, fsdp-zero2 all but the weights, "
+        "fsdp-hybrid over those of each node, fsdp-offload into host memory; auto: as planned, else ddp",
     )
     timeout: Annotated[str, Wanted("a time, such as 30m")] = Field(
         default="30m", description="how long a device's process waits for the others before it gives up"

@@ -112,9 +112,8 @@ class SeveralRanks(Strategy):
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""
-        for size in rows.shape[1:]:
-            if len(found := set(self.counts(size))) > 1:
-                raise ValueError(f"on other ranks they are {' and '.join(map(str, sorted(found)))} wide")
+        if len(shapes := {*self.tell(tuple(rows.shape[1:]))}) > 1:
+            raise ValueError(f"on the ranks a row has the shapes {' and '.join(map(str, sorted(shapes)))}")
         sent = rows.new_zeros(max(counts), *rows.shape[1:])
         sent[: rows.shape[0]] = rows.detach()
         gathered = [torch.empty_like(sent) for _ in counts]

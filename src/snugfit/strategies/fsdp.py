@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Sharing
-from snugfit.core.layout import whole_tensor
 from snugfit.core.placing import place_, set_data_
+from snugfit.core.sharded import whole
 from snugfit.core.skeleton import fill_, skeleton
 from snugfit.strategies.base import SeveralRanks
 
@@ -36,8 +36,9 @@ class FullyShard(SeveralRanks):
             (ZeRO stage 3); else they stay until the window's last backward (stage 2).
         cpu_offload: whether the sharded weights, gradients and optimizer states lie in host memory.
         computes_in: what weights are gathered and computed in; None leaves them as they are.
-        reduce_each: whether every micro-batch adds its gradients to the sharded ones, so that they are never whole, which
-            sends them as often; else the last one does. Copies of the model exchange on the last in either case.
+        reduce_each: whether every micro-batch adds its gradients to the sharded ones, which sends them as often and never has them
+            whole, as what is sharded may be too large for; else the last one does, and a device keeps all of them meanwhile. Copies
+            of the model exchange on the last in either case.
 
     Source: Zhao et al. 2023, arXiv:2304.11277; Rajbhandari et al. 2020, arXiv:1910.02054.
     """
@@ -46,7 +47,7 @@ class FullyShard(SeveralRanks):
     reshard_after_forward: bool = True
     cpu_offload: bool = False
     computes_in: torch.dtype | None = None
-    reduce_each: bool = False
+    reduce_each: bool = True
     sharing: Sharing | None = field(default=Sharing.SHARDS, init=False)
     _skeleton: nn.Module | None = field(default=None, init=False, repr=False)
 
@@ -134,7 +135,11 @@ class FullyShard(SeveralRanks):
     def whole(self, model: nn.Module) -> nn.Module | None:
         """A copy of the model with all of its weights in the first rank's host memory, one after the other; None on the other ranks."""
         assert self._skeleton is not None
-        parameters = {name: whole_tensor(each, self.rank == 0) for name, each in model.named_parameters()}
+        parameters: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            gathered = whole(parameter)  # all ranks send
+            if self.rank == 0:
+                parameters[name] = gathered.cpu()
         if self.rank != 0:
             return None
         found = copy.deepcopy(self._skeleton)

@@ -13,7 +13,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader
 from snugfit.training.assemble import Material, make_step, training_loader, validation_loader
-from snugfit.training.evaluate import RowMetric
+from snugfit.training.metrics import RowMetric
 from snugfit.training.step import Step
 
 

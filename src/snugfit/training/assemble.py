@@ -22,9 +22,9 @@ from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.strategies.base import Strategy
-from snugfit.training.evaluate import RowMetric, check_fit, check_metrics
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
+from snugfit.training.metrics import RowMetric, check_fit, check_metrics
 from snugfit.training.result import Emit, SaveBest
 from snugfit.training.step import Forward, Step
 from snugfit.training.told import warnings_told

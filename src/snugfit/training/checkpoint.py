@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -21,11 +20,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from snugfit.core.layout import is_sharded
 from snugfit.core.phases import phase
-from snugfit.errors import RunFolderError, SettingError
+from snugfit.errors import RunFolderError
 from snugfit.strategies.base import Strategy
 from snugfit.training import shards
+from snugfit.training.packed import Packer, unpack
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -151,7 +150,7 @@ def _agreed(strategy: Strategy, act: Callable[[], Any]) -> list[Any]:
 
 def _write_shards(folder: Path, parts: Mapping[str, Any], rank: int) -> dict[str, str]:
     """Write this rank's parts of what is spread over ranks; the sha256 of its files."""
-    packer = _Packer({})
+    packer = Packer({})
     for name, part in parts.items():
         packer.pack(part, name)
     written = shards.write(folder / shards.FOLDER, packer.sharded, rank)
@@ -172,7 +171,7 @@ def _write(folder: Path, parts: Mapping[str, Any], sharded: Mapping[str, str]) -
 
 def _write_part(folder: Path, name: str, part: Any) -> list[Path]:
     tensors: dict[str, torch.Tensor] = {}
-    skeleton = _Packer(tensors).pack(part, name)
+    skeleton = Packer(tensors).pack(part, name)
     path = folder / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     _write_json(path, skeleton)
@@ -199,80 +198,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _read_part(folder: Path, name: str) -> Any:
     weights = folder / f"{name}.safetensors"
     tensors = load_file(weights) if weights.exists() else {}
-    return _unpack(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), tensors, folder)
-
-
-class _Packer:
-    """Turns nested values into JSON, and moves their tensors to `tensors`; one that occurs twice is kept once."""
-
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self.sharded: dict[str, torch.Tensor] = {}
-        self._tensors = tensors
-        self._names: dict[Any, str] = {}
-        self._storages: set[int] = set()
-
-    def pack(self, value: Any, path: str) -> Any:
-        if is_sharded(value):
-            self.sharded[path] = value.detach()
-            return {"shards": shards.describe(path, value)}
-        if isinstance(value, torch.Tensor):
-            return {"tensor": self._pack_tensor(value, path)}
-        if isinstance(value, Mapping):
-            return {"dict": [self._pack_entry(key, entry, path) for key, entry in value.items()]}
-        if isinstance(value, (list, tuple)):
-            entries = [self.pack(entry, f"{path}/{place}") for place, entry in enumerate(value)]
-            return {"list" if isinstance(value, list) else "tuple": entries}
-        if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
-            return {"float": repr(float(value))}
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        raise _unsuitable(value, path)
-
-    def _pack_entry(self, key: Any, entry: Any, path: str) -> list[Any]:
-        if not isinstance(key, (str, int)):
-            raise _unsuitable(key, f"the keys of {path}")
-        return [key, self.pack(entry, f"{path}/{key}")]
-
-    def _pack_tensor(self, value: torch.Tensor, path: str) -> str:
-        memory = value.data_ptr() if value.numel() else id(value)  # an empty tensor has none
-        known = (value.device, memory, value.shape, value.stride(), value.dtype)
-        if known not in self._names:
-            # the keys 1 and "1" have one path
-            name = path if path not in self._tensors else f"{path} {len(self._tensors)}"
-            self._names[known] = name
-            self._tensors[name] = self._in_memory_of_its_own(value.detach().cpu())
-        return self._names[known]
-
-    def _in_memory_of_its_own(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-        if whole and storage.data_ptr() not in self._storages:
-            self._storages.add(storage.data_ptr())
-            return tensor
-        return tensor.clone(memory_format=torch.contiguous_format)  # safetensors refuses what overlaps
-
-
-def _unsuitable(value: Any, path: str) -> SettingError:
-    return SettingError(
-        f"checkpoint: {path} is a {type(value).__name__}, which cannot be saved without a pickle. Let state_dict() return "
-        "tensors, numbers, strings, None, and lists, tuples and dicts of them."
-    )
-
-
-def _unpack(value: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any:
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "shards":
-        return shards.Kept.read(folder, content)
-    if kind == "float":
-        return float(content)
-    if kind == "dict":
-        return {key: _unpack(entry, tensors, folder) for key, entry in content}
-    entries = [_unpack(entry, tensors, folder) for entry in content]
-    return entries if kind == "list" else tuple(entries)
+    return unpack(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), tensors, folder)
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -17,12 +17,14 @@ from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.strategies.world import answered
 from snugfit.training import checkpoint, shards
 from snugfit.training.attempt import Attempt, Doing
-from snugfit.training.evaluate import RowMetric, Scored, evaluate
+from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import Replan
 from snugfit.training.folder import RunFolder
+from snugfit.training.metrics import RowMetric
 from snugfit.training.probe import find_micro_batch
 from snugfit.training.refused import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
+from snugfit.training.state import state_like
 from snugfit.training.step import Step
 from snugfit.training.stop import StopRequest
 from snugfit.training.telling import Telling
@@ -113,7 +115,7 @@ class Training:
             n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")
         }
         state = {**parts["model"], **parts["run"]["step"], "techniques": techniques}
-        self.step.load_state_dict(shards.loaded(state, self.step.state_like(state)))
+        self.step.load_state_dict(shards.loaded(state, state_like(self.step, state)))
         saved = parts["run"]["micro_batch"]
         if saved["planned"] == self.planned and saved["used"] is not None:  # else another plan was made
             known = self.step.micro_batch

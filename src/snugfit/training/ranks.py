@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from snugfit.core.job import Plan
+import torch
+
+from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.core.processes import World
 from snugfit.errors import SettingError, nearest
-from snugfit.strategies.base import Strategy
+from snugfit.strategies.base import SeveralRanks, Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.training.folder import RunFolder
 
-STRATEGIES: Mapping[str, Callable[[], Strategy]] = {"ddp": DataParallel, "fsdp": FullyShard}
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+STRATEGIES: Mapping[StrategyName, Callable[[DeviceMesh], Strategy]] = {
+    "ddp": lambda mesh: DataParallel(),
+    "fsdp-zero2": partial(FullyShard, reshard_after_forward=False),
+    "fsdp-hybrid": FullyShard,
+    "fsdp": FullyShard,
+    "fsdp-offload": partial(FullyShard, cpu_offload=True),
+}
+"""How each way to share is run by the devices of a mesh, which has two axes for `HYBRID`; the planner runs the same."""
+
+HYBRID: StrategyName = "fsdp-hybrid"
 
 
 def named_strategy(setting: str, devices: int) -> str:
@@ -53,8 +69,63 @@ def strategy_of(plan: Plan, world: World) -> Strategy:
         )
     if world.size == 1:
         return Strategy()
-    if plan.strategy not in STRATEGIES:
+    name = known_strategy(plan.strategy)
+    axes: tuple[int, ...] = (world.size,)
+    if name == HYBRID:
+        axes = nodes_and_devices(SeveralRanks().tell(world.local_rank))
+    return STRATEGIES[name](mesh_of(torch.device(plan.device).type, axes))
+
+
+def known_strategy(name: str) -> StrategyName:
+    """The name of a way to share.
+
+    Raises:
+        SettingError: there is none of that name.
+    """
+    for known in STRATEGY_NAMES:
+        if known == name:
+            return known
+    raise SettingError(
+        f"plan.strategy: there is no {name!r} for several devices. {nearest(name, ('auto', *STRATEGY_NAMES))}"
+    )
+
+
+def mesh_of(device: str, axes: tuple[int, ...]) -> DeviceMesh:
+    """The mesh of all ranks: those that share one model, or the copies of the model, and then the ranks that share each."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device, axes, mesh_dim_names=("copies", "shards")[-len(axes) :])
+
+
+def nodes_and_devices(local_ranks: Sequence[int]) -> tuple[int, int]:
+    """How many nodes there are, and devices on each, by the place of each rank on its node.
+
+    Raises:
+        SettingError: there is nothing to share within nodes, or they have not as many ranks each, one after the other.
+
+    >>> nodes_and_devices([0, 1, 0, 1, 0, 1])
+    (3, 2)
+    """
+    devices = max(local_ranks) + 1
+    nodes = len(local_ranks) // devices
+    if [*local_ranks] != [*range(devices)] * nodes:
         raise SettingError(
-            f"plan.strategy: there is no {plan.strategy!r} for several devices. {nearest(plan.strategy, STRATEGIES)}"
+            f"plan.strategy: {HYBRID} needs as many processes on each node, one after the other, and by their places on it the processes "
+            f"are {', '.join(map(str, local_ranks))}. Start as many on each node, or take fsdp."
         )
-    return STRATEGIES[plan.strategy]()
+    check_hybrid(nodes, devices)
+    return nodes, devices
+
+
+def check_hybrid(nodes: int, devices: int) -> None:
+    """Refuse to keep a copy of the model on each node where that is another way to share.
+
+    Raises:
+        SettingError: says which one.
+    """
+    if nodes == 1 or devices == 1:
+        what, other = ("node", "fsdp") if nodes == 1 else ("device on each node", "ddp")
+        raise SettingError(
+            f"plan.strategy: {HYBRID} spreads a model over the devices of each node and has a copy on each, and there is one {what}. Take "
+            f"{other}, which is the same there."
+        )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snugfit.core.layout import is_sharded
+from snugfit.core.sharded import is_sharded
 
 FOLDER = "shards"
 

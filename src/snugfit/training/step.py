@@ -17,7 +17,6 @@ from snugfit.core.buffers import Buffers
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
-from snugfit.core.layout import sharded_like
 from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
 from snugfit.core.phases import phase
 from snugfit.core.placing import cloned
@@ -27,9 +26,10 @@ from snugfit.core.selection import check, check_shared, listed, prepare
 from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
+from snugfit.training import state
 from snugfit.training.compute import WindowCompute
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
-from snugfit.training.optimizer import learning_rates, load_optimizer, make_optimizer, set_rates
+from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -291,56 +291,15 @@ class Step:
 
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
-        return {
-            **self._named_tensors(),
-            "optimizer": self.optimizer.state_dict(),
-            "techniques": {name: state.state_dict() for name, state in self.seams.states.items()},
-            "progress": self.progress.state_dict(),
-        }
+        return state.state_of(self)
 
-    def state_like(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """What a saved state is to be like: its own, and for what an optimizer has not made yet the parameter that it belongs to."""
-        own = self.state_dict()
-        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        moments = {
-            place: dict.fromkeys(kept, parameters[place])
-            for place, kept in saved["optimizer"].get("state", {}).items()
-            if isinstance(place, int) and place < len(parameters)
-        }
-        return {**own, "optimizer": {**own["optimizer"], "state": moments}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, bit for bit.
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from `saved`, bit for bit.
 
         Raises:
             SettingError: the state is of another model, optimizer or set of techniques; nothing was loaded.
         """
-        named = self._named_tensors()
-        for kind, own in named.items():
-            _check_same(own, state[kind], kind)
-        if set(state["techniques"]) != set(self.seams.states):
-            raise SettingError(
-                f"techniques: the state has {sorted(state['techniques'])}, the step {sorted(self.seams.states)}."
-            )
-        load_optimizer(self.optimizer, state["optimizer"])
-        with torch.no_grad():
-            for kind, own in named.items():
-                for name, tensor in own.items():
-                    tensor.copy_(sharded_like(tensor, state[kind][name]))
-        for name, technique_state in self.seams.states.items():
-            saved = state["techniques"][name]
-            technique_state.load_state_dict(
-                sharded_like(technique_state.state_dict(), saved) if self.strategy.shards else saved
-            )
-        self.progress.load_state_dict(state["progress"])
-
-    def _named_tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        # a buffer that is not persistent is a cache, which may have grown: it is made again and not saved
-        saved = self.model.state_dict(keep_vars=True)
-        return {
-            "parameters": {name: p.detach() for name, p in self.model.named_parameters()},
-            "buffers": {name: b.detach() for name, b in self.model.named_buffers() if name in saved},
-        }
+        state.load(self, saved)
 
     def _compute(self, window: Batch, buffers: list[torch.Tensor] | None) -> Gradients:
         """The window's gradient; what raises leaves nothing behind."""
@@ -376,13 +335,3 @@ class Step:
 
 def _run(compute: Compute) -> Any:
     return compute.run()
-
-
-def _check_same(own: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor], kind: str) -> None:
-    differing = set(own) ^ set(saved)
-    for name in set(own) & set(saved):
-        if own[name].shape != saved[name].shape or own[name].dtype != saved[name].dtype:
-            differing.add(name)
-    if differing:
-        names = ", ".join(sorted(differing)[:5])
-        raise SettingError(f"model: its {kind} are not those of the saved state, by name or shape: {names}.")

@@ -23,8 +23,9 @@ from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.label_smoothing import LabelSmoothing
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training import evaluate as module
-from snugfit.training.evaluate import Scored, check_fit, check_metrics, eval_mode, evaluate
+from snugfit.training import metrics as module
+from snugfit.training.evaluate import Scored, eval_mode, evaluate
+from snugfit.training.metrics import check_fit, check_metrics
 from snugfit.training.step import Step
 
 ROWS = 23

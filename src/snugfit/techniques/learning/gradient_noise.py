@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.foreach import gradients_of
-from snugfit.core.layout import sharded_like
-from snugfit.core.sharded import own_part
+from snugfit.core.sharded import own_part, sharded_like
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 
 

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
 from snugfit.core.layers import base_of, layers
-from snugfit.core.layout import is_sharded, sharded_like
 from snugfit.core.names import find_parameters
 from snugfit.core.one_by_one import stepper
 from snugfit.core.parameters import ParameterGroup, divided, takes_decay
-from snugfit.core.sharded import own_part, whole
+from snugfit.core.sharded import is_sharded, own_part, sharded_like, whole
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
 

@@ -14,10 +14,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from snugfit.core.batch import Batch
 from snugfit.core.bf16 import has_bf16, rounded_stochastically, with_compensation
 from snugfit.core.forwards import taking_any_float
-from snugfit.core.layout import laid_out_like, sharded_like
+from snugfit.core.layout import laid_out_like
 from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.random import derive_seed
+from snugfit.core.sharded import sharded_like
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
 

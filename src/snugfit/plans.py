@@ -1,0 +1,125 @@
+"""The plan of a recipe: made, exported to other tools, and written into the folder of the run that keeps it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from snugfit import planning
+from snugfit.core.entry import as_entry
+from snugfit.core.job import Plan
+from snugfit.errors import PlannerFailed, SettingError, Untraceable
+from snugfit.planner.answer import Answer
+from snugfit.planner.plan import impossible
+from snugfit.planner.target import Target
+from snugfit.recipe.jobs import job_of, plan_of
+from snugfit.session import RunOptions
+from snugfit.training.assemble import check_settings
+from snugfit.training.folder import RunFolder
+from snugfit.units import parse_bytes
+
+if TYPE_CHECKING:
+    from snugfit.planner.export import Exported
+    from snugfit.planner.worker import Worker
+    from snugfit.recipe import Recipe
+
+RECIPE = "recipe.yaml"
+PLAN = "plan.json"
+_TIMELINE = "timeline.json"
+
+
+def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | None = None) -> Answer:
+    """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
+
+    Args:
+        worker: the planner's process, where it was started before.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+        PlannerFailed: the planner died, or took too long.
+    """
+    job, plan = job_of(recipe), plan_of(recipe)
+    metrics = {metric: metric for metric in job.metrics}
+    check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
+    return planning.plan_recipe(recipe, job, plan, _within_budget(recipe, target or Target()), worker)
+
+
+def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
+    """The plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
+
+    Raises:
+        SettingError: there is no such tool, or it cannot take micro-batches of this size.
+    """
+    from snugfit.planner.export import ExportedPlan, export
+    from snugfit.recipe.chosen import with_choice
+
+    chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
+    if choice.strategy not in get_args(ExportedStrategy):
+        raise SettingError(
+            f"export: the plan shares the work by {choice.strategy}, which is not written for other tools yet. Plan without --export, with "
+            "plan.strategy=fsdp, or for a machine on which ddp or fsdp fits."
+        )
+    return export(
+        ExportedPlan(
+            micro_batch=choice.micro_batch,
+            global_batch=train.global_batch,
+            total_updates=answer.about["total_updates"],
+            optimizer=as_entry(chosen.optimizer),
+            schedule=None if chosen.schedule is None else as_entry(chosen.schedule),
+            numerics=chosen.plan.numerics
+            if isinstance(chosen.plan.numerics, str)
+            else as_entry(chosen.plan.numerics),
+            techniques=tuple(as_entry(each) for each in chosen.techniques),
+            devices=choice.devices,
+            strategy=choice.strategy,  # type: ignore[arg-type]
+            device=answer.device["kind"],
+            epochs=None if train.updates is not None else train.epochs,
+            max_length=None if recipe.task == "python" else recipe.data.max_length,
+            seed=train.seed,
+        ),
+        tool,
+    )
+
+
+def _within_budget(recipe: Recipe, target: Target) -> Target:
+    """The target with the recipe's budget where it says nothing itself."""
+    budget = recipe.budget
+    return dataclasses.replace(
+        target,
+        memory=target.memory or _bytes(budget.memory, "memory"),
+        host_memory=target.host_memory or _bytes(budget.host_memory, "host_memory"),
+        fidelity=target.fidelity or budget.fidelity,
+    )
+
+
+def _bytes(size: int | str | None, key: str) -> int | None:
+    return None if size is None else parse_bytes(size, f"budget.{key}")
+
+
+def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None, list[str]]:
+    """The recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
+
+    Raises:
+        OutOfMemory: nothing that may be chosen fits.
+    """
+    if not options.plan:
+        return recipe, None, []
+    devices = recipe.plan.devices
+    if devices > 1 and plan_of(recipe).device == "cpu":
+        return recipe, None, []  # they are one device, whose memory the planner would count for each
+    try:
+        answer = plan_recipe(recipe, Target(contented=True, devices=devices))
+    except (PlannerFailed, Untraceable) as error:
+        return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
+    if not answer.fits:
+        raise impossible(answer)
+    from snugfit.recipe.chosen import with_choice
+
+    return with_choice(recipe, answer.choice), answer, []
+
+
+def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:
+    """Write into a new run's folder what it begins with: the recipe, and how it was planned."""
+    (folder.path / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
+    folder.write_json(PLAN, dataclasses.asdict(plan) if answer is None else answer.as_dict())
+    if answer is not None and answer.prediction.timeline is not None:
+        folder.write_json(_TIMELINE, dataclasses.asdict(answer.prediction.timeline))
