@@ -110,6 +110,14 @@ class SeveralRanks(Strategy):
         dist.all_gather_object(found, value)
         return found
 
+    def counts(self, count: int) -> tuple[int, ...]:
+        """A number of the host's on each rank, in their order: a quarter of the time of what may be told."""
+        if dist.get_backend() == "fake":
+            return (count,) * self.world_size
+        found = torch.empty(self.world_size, dtype=torch.int64)
+        dist.all_gather(list(found.split(1)), torch.tensor([count]))
+        return tuple(found.tolist())
+
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""
         if len(shapes := {*self.tell(tuple(rows.shape[1:]))}) > 1:

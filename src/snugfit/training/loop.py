@@ -255,7 +255,7 @@ class Training:
                 if evaluated:
                     self.evaluate(stop)
                 exhausted = self.watch.exhausted(job) if evaluated else None
-                asked = None if last else next(filter(None, self.step.strategy.tell(stop.reason)), None)
+                asked = None if last else self._asked(stop)
                 due = self._due(job.checkpoint_every) if job.checkpoint_every else evaluated
                 if due or last or asked or exhausted or refused:
                     self.save()
@@ -267,6 +267,13 @@ class Training:
                     return "stopped", asked
                 before = time.perf_counter()
         return "finished", None
+
+    def _asked(self, stop: StopRequest) -> str | None:
+        """Why to stop, if one of the ranks was asked to; the same on all of them."""
+        strategy = self.step.strategy
+        if not any(strategy.counts(int(stop.reason is not None))):  # each window asks, so briefly
+            return None
+        return next(filter(None, strategy.tell(stop.reason)))
 
     def _train_on(self, window: Batch, before: float) -> Refused | None:
         """One window; how the run is to end or go back because of it, or None to go on."""
