@@ -66,11 +66,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in dropped]
 
 
-def pytest_runtest_setup() -> None:
-    """Keep what was imported out of each search for garbage, which takes half a second with all that the libraries hold; a dry run
+class _Garbage:
+    """Keeps what was imported out of each search for garbage, which takes half a second with all that the libraries hold; a dry run
     of the planner, which does the same for itself, lets it in again."""
-    if not gc.get_freeze_count():
-        gc.freeze()
+
+    def __init__(self) -> None:
+        self._kept_out = False
+        self._unfreeze, gc.unfreeze = (
+            gc.unfreeze,
+            self.let_in,
+        )  # to ask how much is kept out takes 50 ms, as all is counted
+
+    def keep_out(self) -> None:
+        if not self._kept_out:
+            gc.freeze()
+            self._kept_out = True
+
+    def let_in(self) -> None:
+        self._unfreeze()
+        self._kept_out = False
+
+
+_GARBAGE = _Garbage()
+
+
+def pytest_runtest_setup() -> None:
+    _GARBAGE.keep_out()
 
 
 @pytest.fixture(autouse=True)
