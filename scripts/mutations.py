@@ -106,6 +106,15 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "a save beside the training: what is written is what the training goes on to change",
+        "training/snapshot.py",
+        "return kept.tensor.copy_(tensor, non_blocking=True)",
+        "return tensor",
+        (
+            "tests/unit/training/test_saving.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
+        ),
+    ),
+    Mutation(
         "batch norm of an average: what settling counted stays in the model that is trained",
         "training/step.py",
         "with preserved_randomness(self.device), self.kept_buffers(), self.averaged():",
@@ -180,6 +189,22 @@ MUTATIONS = (
         "LossTerms(terms.values, torch.zeros_like(terms.values))",
         "terms",
         ("tests/ranks/test_rank_law.py::test_ranks_with_fewer_rows_and_none_give_the_update_of_one",),
+    ),
+    Mutation(
+        "compressed gradients: what is left out of a window is in units of its own",
+        "training/compute.py",
+        "step.exchange.begin(self._share(alone, totals[1], factor))",
+        "step.exchange.begin(1.0)",
+        (
+            "tests/ranks/test_rank_powersgd.py::test_what_was_sent_and_what_was_left_out_are_the_true_gradients",
+        ),
+    ),
+    Mutation(
+        "fsdp: weights that only other ranks' rows reach get no gradient, and shift those of others",
+        "strategies/fsdp.py",
+        "if missing else terms",
+        "if False else terms",
+        ("tests/ranks/test_rank_reached.py",),
     ),
     Mutation(
         "packing: positions go on from one example to the next",

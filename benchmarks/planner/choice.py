@@ -1,16 +1,17 @@
 """How much time does the planner's choice give away? It is run, and so is every other plan that it could have chosen.
 
-    python benchmarks/planner/choice.py             all pairs, some minutes on two cores; writes results/ and README.md
-    python benchmarks/planner/choice.py --only t5   those of one model anew; the others stay as they were measured
+    python benchmarks/planner/choice.py                        all pairs, some minutes on two cores; writes results/ and README.md
+    python benchmarks/planner/choice.py --only t5 llama:0.85   those of one model, and one of another, anew; the others stay as measured
 
 A pair is a model and a cap on the bytes that an update may have allocated at a time, as a share of what plain training of the
-whole window takes. The planner gets the cap as a budget: it counts what a process takes, so a process's baseline is added, and its
-margin is taken of the cap instead. Its times are about this CPU (`snugfit plan --calibrate`).
+whole window takes. The planner gets the cap as a budget: it counts what a process takes, so a process's baseline is added. What it
+leaves free is its own matter: where it takes a prediction for exact, nothing. This CPU is calibrated first (`snugfit plan --calibrate`).
 
 *Every plan*: all sub-sets of the rungs that the search may use and that save anything on this model, times all micro-batches. The peak
 of each is of the profiler's allocation events. Those that stay under the cap are run once, and those among them that come near the fastest
-again, in turns with the choice; what is compared are medians. A choice is at the finest level of precision at which any plan fits,
-and is compared with the plans of that level.
+again, in turns with the choice; what is compared are medians. Times are those of the processor, of all threads, so that what else runs
+on the machine counts for less; `load` is how many processes wanted to run as a pair began. A choice is at the finest level of precision
+at which any plan fits, and is compared with the plans of that level.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import copy
 import itertools
 import json
+import os
 import statistics
 import sys
 import time
@@ -47,7 +49,6 @@ from snugfit.planner.calibrate import calibrate  # noqa: E402
 from snugfit.planner.candidate import Budget  # noqa: E402
 from snugfit.planner.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.dryrun import Subject  # noqa: E402
-from snugfit.planner.hardware import this_device  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
 from snugfit.planner.predict import Planner  # noqa: E402
 from snugfit.techniques import discover, find  # noqa: E402
@@ -73,14 +74,14 @@ PAIRS = (
 REGRET = 0.10
 """Of the time of the best plan that a choice may take more, at most."""
 
-MARGIN = 0.02
-"""Of the cap that is left free: the bound of the error of a prediction."""
-
 NEAR = 1.25
 """Times the fastest run, up to which a plan is run again."""
 
 NOTICED = 0.99
 """A rung that leaves more than this of the peak at every size saves nothing."""
+
+REFUSED = 14
+"""Updates that may be refused as the scale of float16 is too high: it halves, from 65,536."""
 
 TURNS = 9
 
@@ -130,8 +131,7 @@ class Bench:
 
     def chosen(self, cap: int, level: str) -> Answer:
         """What the planner answers for a cap on the allocated bytes."""
-        usable = resident_bytes(round(cap * (1 - MARGIN)), BASELINE)
-        budget = Budget(usable, fidelity=Fidelity[level.upper()], margin=0.0)
+        budget = Budget(resident_bytes(cap, BASELINE), fidelity=Fidelity[level.upper()], margin=0.0)
         machine = Machine(self.device, self.device)
         return make_plan(self.subject, machine, Request(Plan(), budget, seconds=SECONDS))
 
@@ -215,17 +215,20 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> tuple[Tech
     return tuple(found)
 
 
-def _updates(step: Step, window: Batch, count: int = 2) -> None:
-    """Some updates, the first of which makes the optimizer's state."""
-    window = copy.deepcopy(window)
-    for _ in range(count):
-        step(window)
+def _updates(step: Step, window: Batch) -> None:
+    """Updates until two were applied, the first of which makes the optimizer's state; float16's scale refuses some before."""
+    window, applied = copy.deepcopy(window), 0
+    for _ in range(REFUSED + 2):
+        applied += step(window).applied
+        if applied == 2:
+            return
+    raise RuntimeError(f"{applied} of {REFUSED + 2} updates were applied")
 
 
 def _timed(step: Step, window: Batch) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     step(window)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
@@ -292,18 +295,21 @@ def _race(bench: Bench, chosen: Tried, rivals: Sequence[Tried]) -> dict[int, flo
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The pairs as a table in Markdown."""
-    head = "| model | cap, of plain | allowed | chosen | allocated, of the cap | time | best of all plans | time | regret |"
-    lines = [head, "|" + "---|" * 9]
+    head = "| model | cap, of plain | allowed | chosen | allocated, of the cap | time | best of all plans | time | regret | load |"
+    lines = [head, "|" + "---|" * 10]
     for row in rows:
-        asked = f"{row['model']} | {row['share']:.0%} | {row['fidelity']}"
+        asked, load = (
+            f"{row['model']} | {row['share']:.0%} | {row['fidelity']}",
+            f"{row['load']:.1f}" if "load" in row else "before",
+        )
         if not row["fits"]:
-            lines.append(f"| {asked} | nothing fits | | | {row['plans_that_fit']} plans fit | | |")
+            lines.append(f"| {asked} | nothing fits | | | {row['plans_that_fit']} plans fit | | | {load} |")
             continue
         chosen, best = (f"{row[each + '_seconds'] * 1e3:.0f} ms" for each in ("chosen", "best"))
         used = row["measured_bytes"] / row["cap_bytes"]
         lines.append(
             f"| {asked} | {row['chosen']} | {used:.1%} | {chosen} | {row['best']} (of {row['plans_that_fit']}) | {best} | "
-            f"{row['regret']:.1%} |"
+            f"{row['regret']:.1%} | {load} |"
         )
     return "\n".join(lines)
 
@@ -338,24 +344,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", help="the pairs of this model")
+    parser.add_argument("--only", nargs="+", metavar="MODEL[:SHARE]", help="the pairs of these models")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     tune_malloc()
-    device = this_device("cpu")
-    if not device.calibrated:
-        device = calibrate(torch.device("cpu"))
+    device = calibrate(torch.device("cpu"))
     rows = {} if asked.only is None else {_pair(row): row for row in measured_before()}
-    pairs = [pair for pair in PAIRS if asked.only in (None, pair[0])]
+    wanted = {pair: {pair[0], f"{pair[0]}:{pair[1]}"} for pair in PAIRS}
+    pairs = [pair for pair in PAIRS if asked.only is None or wanted[pair] & {*asked.only}]
+    if not pairs:
+        parser.error(f"--only: no pair is {' or '.join(asked.only)}")
     for model, own in itertools.groupby(pairs, key=lambda pair: pair[0]):
         bench = Bench(model, device)
         for pair in own:
-            began = time.perf_counter()
+            began, load = time.perf_counter(), os.getloadavg()[0]
             row = {"share": pair[1], **compare(bench, round(pair[1] * bench.plain.peak_bytes), pair[2])}
-            rows[pair] = row | {"seconds": time.perf_counter() - began}
+            rows[pair] = row | {"seconds": time.perf_counter() - began, "load": load}
             print(json.dumps({key: value for key, value in rows[pair].items() if key != "runs"}), flush=True)
             ordered = [rows[each] for each in PAIRS if each in rows]
-            write_result(HERE, {"device": device.name, "margin": MARGIN, "rows": ordered}, "choice")
+            write_result(HERE, {"device": device.name, "rows": ordered}, "choice")
             write_readme(ordered)
     bad = [row for row in rows.values() if not _good(row)]
     print(f"{len(rows)} of {len(PAIRS)} pairs; {len(bad)} beyond the bounds")

@@ -79,8 +79,7 @@ def theirs(way: str, batch: dict[str, Tensor]) -> Update:
         optimizer.zero_grad(set_to_none=True)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            if way == "fsdp":
-                wrapped.set_requires_gradient_sync(last)
+            # FSDP2 adds up with each micro-batch, as ours does: gradients are never whole
             with wrapped.no_sync() if way == "ddp" and not last else torch.enable_grad():
                 logits = wrapped(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).logits
                 loss = nn.functional.cross_entropy(
@@ -96,7 +95,7 @@ def theirs(way: str, batch: dict[str, Tensor]) -> Update:
 
 def ours(way: str, batch: dict[str, Tensor]) -> Update:
     import snugfit as sf
-    from snugfit.training.ranks import STRATEGIES
+    from snugfit.training.ranks import STRATEGIES, mesh_of
 
     step = sf.Step(
         model(),
@@ -104,7 +103,7 @@ def ours(way: str, batch: dict[str, Tensor]) -> Update:
         "causal_lm",
         [sf.ClipNorm(NORM)],
         micro_batch=MICRO,
-        strategy=STRATEGIES[way](),
+        strategy=STRATEGIES[way](mesh_of("cpu", (RANKS,))),
     )
     return lambda: step(batch)
 

@@ -73,6 +73,7 @@ def train(
     non_finite_limit: int = 10,
     checkpoint_every: int | None = None,
     checkpoint_keep: int = 2,
+    checkpoint_save: str = "sync",
     seed: int = 0,
     device: str = "auto",
     strategy: str = "auto",
@@ -107,8 +108,10 @@ def train(
         non_finite: what to do with a window whose loss or gradient is not finite: skip it, stop, or roll_back to the newest
             checkpoint and pass over it; `non_finite_limit` such windows in a row end the run.
         checkpoint_keep: checkpoints that are kept, at least 2.
+        checkpoint_save: "async" writes each from a copy in host memory while the training goes on; "sync" lets it wait.
         strategy: how processes that were started by torchrun or srun share each update: "ddp" copies the model to each device, which
-            "auto" stands for, and "fsdp" spreads it over them. All call this function alike, and get the same result.
+            "auto" stands for, "fsdp" spreads it over them, and so do "fsdp-zero2", "fsdp-hybrid" and "fsdp-offload" in other ways. All
+            call this function alike, and get the same result.
         resume: the folder of a run of the same model, data and settings, to go on from its newest checkpoint.
         track: send the run to MLflow, by default in a database beside the runs.
 
@@ -140,6 +143,7 @@ def train(
         non_finite_limit=non_finite_limit,
         checkpoint_every=checkpoint_every,
         checkpoint_keep=checkpoint_keep,
+        checkpoint_save=checkpoint_save,
     )
     all_techniques = listed(optimizer, techniques)
     if preset is not None:
@@ -179,9 +183,10 @@ def train(
     identity = _identity(job, len(data), optimizer, all_techniques)
     with ExitStack() as stack:
         stack.enter_context(joined(world, plan.device, _TIMEOUT_SECONDS))
-        ranks = strategy_of(plan, world)
         if world.size > 1:
-            check_same({**identity, "micro_batch": micro_batch, "versions": versions()})
+            shared = {"micro_batch": micro_batch, "strategy": plan.strategy}
+            check_same({**identity, **shared, "versions": versions()})
+        ranks = strategy_of(plan, world)
         folder = shared_folder(ranks, Path(output), name) if resume is None else RunFolder.open(Path(resume))
         events = stack.enter_context(opened(folder, display) if world.leads else nullcontext(Silent()))
         training = assemble(

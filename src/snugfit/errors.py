@@ -90,7 +90,15 @@ class TrainingFailed(SnugfitError):
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory does not suffice, and no finer micro-batch would change that."""
+    """Memory does not suffice, and no finer micro-batch would change that; or on one of several ranks, which cannot change it alone.
+
+    Args:
+        finer: the micro-batch in which all ranks may go on from the newest checkpoint.
+    """
+
+    def __init__(self, *message: str, finer: int | None = None) -> None:
+        super().__init__(*message)
+        self.finer = finer
 
 
 class PlannerFailed(TrainingFailed):

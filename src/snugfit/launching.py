@@ -11,14 +11,14 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from snugfit import errors, plans
-from snugfit.core.processes import ENDING, RECORDED, Failure
-from snugfit.errors import TrainingFailed, UserError
+from snugfit.core.processes import ENDING, RECORDED, Failure, threads_of_each
+from snugfit.errors import OutOfMemory, TrainingFailed, UserError
 from snugfit.recipe.jobs import plan_of
 from snugfit.session import RunOptions, has_begun
 from snugfit.strategies.world import check_devices
@@ -63,8 +63,15 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
         command.append("--fast-dev-run")
     if options.overfit_batches is not None:
         command += ["--overfit-batches", str(options.overfit_batches)]
+
+    def launch(finer: int | None) -> int:
+        changed = [] if finer is None else [f"plan.micro_batch={finer}"]
+        return _launch(
+            [*command, *changed, *_until(options), *shown], recipe.plan.devices, max_restarts, folder
+        )
+
     try:
-        return _launch([*command, *_until(options), *shown], recipe.plan.devices, max_restarts, folder)
+        return _until_it_fits(launch)
     except UserError:
         if not has_begun(folder):
             folder.discard()
@@ -85,7 +92,27 @@ def resume_on_devices(
     folder, plan = RunFolder.open(run), recipe.plan
     check_devices(plan_of(recipe).device, plan.devices)
     command = ["resume", str(run), "--devices", str(plan.devices), "--strategy", plan.strategy]
-    return _launch([*command, *_until(options), *shown], plan.devices, max_restarts, folder)
+
+    def launch(finer: int | None) -> int:
+        micro_batch = plan.micro_batch if finer is None else finer
+        changed = [] if micro_batch is None else ["--micro-batch", str(micro_batch)]
+        return _launch([*command, *changed, *_until(options), *shown], plan.devices, max_restarts, folder)
+
+    return _until_it_fits(launch)
+
+
+def _until_it_fits(launch: Callable[[int | None], int]) -> int:
+    """Launch processes, and whenever one of them has run out of memory, all again in finer micro-batches: of the update that could not be
+    made nothing is there, and updates since the newest checkpoint are made again."""
+    finer: int | None = None
+    while True:
+        try:
+            return launch(finer)
+        except OutOfMemory as error:
+            if error.finer is None:
+                raise
+            print(f"warning: {error} That is done now.", file=sys.stderr)
+            finer = error.finer
 
 
 def _until(options: RunOptions) -> list[str]:
@@ -93,7 +120,7 @@ def _until(options: RunOptions) -> list[str]:
     if options.stop_after_seconds is None:
         return []
     left = options.stop_after_seconds - (time.monotonic() - options.started)
-    return ["--stop-after", f"{max(left, 0.0):.0f}s"]
+    return ["--stop-after", f"{max(left, 0.001):.3f}s"]  # no time at all is refused
 
 
 def _launch(arguments: Sequence[str], devices: int, max_restarts: int, folder: RunFolder) -> int:
@@ -151,7 +178,7 @@ def _surroundings(place: Path, devices: int) -> Iterator[None]:
 
     before, agent = dict(os.environ), logging.getLogger("torch.distributed.elastic")
     os.environ[ENDING] = str(place / _ENDING_FILE)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_each(devices)))
     # else processes that are started anew find the addresses of those before them: https://github.com/pytorch/pytorch/issues/135712
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # by the environment, as older versions of torch have no such argument; those end processes after 30 seconds
@@ -217,6 +244,8 @@ def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
     )  # the first speaks for all, and who lost others names itself
     message = failure["message"] if known else f"rank {failure['rank']}: {failure['message']}"
     error = errors.UserError(message) if kind is errors.MissingExtra else kind(message)
+    if isinstance(error, OutOfMemory):
+        error.finer = failure["finer"]
     return error if not failure["lost"] else kind(f"{message} {_way_on(folder)}")
 
 

@@ -19,7 +19,7 @@ from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Stage, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.planner.answer import Answer
-from snugfit.planner.candidate import Budget
+from snugfit.planner.candidate import Budget, margin_on
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.fakes import BareOptimizer
@@ -76,19 +76,24 @@ def plan_module(
     Raises:
         As `plan_recipe`.
     """
-    target = on_this_machine(target, plan)
-    window = batch if isinstance(batch, Batch) else Batch.of(batch)
-    material = Material(skeleton(model), range(examples), None, loss, None, forward)
-    bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
-    answer: Answer = Worker(hide_gpu=not target.probe).run(
-        _plan_material, material, window, job, plan, tuple(techniques), bare, target, timeout=_SECONDS
-    )
+    worker = Worker(hide_gpu=not target.probe)  # loads its libraries while the model's structure is copied
+    try:
+        worker.load("snugfit.planning")
+        target = on_this_machine(target, plan)
+        window = batch if isinstance(batch, Batch) else Batch.of(batch)
+        material = Material(skeleton(model), range(examples), None, loss, None, forward)
+        bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
+        asked = (material, window, job, plan, tuple(techniques), bare, target)
+        answer: Answer = worker.run(_plan_material, *asked, timeout=_SECONDS)
+    finally:
+        worker.close()
     return answer
 
 
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
     with machine_of(target) as machine:
         task, assumed = _task(recipe)
+        from_files = recipe.task != "python" and not recipe.from_scratch
         material = task.material
         subject = replace(
             _subject(
@@ -100,7 +105,8 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
             ),
             evaluation=_evaluation(material, job),
             scored=any(metric != "perplexity" for metric in job.metrics),
-            loaded_so=recipe.task != "python" and not recipe.from_scratch and _loads(recipe.all_techniques()),
+            loaded_so=from_files and _loads(recipe.all_techniques()),
+            from_files=from_files,
             assumed=assumed,
         )
         about = {"recipe": recipe.name, "task": recipe.task, "model": recipe.model, "data": _sizes(task)}
@@ -129,7 +135,8 @@ def _planned(
         import_module("peft")  # which is loaded when adapters are put in
     # this process has loaded what one that trains loads, but for what follows a run
     machine = replace(machine, baseline=memory_bytes(torch.device("cpu")) + beside)
-    budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), target.margin)
+    margin = margin_on(machine.device.kind) if target.margin is None else target.margin
+    budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), margin)
     request = Request(
         replace(plan, device=machine.type), budget, target.search, target.contented, target.probe
     )
@@ -141,7 +148,9 @@ def _planned(
     if target.largest is not None:
         return make_largest(target.largest, subject, machine, request, {**about, **known})
     if target.devices * target.nodes > 1:
-        return make_shared_plan(subject, machine, request, cluster_of(target, machine), {**about, **known})
+        return make_shared_plan(
+            subject, machine, request, cluster_of(target, machine), {**about, **known}, target.strategy
+        )
     make = make_measured_plan if target.probe else make_plan
     return make(subject, machine, request, {**about, **known})
 
@@ -200,13 +209,15 @@ def _sizes(task: Task) -> dict[str, Any]:
     return {name: size for name, size in task.data.items() if name in ("train", "validation")}
 
 
-def expected(answer: Answer, device: str) -> dict[str, Any]:
-    """What of a plan a run is compared with: what is allocated on an accelerator, what the process takes on a CPU."""
-    found = answer.prediction
+def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
+    """What of a plan, as a run's folder keeps it, the run is compared with: what is allocated on an accelerator, what the process takes
+    on a CPU; of several devices by each. None where nothing was predicted."""
+    if "reserved_bytes" not in plan:
+        return None
     on_cpu = torch.device(device).type == "cpu"
     return {
-        "peak_bytes": found.reserved_bytes if on_cpu else found.peak_bytes,
-        "seconds_per_update": found.seconds_per_update,
+        "peak_bytes": plan["reserved_bytes" if on_cpu else "peak_bytes"],
+        "seconds_per_update": plan["seconds_per_update"],
     }
 
 

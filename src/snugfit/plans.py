@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from snugfit import planning
 from snugfit.core.entry import as_entry
-from snugfit.core.job import Plan
+from snugfit.core.job import AUTO, Plan
 from snugfit.errors import PlannerFailed, SettingError, Untraceable
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
@@ -53,7 +53,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
     from snugfit.recipe.chosen import with_choice
 
     chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
-    if choice.strategy not in get_args(ExportedStrategy):
+    if choice.strategy not in ("single", "ddp", "fsdp"):
         raise SettingError(
             f"export: the plan shares the work by {choice.strategy}, which is not written for other tools yet. Plan without --export, with "
             "plan.strategy=fsdp, or for a machine on which ddp or fsdp fits."
@@ -81,13 +81,14 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
 
 
 def _within_budget(recipe: Recipe, target: Target) -> Target:
-    """The target with the recipe's budget where it says nothing itself."""
-    budget = recipe.budget
+    """The target with the recipe's budget, and the way to share that it names, where it says nothing itself."""
+    budget, strategy = recipe.budget, recipe.plan.strategy
     return dataclasses.replace(
         target,
         memory=target.memory or _bytes(budget.memory, "memory"),
         host_memory=target.host_memory or _bytes(budget.host_memory, "host_memory"),
         fidelity=target.fidelity or budget.fidelity,
+        strategy=target.strategy or (None if strategy == AUTO else strategy),
     )
 
 
@@ -103,11 +104,8 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
     """
     if not options.plan:
         return recipe, None, []
-    devices = recipe.plan.devices
-    if devices > 1 and plan_of(recipe).device == "cpu":
-        return recipe, None, []  # they are one device, whose memory the planner would count for each
     try:
-        answer = plan_recipe(recipe, Target(contented=True, devices=devices))
+        answer = plan_recipe(recipe, Target(contented=True, devices=recipe.plan.devices))
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:

@@ -128,10 +128,11 @@ def _run_recipe(
 ) -> RunResult:
     world, plan = this_world(), plan_of(recipe)
     with joined(world, plan.device, parse_seconds(recipe.plan.timeout, "plan.timeout")), answered(_outside):
-        strategy = strategy_of(plan, world)
         if world.size > 1:
             shared = {"plan.micro_batch": plan.micro_batch, "plan.strategy": plan.strategy}
             check_same({"recipe": recipe.hash(), "versions": versions(), **shared})
+        with agreed():
+            strategy = strategy_of(plan, world)
         return _run_on_rank(recipe, options, display, folder, strategy)
 
 
@@ -153,6 +154,7 @@ class _Prepared:
     uri: str | None
     answer: Answer | None
     told: list[str]
+    predicted: Mapping[str, Any] | None
 
 
 def _prepare(recipe: Recipe, options: RunOptions, folder: RunFolder | None, strategy: Strategy) -> _Prepared:
@@ -170,19 +172,29 @@ def _prepare(recipe: Recipe, options: RunOptions, folder: RunFolder | None, stra
         )
     answer: Answer | None = None
     told: list[str] = []
-    if folder is not None:
-        options = dataclasses.replace(options, tight=is_tight(folder.read_json(PLAN)))
-    elif not smoke and strategy.world_size == 1:  # of several, whoever started them has planned
+    kept: Mapping[str, Any] = {}
+    begun = (
+        folder if options.into is None else RunFolder(options.into)
+    )  # where whoever started us has planned
+    if begun is not None:
+        kept = begun.read_json(PLAN)
+    elif not smoke and strategy.world_size == 1:
         recipe, answer, told = planned(recipe, options)
-        options = dataclasses.replace(options, tight=answer is not None and is_tight(answer.as_dict()))
+        kept = {} if answer is None else answer.as_dict()
+    # weights that come and go would leave more behind in the C library than what spreading them saves
+    options = dataclasses.replace(options, tight=is_tight(kept) or strategy.shards)
     techniques: Sequence[Technique] = recipe.all_techniques()
-    task = prepare(recipe) if options.sides is None else prepare_sides(recipe, options.sides)
+    keep = strategy.part if strategy.shards and not any(each.reads_weights for each in techniques) else None
+    task = prepare(recipe, keep=keep) if options.sides is None else prepare_sides(recipe, options.sides)
     if smoke:
         job, task = shorten(job, task, options)
         if options.overfit_batches is not None:
             # a rate that falls would end the learning before the memorising
             techniques = [each for each in techniques if not _lowers_rate(each)]
-    return _Prepared(recipe, options, job, plan_of(recipe), techniques, metrics, task, uri, answer, told)
+    plan = plan_of(recipe)
+    # what goes on may do so elsewhere
+    predicted = expected(kept, plan.device) if folder is None else None
+    return _Prepared(recipe, options, job, plan, techniques, metrics, task, uri, answer, told, predicted)
 
 
 def _tracked_at(recipe: Recipe, folder: RunFolder | None) -> str:
@@ -241,6 +253,7 @@ def _run_on_rank(
             return overfit_verdict(result, folder)
 
         if strategy.rank > 0:
+            _expect(run, training)
             return follow(training, run.options, resume, conclude)
         return _tell(run, training, events, resume, conclude)
 
@@ -258,8 +271,7 @@ def _tell(
         events("resume", update=0, window=0)
     if message := started_anew():
         events("warning", message=message)
-    if run.answer is not None:
-        training.expect(expected(run.answer, run.plan.device))
+    _expect(run, training)
     described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(run.task.data)}
     if options.parent is not None:
         described["parent"] = options.parent
@@ -278,6 +290,12 @@ def _tell(
         resume=resume,
         conclude=conclude,
     )
+
+
+def _expect(run: _Prepared, training: Training) -> None:
+    """Have what was predicted compared with what comes of it."""
+    if run.predicted is not None:
+        training.expect(run.predicted)
 
 
 def _new_folder(run: _Prepared, strategy: Strategy) -> RunFolder:

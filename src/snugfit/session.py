@@ -154,7 +154,7 @@ def run_session(
         TrainingFailed: the run failed on its own account; the events say so too.
     """
     folder = training.folder
-    if options.tight and training.step.device.type == "cpu" and tune_malloc():
+    if _tightened(training, options):
         header = {**header, "machine": {**header["machine"], "mmap_threshold_bytes": MMAP_THRESHOLD}}
     if resume:
         training.restore()
@@ -211,13 +211,20 @@ def follow(
     Raises:
         TrainingFailed: the run failed on its own account.
     """
+    _tightened(training, options)
     if resume:
         training.restore()
+    training.fit()
     with (
         warnings_told(training.emit),
         StopRequest(options.stop_after_seconds, options.started, options.stop) as stop,
     ):
         return conclude(training.run(stop))
+
+
+def _tightened(training: Training, options: RunOptions) -> bool:
+    """Have memory that tensors no longer need go back at once, where that was asked for and can be done."""
+    return options.tight and training.step.device.type == "cpu" and tune_malloc()
 
 
 def _fit(training: Training, events: Events, header: Mapping[str, Any]) -> None:

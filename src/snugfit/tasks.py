@@ -13,6 +13,7 @@ from torch.utils.data import Subset
 
 from snugfit.core.imports import is_python_path, load_object
 from snugfit.core.losses import LOSSES, Loss
+from snugfit.core.parts import KeepPart
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import save_bundle
 from snugfit.training.assemble import Material, hold_out
@@ -53,15 +54,16 @@ class Task:
         save_bundle(folder, model, {**self.meta, **description}, self.tokenizer, adapters_of=trained)
 
 
-def prepare(recipe: Recipe, *, empty: bool = False) -> Task:
+def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None) -> Task:
     """Load and check the recipe's data, then its model.
 
     Args:
         empty: the model without weights, on the meta device.
+        keep: what to keep of each weight that is read from a file, as `core.parts` says.
     Raises:
         DataError, ModelError, SettingError: what cannot be used.
     """
-    return _TASKS[recipe.task](recipe, empty)
+    return _TASKS[recipe.task](recipe, empty, keep)
 
 
 def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
@@ -134,7 +136,7 @@ def prepare_assumed(recipe: Recipe) -> Task:
     return Task(material, meta={}, data={}, fingerprints={})
 
 
-def _text_classification(recipe: Recipe, empty: bool) -> Task:
+def _text_classification(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.text import TextSettings, load_text
     from snugfit.models.huggingface import load_text_classifier
     from snugfit.models.tokenizer import check_length, load_tokenizer
@@ -151,6 +153,7 @@ def _text_classification(recipe: Recipe, empty: bool) -> Task:
         folder=recipe.folder,
         techniques=recipe.all_techniques(),
         empty=empty,
+        keep=keep,
     )
     check_length(loaded.model, recipe.data.max_length)
 
@@ -175,27 +178,31 @@ def _text_classification(recipe: Recipe, empty: bool) -> Task:
     )
 
 
-def _causal_lm(recipe: Recipe, empty: bool) -> Task:
+def _causal_lm(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.causal import CausalSettings, load_causal
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     data = load_causal(CausalSettings(**_row_settings(recipe)), tokenizer, folder=recipe.folder)
-    return _language_model(recipe, tokenizer, data, empty)
+    return _language_model(recipe, tokenizer, data, empty, keep)
 
 
-def _instruction(recipe: Recipe, empty: bool) -> Task:
+def _instruction(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     from snugfit.data.instruct import InstructSettings, load_instruct
     from snugfit.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
     settings = InstructSettings(completion=recipe.data.completion, **_row_settings(recipe))
     data = load_instruct(settings, tokenizer, folder=recipe.folder)
-    return _language_model(recipe, tokenizer, data, empty)
+    return _language_model(recipe, tokenizer, data, empty, keep)
 
 
 def _language_model(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, data: CausalData | InstructData, empty: bool
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    data: CausalData | InstructData,
+    empty: bool,
+    keep: KeepPart | None,
 ) -> Task:
     from snugfit.models.huggingface import load_causal_lm
     from snugfit.models.tokenizer import check_length
@@ -208,6 +215,7 @@ def _language_model(
         folder=recipe.folder,
         techniques=recipe.all_techniques(),
         empty=empty,
+        keep=keep,
     )
     check_length(loaded.model, recipe.data.max_length)
 
@@ -267,7 +275,8 @@ def _row_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _python(recipe: Recipe, empty: bool) -> Task:
+def _python(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+    """A function makes its model whole, so that there is nothing to keep of it alone."""
     from snugfit.models.python import load_python_model
 
     train = _python_data(recipe, "data.train", recipe.data.train)
@@ -311,7 +320,7 @@ def _loss(recipe: Recipe) -> str | Loss:
     return found
 
 
-_TASKS: Mapping[str, Callable[[Recipe, bool], Task]] = {
+_TASKS: Mapping[str, Callable[[Recipe, bool, KeepPart | None], Task]] = {
     "text-classification": _text_classification,
     "causal-lm": _causal_lm,
     "instruction": _instruction,

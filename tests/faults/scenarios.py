@@ -67,12 +67,16 @@ def train(
     mark: str | None = None,
     stop_after: float | None = None,
     received: str | None = None,
+    save: str = "sync",
+    hang_at: int | None = None,
 ) -> None:
     """A run with everything that a resume could lose; its result goes to `output/result.json`.
 
     `kill_at`: the process kills itself once it has told of that update; `received` is a file that is made once a signal
-    has been received.
+    has been received; `hang_at`: of which update a checkpoint is begun and never written to its end.
     """
+    if hang_at is not None:
+        hang_in_checkpoint(hang_at)
     receive = StopRequest._receive
 
     def marking(stop: StopRequest, number: int, frame: Any) -> None:
@@ -103,6 +107,7 @@ def train(
         updates=updates,
         evaluate_every=4,
         checkpoint_every=2,
+        checkpoint_save=save,
         device="cpu",
         num_workers=workers,
         output=output,
@@ -112,6 +117,20 @@ def train(
         display=display,
     )
     Path(output, "result.json").write_text(json.dumps(result.as_dict()))
+
+
+def hang_in_checkpoint(update: int) -> None:
+    """Stop in the middle of a checkpoint: half of its files are there."""
+    from snugfit.training import checkpoint
+
+    save_file = checkpoint.save_file
+
+    def hang(tensors: dict[str, Tensor], path: Path) -> None:
+        save_file(tensors, path)
+        if path.parent.name.endswith(f"update-{update:08d}"):
+            time.sleep(3600)
+
+    checkpoint.save_file = hang
 
 
 def parts(number: int) -> dict[str, Any]:
@@ -185,12 +204,13 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     import shutil
 
     from snugfit.training import checkpoint
+    from snugfit.training.packed import pack
 
     root = Path(folder)
 
     def prepare(place: Path) -> Path:
         for number in (1, 2):
-            checkpoint.save(place / f"update-{number:08d}", parts(number), keep=2)
+            checkpoint.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
         shutil.copytree(place / "update-00000001", place / ".saving-update-00000009")
         if damaged:
             shutil.copytree(place / "update-00000002", place / "update-00000003")
@@ -198,7 +218,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
         return place
 
     def save(place: Path, number: int) -> None:
-        checkpoint.save(place / f"update-{number:08d}", parts(number), keep=2)
+        checkpoint.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
 
     template = prepare(root / "template")
     trial = WritePoints()

@@ -78,12 +78,30 @@ def test_a_run_killed_at_any_update_goes_on_to_the_same_weights(
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_at_the_boundary_and_the_run_goes_on_to_the_same_weights(
-    number: signal.Signals, whole: Path, start: Start, tmp_path: Path
+def test_a_run_killed_while_a_checkpoint_is_written_beside_it_goes_on_from_the_one_before(
+    whole: Path, start: Start, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
-    child = start("train", output=output, seconds=0.02)
+    killed = start("train", output=output, save="async", hang_at=6, kill_at=7)
+    assert killed.wait() == -signal.SIGKILL, killed.log.read_text()
+    left = {path.name for path in (run_dir(output) / "checkpoints").iterdir()}
+    assert left == {"update-00000002", "update-00000004", ".saving-update-00000006"}
+    finished = start("train", output=output, save="async", resume=run_dir(output))
+    assert finished.wait() == 0, finished.log.read_text()
+    (place,) = [e["update"] for e in read_events(run_dir(output) / "events.jsonl") if e["event"] == "resume"]
+    assert place == 4
+    assert not differences(state(whole), state(output))
+    assert told(output) == told(whole)
+
+
+@pytest.mark.parametrize(
+    ("number", "save"), [(signal.SIGTERM, "sync"), (signal.SIGTERM, "async"), (signal.SIGINT, "sync")]
+)
+def test_a_signal_stops_at_the_boundary_and_the_run_goes_on_to_the_same_weights(
+    number: signal.Signals, save: str, whole: Path, start: Start, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    child = start("train", output=output, seconds=0.02, save=save)
     child.wait_for_updates(output, 3)
     child.signal(number)
     assert child.wait() == 0, child.log.read_text()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 FAULT = "FAULT"
-"""Names the variable with what is to happen: {"what": …, "rank": …, "update": …}."""
+"""Names the variable with what is to happen: {"what": …, "rank": …, "update": …}. "memory" has "room" for so many rows, from then on."""
 
 
 class Faulty(nn.Module):
@@ -30,7 +30,14 @@ class Faulty(nn.Module):
             self.updates += 1
             fault = json.loads(os.environ.get(FAULT, "{}"))
             first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-            if fault and first and (fault["rank"], fault["update"]) == (_rank(), self.updates):
+            if fault.get("what") == "memory":
+                if (
+                    fault["rank"] == _rank()
+                    and self.updates >= fault["update"]
+                    and len(inputs) > fault["room"]
+                ):
+                    raise torch.OutOfMemoryError(f"no room for {len(inputs)} rows")
+            elif fault and first and (fault["rank"], fault["update"]) == (_rank(), self.updates):
                 _happen(fault["what"])
         logits: Tensor = self.body(inputs)
         return logits

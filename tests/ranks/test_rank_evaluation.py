@@ -81,7 +81,7 @@ def evaluated(
         strategy=STRATEGIES[strategy](),
     )
     training.run(Never())  # type: ignore[arg-type]
-    return training._last_metrics
+    return training.last_metrics
 
 
 def assert_exact(

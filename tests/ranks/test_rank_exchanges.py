@@ -1,10 +1,11 @@
-"""How often ranks exchange anything: gradients once a window, however many micro-batches it has."""
+"""How often ranks exchange anything: gradients once a window where each rank has all of them, else with each micro-batch."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.laws import problems
@@ -21,23 +22,31 @@ def test_copies_add_up_their_gradients_once_a_window(two: Ranks) -> None:
     assert whole == [{ADDED_UP: 3}] * 2  # a bucket of gradients, which of them there are, loss and weight
 
 
-def test_shards_add_up_their_gradients_once_a_window_and_gather_weights_for_each_micro_batch(
-    two: Ranks,
-) -> None:
+def test_shards_add_up_their_gradients_and_gather_weights_with_each_micro_batch(two: Ranks) -> None:
     whole, in_three = (two.run(exchanges, "fsdp", micro_batch) for micro_batch in (6, 2))
     for one, three in zip(whole, in_three, strict=True):
-        assert one[SCATTERED] == three[SCATTERED] == UNITS
+        assert one[SCATTERED] == UNITS
+        assert three[SCATTERED] == 3 * UNITS
         assert three[GATHERED] == 3 * one[GATHERED] >= 3 * UNITS
 
 
 def test_weights_of_stage_2_are_gathered_once_a_window(two: Ranks) -> None:
-    for found in two.run(exchanges, "zero_2", 2):
-        assert found[GATHERED] == found[SCATTERED] == UNITS
-
-
-def test_gradients_that_are_never_whole_are_added_up_with_each_micro_batch(two: Ranks) -> None:
-    for found in two.run(exchanges, "reduce_each", 2):
+    for found in two.run(exchanges, "fsdp-zero2", 2):
+        assert found[GATHERED] == UNITS
         assert found[SCATTERED] == 3 * UNITS
+
+
+def test_gradients_that_are_kept_whole_are_added_up_once_a_window(two: Ranks) -> None:
+    for found in two.run(exchanges, "reduce_once", 2):
+        assert found[SCATTERED] == UNITS
+
+
+@pytest.mark.slow
+def test_nodes_with_a_copy_each_add_up_their_gradients_once_a_window(four: Ranks) -> None:
+    for found in four.run(exchanges, "fsdp-hybrid", 1):
+        assert found[SCATTERED] == 3 * UNITS
+        # and over all ranks: which weights each micro-batch has reached, loss and weight, and what is not finite
+        assert found[ADDED_UP] == UNITS + 3 + 2
 
 
 UNITS = 1

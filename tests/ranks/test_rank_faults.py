@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 
 from snugfit.cli import main
 from snugfit.tracking.spool import read_events
+from snugfit.training import checkpoint, shards
 from tests.ranks import faulty
 
 UPDATES = 10
 TOLERANCE = 1e-10
-TWO = ("--devices", "2")
+TWO = ("--devices", "2", "--no-plan")
 
 
 def recipe(folder: Path, **changes: Any) -> str:
@@ -74,12 +75,12 @@ def snugfit(
 def trained(run_dir: str | Path) -> dict[str, Any]:
     """What a finished run has come to: each window's loss, its evaluations, the weights of its last checkpoint."""
     events = read_events(Path(run_dir, "events.jsonl"))
-    newest = max(Path(run_dir, "checkpoints").glob("update-*"))
+    saved = checkpoint.load_newest(Path(run_dir, "checkpoints")).parts["model"]["parameters"]
     return {
         "windows": [event["window"] for event in events if event["event"] == "update"],
         "losses": [event["metrics"]["loss"] for event in events if event["event"] == "update"],
         "evaluations": [event["metrics"]["loss"] for event in events if event["event"] == "evaluation"],
-        "weights": load_file(newest / "model.safetensors"),
+        "weights": shards.loaded(saved, {}),
         "best": load_file(next(Path(run_dir, "best").glob("*.safetensors"))),
     }
 
@@ -114,6 +115,28 @@ def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint_and_ends_as_if_
     assert [event["message"] for event in raw if event["event"] == "warning"] == [
         "all processes were started anew after one of them had failed: restart 1 of 1."
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_run_that_saves_beside_its_updates_goes_on_after_a_kill_and_stops_with_all_saved(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any], strategy: str
+) -> None:
+    path = recipe(tmp_path, checkpoint={"every": 2, "save": "async"})
+    how = (*TWO, "--strategy", strategy, "--max-restarts", "1", "-q")
+    stopped = {"what": "launcher SIGTERM", "rank": 1, "update": 3}
+    code, result, told = snugfit("train", path, *how, fault=stopped)
+    assert (code, result["status"], result["updates"]) == (75, "stopped", 3), told
+    run = result["run_dir"]
+    assert max(Path(run, "checkpoints").iterdir()).name == "update-00000003"
+    killed = {"what": "SIGKILL", "rank": 1, "update": 4}  # of those that this process makes
+    code, result, told = snugfit("resume", run, *how, fault=killed)
+    assert (code, result["status"], result["updates"]) == (0, "finished", UPDATES), told
+    assert_same(trained(run), alone)
+    raw = read_events(Path(run, "events.jsonl"), raw=True)
+    first, second = (event["update"] for event in raw if event["event"] == "resume")
+    assert first == 3
+    assert second in (4, 6)  # whether the last one was whole by then is a matter of time
 
 
 @pytest.mark.slow
@@ -246,3 +269,43 @@ def test_a_run_that_had_not_saved_anything_begins_anew(
     assert_same(trained(result["run_dir"]), alone)
     raw = read_events(Path(result["run_dir"], "events.jsonl"), raw=True)
     assert [event["update"] for event in raw if event["event"] == "resume"] == [0]
+
+
+@pytest.mark.parametrize("update", [pytest.param(1, marks=pytest.mark.slow), 6])
+def test_ranks_of_which_one_runs_out_of_memory_go_on_in_finer_micro_batches_and_end_as_if_it_had_not(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any], update: int
+) -> None:
+    """The first window, before anything was saved, or one after a checkpoint."""
+    small = {"what": "memory", "rank": 1, "update": update, "room": 3}
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "--no-plan", "-q", fault=small)
+    assert (code, result["status"], result["updates"]) == (0, "finished", UPDATES)
+    (warning,) = told.splitlines()
+    assert warning.startswith(
+        "warning: rank 1: plan.micro_batch: memory ran out with 4 examples of the window's 4"
+    )
+    assert warning.endswith("Go on from the newest checkpoint with plan.micro_batch=2. That is done now.")
+    assert_same(trained(result["run_dir"]), alone)
+
+
+@pytest.mark.slow
+def test_a_run_of_which_a_rank_has_no_room_for_one_row_ends_with_what_may_be_done(
+    tmp_path: Path, snugfit: Callable[..., Answer]
+) -> None:
+    small = {"what": "memory", "rank": 1, "update": 1, "room": 0}
+    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--no-plan", "-q", fault=small)
+    assert (code, result["error"]["kind"]) == (1, "OutOfMemory")
+    assert "with 1 example of the window's 4 in a micro-batch" in result["error"]["message"]
+    assert "it cannot be split finer" in result["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_run_on_ranks_is_resumed_in_micro_batches_that_are_named(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
+) -> None:
+    killed = {"what": "SIGKILL", "rank": 1, "update": 6}
+    snugfit("train", recipe(tmp_path), *TWO, "--no-plan", "-q", fault=killed)
+    (run,) = (tmp_path / "runs/faulty").iterdir()
+    small = {"what": "memory", "rank": 0, "update": 1, "room": 1}
+    code, result, told = snugfit("resume", str(run), "--micro-batch", "1", "-q", fault=small)
+    assert (code, told, result["updates"]) == (0, "", UPDATES)
+    assert_same(trained(run), alone)

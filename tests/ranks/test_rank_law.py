@@ -87,7 +87,7 @@ def test_ranks_with_fewer_rows_and_none_give_the_update_of_one(
     "chunked_loss",
     "hard_examples",
 )
-@pytest.mark.parametrize("strategy", ["zero_2", "reduce_each", "cpu_offload"])
+@pytest.mark.parametrize("strategy", ["fsdp-zero2", "reduce_once", "fsdp-offload"])
 def test_each_way_to_shard_gives_the_update_of_one_rank(
     two: Ranks, techniques: Techniques, strategy: str
 ) -> None:
@@ -96,7 +96,7 @@ def test_each_way_to_shard_gives_the_update_of_one_rank(
 
 @pytest.mark.slow
 @some("", "clip_norm+ema", "hard_examples", "gradient_cache", "nf4+lora", "muon", "gradient_noise", "sam")
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hybrid"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp-hybrid"])
 def test_four_ranks_give_the_update_of_one(four: Ranks, techniques: Techniques, strategy: str) -> None:
     agree_on_ranks(four, problems.main, techniques, strategy, rows=(9, 2, 5))
 

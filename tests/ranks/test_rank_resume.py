@@ -16,9 +16,10 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.cosine import Cosine
 from snugfit.techniques.learning.ema import EMA
+from snugfit.training.loop import Training
 from tests.laws import problems
 from tests.laws.problems import relative_error
-from tests.ranks.law import STRATEGIES, allowed
+from tests.ranks.law import STRATEGIES, across, allowed
 from tests.ranks.pool import Ranks
 from tests.unit.training.runs import events, finish, make_training, seen, stop_at
 
@@ -42,6 +43,23 @@ def part(
     stop: int | None = None,
 ) -> dict[str, Any]:
     """A run of six windows, begun or gone on with, up to a window or its end: what it comes to, on this rank."""
+    training = begun_or_gone_on_with(folder, techniques, strategy, micro_batch)
+    if stop is None:
+        finish(training)
+    else:
+        stop_at(training, stop)
+    return {
+        "ids": seen(training),
+        "weights": problems.weights(training.step),
+        "evaluated": problems.evaluated_weights(training.step),
+        "loss": training.last_metrics["loss"],
+        "losses": [event["metrics"]["loss"] for event in events(training, "update")],
+    }
+
+
+def begun_or_gone_on_with(
+    folder: Path, techniques: tuple[Technique, ...], strategy: str, micro_batch: int | None = None
+) -> Training:
     problem = problems.main(techniques)
     (window,) = map(Batch.of, problem.windows(rows=[ROWS]))
     goes_on = (folder / "checkpoints").exists()
@@ -60,17 +78,7 @@ def part(
     )
     if goes_on:
         training.restore()
-    if stop is None:
-        finish(training)
-    else:
-        stop_at(training, stop)
-    return {
-        "ids": seen(training),
-        "weights": problems.weights(training.step),
-        "evaluated": problems.evaluated_weights(training.step),
-        "loss": training._last_metrics["loss"],
-        "losses": [event["metrics"]["loss"] for event in events(training, "update")],
-    }
+    return training
 
 
 class Place:
@@ -112,7 +120,7 @@ def assert_ends_alike(
 def agree(
     tmp_path: Path, techniques: tuple[Technique, ...], first: Place, then: Place, micro_batch: int | None
 ) -> None:
-    problem = problems.main(techniques)
+    problem = across(problems.main, techniques)
     whole = part(tmp_path / "whole", techniques, "alone")
     before = first.run(tmp_path / "elsewhere", techniques, stop=STOP)
     found = then.run(tmp_path / "elsewhere", techniques, micro_batch=micro_batch)
@@ -130,7 +138,7 @@ MOVES = [
     ("fsdp", "alone"),
     ("ddp", "fsdp"),
     ("fsdp", "ddp"),
-    ("cpu_offload", "zero_2"),
+    ("fsdp-offload", "fsdp-zero2"),
 ]
 
 
@@ -192,7 +200,7 @@ def test_moments_in_four_bits_go_on_in_the_shards_that_they_were_saved_by(two: R
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "then"), [("ddp", "ddp"), ("fsdp", "fsdp"), ("fsdp", "hybrid")])
+@pytest.mark.parametrize(("first", "then"), [("ddp", "ddp"), ("fsdp", "fsdp"), ("fsdp", "fsdp-hybrid")])
 def test_a_run_of_two_devices_goes_on_with_four(
     two: Ranks, four: Ranks, tmp_path: Path, first: str, then: str
 ) -> None:

@@ -14,6 +14,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.training import checkpoint, shards
+from snugfit.training.packed import pack
 from tests.ranks.pool import Ranks
 
 TENSORS = {
@@ -30,7 +31,7 @@ def spread(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def written(root: Path) -> None:
     parts = {"model": {"parameters": spread(TENSORS), "count": 3, "plain": torch.ones(2)}}
-    checkpoint.save(root / "update-00000001", parts, keep=2, strategy=FullyShard())
+    checkpoint.write(root / "update-00000001", pack(parts), keep=2, strategy=FullyShard())
 
 
 def read(root: Path, own: dict[str, Tensor]) -> dict[str, Any]:
@@ -96,7 +97,9 @@ def failing(root: Path) -> bool:
     if strategy.rank == 1:
         shards.write = _full  # type: ignore[assignment]
     try:
-        checkpoint.save(root / "update-00000001", {"model": spread(TENSORS)}, keep=2, strategy=strategy)
+        checkpoint.write(
+            root / "update-00000001", pack({"model": spread(TENSORS)}), keep=2, strategy=strategy
+        )
     except checkpoint.RunFolderError:
         return True
     finally:
@@ -107,6 +110,6 @@ def failing(root: Path) -> bool:
 _WRITE = shards.write
 
 
-def _full(folder: Path, tensors: dict[str, Tensor], rank: int) -> list[Path]:
-    _WRITE(folder, tensors, rank)
+def _full(*args: Any) -> list[Path]:
+    _WRITE(*args)
     raise OSError("no space left on device")

@@ -268,8 +268,13 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
 class NoWorker:
     """In the place of the planner's process, where nothing is planned."""
 
+    loaded: tuple[str, ...] = ()
+
     def __init__(self, hide_gpu):
         assert hide_gpu, "nothing is measured"
+
+    def load(self, *modules) -> None:
+        NoWorker.loaded = modules
 
     def close(self) -> None:
         pass
@@ -296,6 +301,7 @@ def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_name
     told = last_line(capsys)
     assert told["fits"] is True and told["choice"]["micro_batch"] == 2
     assert told["command"] == f"snugfit train {recipe} plan.micro_batch=4"
+    assert NoWorker.loaded == ("snugfit.planning", "transformers.modeling_utils")
     ((asked, target),) = [(each.recipe, each.target) for each in planned]
     assert asked.plan.micro_batch == 4
     assert (target.device, target.host_memory, target.fidelity, target.search) == (

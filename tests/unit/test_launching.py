@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from snugfit import launching
 from snugfit.cli import main
 from snugfit.core import processes
 from snugfit.errors import DataError, MissingExtra, RanksLost, TrainingFailed, UserError
+from snugfit.session import RunOptions
 from snugfit.training.folder import RunFolder
+from snugfit.units import parse_seconds
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -166,3 +169,11 @@ def test_a_place_that_is_no_number_is_refused_by_name(
     assert main(["train", str(recipe)]) == 2
 
     assert "WORLD_SIZE is set" in capsys.readouterr().err
+
+
+def test_processes_get_what_is_left_of_the_time_and_never_none_at_all() -> None:
+    began = time.monotonic() - 3.0
+    (_, left), (_, over) = (launching._until(RunOptions(seconds, started=began)) for seconds in (10.0, 2.0))
+    assert 0 < parse_seconds(left, "--stop-after") <= 7.0
+    assert 0 < parse_seconds(over, "--stop-after") < 0.1
+    assert launching._until(RunOptions()) == []

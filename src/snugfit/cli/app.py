@@ -24,7 +24,7 @@ from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
-from snugfit.cli.training import Options, resume_run, sharing, split, train_inferred, train_recipe
+from snugfit.cli.training import Options, placing, resume_run, split, train_inferred, train_recipe
 from snugfit.cli.tune import tune
 from snugfit.core.processes import (
     end_with_parent,
@@ -68,7 +68,12 @@ _Devices = Annotated[
     typer.Option(metavar="N", min=1, help="Of this machine, which share each update (plan.devices)."),
 ]
 _Strategy = Annotated[
-    str | None, typer.Option(metavar="NAME", help="How they share: auto, ddp or fsdp (plan.strategy).")
+    str | None,
+    typer.Option(metavar="NAME", help="How they share: auto, ddp, fsdp, fsdp-zero2 … (plan.strategy)."),
+]
+_MicroBatch = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Examples of one forward and backward, or auto (plan.micro_batch)."),
 ]
 _MaxRestarts = Annotated[
     int,
@@ -132,7 +137,7 @@ def train(
     """
     options = Options(stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into)
     path, changes = split(recipe, overrides)
-    changes += sharing(devices, strategy)
+    changes += placing(devices, strategy)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}
     if path is None:
         return train_inferred(columns, changes, options, as_json, quiet)
@@ -153,16 +158,18 @@ def resume(
     stop_after: _StopAfter = None,
     devices: _Devices = None,
     strategy: _Strategy = None,
+    micro_batch: _MicroBatch = None,
     max_restarts: _MaxRestarts = 0,
     as_json: JsonOption = False,
     quiet: _Quiet = False,
 ) -> int:
     """Go on with a stopped or killed run.
 
-    It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices up to rounding.
+    It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices, or in other micro-batches, up to
+    rounding.
     """
     options = Options(stop_after, max_restarts=max_restarts)
-    return resume_run(run, options, sharing(devices, strategy), as_json, quiet)
+    return resume_run(run, options, placing(devices, strategy, micro_batch), as_json, quiet)
 
 
 @app.command(epilog="Example: snugfit evaluate runs/agnews/20261121-0930-1a2b test.csv")

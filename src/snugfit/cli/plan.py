@@ -30,7 +30,9 @@ def plan(
     ] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device: 24GiB.")] = None,
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the host: 64GiB.")] = None,
-    devices: Annotated[int, typer.Option(metavar="N", help="How many of them on each node.")] = 1,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", help="How many of them on each node (plan.devices).")
+    ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="How many machines with as many devices.")] = 1,
     link: Annotated[
         str | None, typer.Option(metavar="NAME", help="Between the devices of a node: pcie4, nvlink4.")
@@ -72,7 +74,7 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what a recipe needs, in memory and time, before it plans: here or on another machine.
+    """Say what a recipe needs, in memory and time, before it runs: here or on another machine.
 
     Nothing is trained and no weights are loaded. Exit code 1: nothing that may be chosen fits.
     """
@@ -112,7 +114,7 @@ class Asked:
     device: str | None = None
     memory: str | None = None
     host_memory: str | None = None
-    devices: int = 1
+    devices: int | None = None
     link: str | None = None
     host_link: str | None = None
     fidelity: str | None = None
@@ -126,9 +128,11 @@ class Asked:
     nodes: int = 1
     network: str | None = None
 
-    def target(self) -> Target:
+    def target(self, devices: int) -> Target:
         """The machine that is meant.
 
+        Args:
+            devices: where the command does not say how many.
         Raises:
             SettingError: a size that cannot be read.
         """
@@ -138,7 +142,7 @@ class Asked:
             device=self.device,
             memory=_bytes(self.memory, "--memory"),
             host_memory=_bytes(self.host_memory, "--host-memory"),
-            devices=self.devices,
+            devices=devices if self.devices is None else self.devices,
             nodes=self.nodes,
             link=self.link,
             network=self.network,
@@ -156,16 +160,20 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> i
 
     worker = Worker(hide_gpu=not asked.probe)  # loads its libraries while we load ours
     try:
-        from snugfit import plans
         from snugfit.recipe import load_recipe, located
         from snugfit.training.told import warnings_told
 
         with located(path, overrides), warnings_told(_warn):
             recipe = load_recipe(path, overrides)
-            answer = plans.plan_recipe(recipe, asked.target(), worker)
+            worker.load(*_libraries(recipe))
+            from snugfit import plans  # takes as long as the recipe, and the worker need not wait for it
+
+            answer = plans.plan_recipe(
+                recipe, asked.target(1 if asked.probe else recipe.plan.devices), worker
+            )
     finally:
         worker.close()
-    answer = _with_command(answer, path, overrides)
+    answer = _with_command(answer, path, overrides, asked.nodes)
     _deliver(answer, recipe, asked)
     if as_json:
         show(answer.as_dict(), as_json)
@@ -174,6 +182,11 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> i
 
         show_plan(answer, explain=asked.explain)
     return 0 if answer.fits else 1
+
+
+def _libraries(recipe: Recipe) -> list[str]:
+    """Modules that a plan of the recipe needs, and that take long to load."""
+    return ["snugfit.planning", *([] if recipe.task == "python" else ["transformers.modeling_utils"])]
 
 
 def _calibrate() -> None:
@@ -205,8 +218,8 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
             print(f"warning: {sentence}", file=sys.stderr)
 
 
-def _with_command(answer: Answer, path: str, overrides: Sequence[str]) -> Answer:
-    """The answer with the command that plans its choice; a recipe that is run plans for itself."""
+def _with_command(answer: Answer, path: str, overrides: Sequence[str], nodes: int) -> Answer:
+    """The answer with the command that runs its choice; a recipe that is run on one node plans for itself."""
     import shlex
     from dataclasses import replace
 
@@ -219,7 +232,17 @@ def _with_command(answer: Answer, path: str, overrides: Sequence[str]) -> Answer
             "sequence": (f"data.max_length={value}",),
         }
         overrides = [*overrides, *sizes[answer.largest.what]]
-    return replace(answer, command=shlex.join(["snugfit", "train", path, *overrides]))
+    choice, train = answer.choice, ["snugfit", "train", path, *overrides]
+    if choice.devices > 1 and nodes == 1:
+        train += ["--devices", str(choice.devices), "--strategy", choice.strategy]
+    elif choice.devices > 1:
+        if choice.added:
+            return answer  # which the recipe would have to have, as nothing is planned then
+        each = ["--nnodes", str(nodes), "--nproc-per-node", str(choice.devices // nodes)]
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "FIRST_HOST:29500"]
+        so = ["--strategy", choice.strategy, f"plan.micro_batch={choice.micro_batch}"]
+        train = ["torchrun", *each, *meeting, "-m", *train, *so]
+    return replace(answer, command=shlex.join(train))
 
 
 def _bytes(text: str | None, option: str) -> int | None:
@@ -236,21 +259,22 @@ def check(asked: Asked) -> None:
     Raises:
         SettingError: names the option.
     """
-    if asked.devices < 1:
-        raise SettingError(f"--devices: must be at least 1, found {asked.devices}.")
-    if asked.largest is not None and asked.devices * asked.nodes > 1:
+    devices = 1 if asked.devices is None else asked.devices
+    if devices < 1:
+        raise SettingError(f"--devices: must be at least 1, found {devices}.")
+    if asked.largest is not None and devices * asked.nodes > 1:
         raise SettingError(
-            f"--max: is looked for on one device, and there are {asked.devices * asked.nodes}. Leave --devices and --nodes out."
+            f"--max: is looked for on one device, and there are {devices * asked.nodes}. Leave --devices and --nodes out."
         )
     if asked.largest is not None and asked.export is not None:
         raise SettingError(
             "--max: looks for a size, and --export writes the plan of the recipe as it is. Give one of them."
         )
-    if asked.probe and (asked.device is not None or asked.devices * asked.nodes > 1):
+    if asked.probe and (asked.device is not None or devices * asked.nodes > 1):
         raise SettingError(
             "--probe: measures on the device at hand, and another machine is named. Give one of them."
         )
-    if asked.link is not None and asked.devices == 1:
+    if asked.link is not None and asked.devices in (None, 1):
         raise SettingError("--link: is between devices, and there is one. Give --devices.")
     if asked.nodes < 1:
         raise SettingError(f"--nodes: must be at least 1, found {asked.nodes}.")

@@ -58,13 +58,13 @@ class Options:
         )
 
 
-def sharing(devices: int | None, strategy: str | None) -> list[str]:
-    """The settings that stand for the options about devices.
+def placing(devices: int | None, strategy: str | None, micro_batch: str | None = None) -> list[str]:
+    """The settings that stand for the options about how a run is placed.
 
-    >>> sharing(2, None)
+    >>> placing(2, None)
     ['plan.devices=2']
     """
-    given = {"devices": devices, "strategy": strategy}
+    given = {"devices": devices, "strategy": strategy, "micro_batch": micro_batch}
     return [f"plan.{name}={value}" for name, value in given.items() if value is not None]
 
 

@@ -44,6 +44,7 @@ class Stage(enum.IntEnum):
     # updated
     MOVE = 50  # the weights that training goes on from
     AVERAGE = 51
+    REMEMBER = 52  # what is kept of the update; holds any number, each minds its own
     # modules
     TILE = 60  # a layer in parts; what others change of it goes around
     COMPUTE = 61  # how a module computes; holds any number, each minds its own
@@ -58,7 +59,7 @@ class Stage(enum.IntEnum):
     @property
     def shared(self) -> bool:
         """Whether the place holds any number of techniques."""
-        return self in (Stage.TERM, Stage.COMPUTE)
+        return self in (Stage.TERM, Stage.COMPUTE, Stage.REMEMBER)
 
 
 STAGED_SEAMS = tuple(dict.fromkeys(stage.seam for stage in Stage))

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from snugfit.errors import SettingError
 
 NON_FINITE_POLICIES = ("stop", "skip", "roll_back")
+SAVES = ("sync", "async")
 
 AUTO: Literal["auto"] = "auto"
 MicroBatch = int | Literal["auto"] | None
@@ -34,7 +35,8 @@ class Job:
     Exactly one of `epochs` and `windows` says how long the run is. `evaluate_every` and `checkpoint_every` count
     windows; None means each epoch, and each evaluation. `best` names the monitored metric, with `min:` or `max:` before
     it when Snugfit does not know the metric. `patience` counts evaluations that do not improve it by more than
-    `min_delta`; `stop_when` looks at all evaluations so far.
+    `min_delta`; `stop_when` looks at all evaluations so far. `checkpoint_save` is "sync", where the training waits until
+    a checkpoint is written, or "async", where it goes on while a copy of its state is.
     """
 
     global_batch: int = 32
@@ -52,6 +54,7 @@ class Job:
     non_finite_limit: int = 10
     checkpoint_every: int | None = None
     checkpoint_keep: int = 2
+    checkpoint_save: str = "sync"
     shuffle: bool = True
 
     def __post_init__(self) -> None:
@@ -77,6 +80,10 @@ class Job:
         if self.checkpoint_keep < 2:
             raise SettingError(
                 f"checkpoint.keep: must be at least 2, found {self.checkpoint_keep}: one may be torn."
+            )
+        if self.checkpoint_save not in SAVES:
+            raise SettingError(
+                f"checkpoint.save: must be one of {', '.join(SAVES)}, found '{self.checkpoint_save}'."
             )
         if self.non_finite not in NON_FINITE_POLICIES:
             raise SettingError(

@@ -65,10 +65,6 @@ def bitsandbytes_class() -> Any:
             if not p.numel():  # a rank without rows of it
                 state["step"] += 1
                 return
-            if is_fake(p):  # the kernels work in place, and have no fake form
-                state["step"] += 1
-                _take(p, state["state1"])
-                return
             for name in ("state1", "state2"):  # a moment that was loaded lies as its weight does
                 state[name] = state[name].contiguous()
             super().update_step(group, p, gindex, pindex)
@@ -98,17 +94,6 @@ def bitsandbytes_class() -> Any:
                     state[name] = self.get_state_buffer(parameter, dtype=state[name].dtype).copy_(state[name])
 
     return BitsandbytesAdamW
-
-
-def _take(weight: Tensor, moment: Tensor) -> None:
-    """Take and give back what the CPU's update of 8-bit states needs beside them, for whoever counts; a GPU's needs nothing.
-
-    In float32: both moments, the gradient, the root of the second moment and what it is divided to, and a weight of another type.
-    Source: bitsandbytes/backends/cpu/ops.py.
-    """
-    if weight.device.type == "cpu" and moment.dtype == torch.uint8:
-        copies = 5 if weight.dtype == torch.float32 else 6
-        torch.empty(copies, weight.numel(), dtype=torch.float32)
 
 
 def _flat_parts(state: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 Failure = dict[str, Any]
 """Why a process ended: `kind` and `message` of the error, exit `code`, `rank`, `time`, `lost`: whether others ended before it,
-and the `trace` of an error that nobody expected, else an empty string."""
+the `trace` of an error that nobody expected, else an empty string, and the micro-batch in which it may go on, if it is of memory."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,15 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
             ) from error
         return World(rank, size, local_rank)
     return World()
+
+
+def threads_of_each(processes: int) -> int:
+    """Threads that each of so many processes on this host is to compute with.
+
+    >>> threads_of_each(10**6)
+    1
+    """
+    return max(1, (os.cpu_count() or 1) // processes)
 
 
 def must_start(devices: int) -> bool:
@@ -170,6 +179,7 @@ def record_failure(error: BaseException, code: int, *, expected: bool, final: bo
         "time": time.time(),
         "lost": lost,
         "trace": trace,
+        "finer": getattr(error, "finer", None),
     }
     told = {"py_callstack": trace or str(error), "timestamp": str(int(failure["time"]))}
     about = {"message": f"{failure['kind']}: {error}", "extraInfo": told}

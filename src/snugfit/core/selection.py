@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from snugfit.core.exchange import Exchange
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.technique import SINGLE_SEAMS, STAGED_SEAMS, Card, Kind, Sharing, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
@@ -71,6 +72,12 @@ def check_shared(techniques: Sequence[Technique], sharing: Sharing | None) -> No
         reason = technique.refused_on(sharing)
         if reason is not None:
             raise PlanConflict(f"'{technique.card.name}' cannot be had where {_SHARED[sharing]}: {reason}")
+
+
+def exchange_of(techniques: Sequence[Technique]) -> Exchange | None:
+    """How several devices are to add up gradients; None: as they are. At most one technique says so."""
+    found = (technique.exchange() for technique in techniques)
+    return next((exchange for exchange in found if exchange is not None), None)
 
 
 _SHARED = {

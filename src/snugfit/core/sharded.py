@@ -6,10 +6,13 @@ A tensor that is not spread is its own part and its own whole, so that nobody ha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -51,6 +54,25 @@ def of_part(part: Tensor, like: Tensor, shape: tuple[int, ...] | None = None) ->
         part, sharded.device_mesh, sharded.placements, run_check=False, shape=size, stride=stride
     )
     return made.to(part.device)  # where weights lie on the host, the mesh is of devices
+
+
+def row_of(row: Tensor, mesh: DeviceMesh) -> Tensor:
+    """A tensor with a row for each rank of the mesh, of which this rank has `row`; nothing is sent."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    return DTensor.from_local(row[None], mesh, [Shard(0)], run_check=False)
+
+
+def own_row(rows: Tensor, rank: int, ranks: int) -> Tensor:
+    """This rank's row of a tensor with one for each rank; where other ranks made it, this one's share of the sum of theirs.
+
+    >>> rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> own_row(rows, rank=1, ranks=2), own_row(rows, rank=1, ranks=4)
+    (tensor([3., 4.]), tensor([1.0000, 1.5000]))
+    """
+    if is_sharded(rows):
+        return own_part(rows)[0]
+    return rows[rank] if rows.shape[0] == ranks else rows.sum(0) / ranks
 
 
 def sharded_like(own: Any, whole: Any) -> Any:

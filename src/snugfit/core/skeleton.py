@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -15,11 +15,13 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from snugfit.errors import ModelError
 
 
-def skeleton(model: nn.Module) -> nn.Module:
+def skeleton(model: nn.Module, without: Iterable[nn.Module] = ()) -> nn.Module:
     """A copy of `model` on the meta device, where tensors hold nothing; those that are shared stay shared.
 
     What a module holds besides is copied too, or where that cannot be, such as a lock, is the model's own.
 
+    Args:
+        without: modules of it that are not copied; an empty one stands in the place of each.
     Raises:
         ModelError: a parameter has no shape yet, or is held outside of Python.
 
@@ -34,6 +36,7 @@ def skeleton(model: nn.Module) -> nn.Module:
             if isinstance(value, Tensor):
                 # neither parameter nor buffer, and often no leaf; a forward may write to it
                 memo.setdefault(id(value), value.detach().clone())
+    memo |= {id(module): nn.Identity() for module in without}
     try:
         return copy.deepcopy(model, dict(memo))
     except Exception:  # noqa: BLE001 - a class that cannot be copied may say so in any way

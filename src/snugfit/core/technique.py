@@ -25,6 +25,7 @@ from snugfit.core.card import Fidelity as Fidelity
 from snugfit.core.card import Kind as Kind
 from snugfit.core.card import Sharing as Sharing
 from snugfit.core.card import Stage as Stage
+from snugfit.core.exchange import Exchange
 from snugfit.core.gradients import Gradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import Loss, LossTerms
@@ -126,7 +127,8 @@ class Context:
 
     `forward` computes outputs from a model and a batch's data, where the model does not take its entries as they are;
     `load` finds another model for the same task by its name. `start` is a copy of a model that is spread over devices, made before
-    it was; `spread` does the same to another one, and leaves it alone where the model itself is whole.
+    it was; `spread` does the same to another one, and leaves it alone where the model itself is whole. `exchange` is how several devices add
+    up gradients, where a technique says so.
     """
 
     model: nn.Module
@@ -138,6 +140,7 @@ class Context:
     load: Callable[[str], nn.Module] | None = None
     start: nn.Module | None = None
     spread: Callable[[nn.Module], nn.Module] = lambda model: model
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,10 @@ class Technique:
         """Names of modules that are not moved to the device with the rest of the model: the technique does so itself."""
         return ()
 
+    def exchange(self) -> Exchange | None:
+        """How several devices are to add up gradients, asked before they share the model; None: as they are."""
+        return None
+
     def seams(self, context: Context) -> Seams:
         """The seams filled for one run."""
         raise NotImplementedError
@@ -245,6 +252,12 @@ class Technique:
     def refused_on(self, sharing: Sharing) -> str | None:
         """Why devices that share the model in this way cannot have it, and the way out; None if they can."""
         return self.card.refuses.get(sharing)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether `prepare` looks at what weights there are, or at them again later; where nothing does, no process that trains a part of a
+        model has to have all of it."""
+        return self.keeps_start or type(self).prepare is not Technique.prepare
 
     @property
     def keeps_start(self) -> bool:

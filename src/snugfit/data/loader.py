@@ -125,15 +125,16 @@ class Loader:
             yield window
 
     def worst_window(self) -> tuple[Batch, bool]:
-        """A window of the largest examples, and True; the first window and False where their sizes are not known.
+        """A window of the largest examples, and True; the first window and False where their sizes are not known. Of several ranks
+        each has as many as the one with the most, and they are a window.
 
         The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
         """
-        first = self.order.window(0)
+        first = self._fetch.most_of(self.order.window(0))
         found = largest(self._dataset, len(first))
         if found is None:
-            return self._fetch(first), False
-        return self._fetch([(0, index) for index in [*found[:-1], found[0]]]), True
+            return self._fetch.loaded(first), False
+        return self._fetch.loaded([(0, index) for index in [*found[:-1], found[0]]]), True
 
     def _from_workers(self, start: int, stop: int) -> Windows:
         keys = (self.order.window(number) for number in range(start, stop))
@@ -217,9 +218,15 @@ class _Fetch:
 
     def __call__(self, window: Sequence[Key]) -> Batch:
         keys, share = self._part.of(window)
-        return replace(self._loaded(keys), share=share)
+        return replace(self.loaded(keys), share=share)
 
-    def _loaded(self, keys: Sequence[Key]) -> Batch:
+    def most_of(self, window: Sequence[Key]) -> Sequence[Key]:
+        """As many of a window's keys as no rank has more of."""
+        _, share = self._part.of(window)
+        return window if share is None else window[: max(share.counts)]
+
+    def loaded(self, keys: Sequence[Key]) -> Batch:
+        """The examples of these keys, as a window."""
         indices = [index for _, index in keys]
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             rows = torch.tensor(indices)

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 
 from snugfit.core.origin import forget_origin, remember_origin
+from snugfit.core.parts import KeepPart
 from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
@@ -20,6 +21,7 @@ from snugfit.models.folders import (
     check_weights,
 )
 from snugfit.models.hub import call, quiet_transformers, resolve
+from snugfit.models.in_parts import read_in_parts
 from snugfit.models.tokenizer import fit_tokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def load_text_classifier(
     folder: Path | None = None,
     techniques: Sequence[Technique] = (),
     empty: bool = False,
+    keep: KeepPart | None = None,
 ) -> LoadedModel:
     """Load an encoder or decoder with a head for `labels`, in float32 but for what techniques load otherwise.
 
@@ -56,6 +59,7 @@ def load_text_classifier(
         folder: where a relative path is looked for.
         techniques: those of the run; one that quantises has the weights come so, and the model is never whole in memory.
         empty: on the meta device, from its configuration alone: a model without weights.
+        keep: what to keep of each weight that is read, as `core.parts` says; techniques that read weights want them whole.
     Raises:
         ModelError: it cannot be loaded.
     """
@@ -71,7 +75,9 @@ def load_text_classifier(
     config.update({**names, "problem_type": None})
     if empty:
         return _empty("AutoModelForSequenceClassification", name, local, config, tokenizer)
-    loaded = _load("AutoModelForSequenceClassification", name, local, config, seed, from_scratch, techniques)
+    loaded = _load(
+        "AutoModelForSequenceClassification", name, local, config, seed, from_scratch, techniques, keep
+    )
     messages = list(loaded.messages)
     if not from_scratch and not loaded.new_head:
         ours = list(labels) == brought or brought == [f"LABEL_{place}" for place in range(len(labels))]
@@ -94,6 +100,7 @@ def load_causal_lm(
     folder: Path | None = None,
     techniques: Sequence[Technique] = (),
     empty: bool = False,
+    keep: KeepPart | None = None,
 ) -> LoadedModel:
     """Load a causal language model, in float32; the arguments are those of `load_text_classifier`.
 
@@ -104,7 +111,7 @@ def load_causal_lm(
     config = _load_config(name, local)
     if empty:
         return _empty("AutoModelForCausalLM", name, local, config, tokenizer)
-    loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch, techniques)
+    loaded = _load("AutoModelForCausalLM", name, local, config, seed, from_scratch, techniques, keep)
     causal = [module.is_causal for module in loaded.model.modules() if hasattr(module, "is_causal")]
     if causal and not any(causal):
         raise ModelError(
@@ -143,6 +150,7 @@ def _load(
     seed: int,
     from_scratch: bool,
     techniques: Sequence[Technique],
+    keep: KeepPart | None,
 ) -> _Loaded:
     if local is not None and not from_scratch:
         check_weights(local)
@@ -163,9 +171,9 @@ def _load(
                 model.eval(), (f"all weights of {name} are drawn anew, from its configuration",), True
             )
         formats = _formats(kind, config, techniques)
-        # transformers' threads would read ahead of what is being quantised, up to the whole model
-        alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if formats else {}
-        with mock.patch.dict(os.environ, alone):
+        # transformers' threads would read ahead of what is being quantised or cut, up to the whole model
+        alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if formats or keep else {}
+        with mock.patch.dict(os.environ, alone), read_in_parts(keep):
             model, found = call(
                 name,
                 local,
@@ -249,10 +257,11 @@ def _renew_head(model: PreTrainedModel, config: PretrainedConfig, seed: int) -> 
         seed_device(seed, device)
         fresh = type(model)(config)
     drawn = dict(fresh.named_parameters())
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if not key.startswith(f"{model.base_model_prefix}."):
-                parameter.copy_(drawn[key])
+    for key, parameter in list(model.named_parameters()):
+        if not key.startswith(f"{model.base_model_prefix}."):
+            parent, _, name = key.rpartition(".")
+            new = torch.nn.Parameter(drawn[key].detach().to(parameter.dtype), parameter.requires_grad)
+            setattr(model.get_submodule(parent), name, new)
 
 
 def _short(names: Sequence[str]) -> str:

@@ -12,8 +12,10 @@ class Prediction:
     """What one plan needs: memory in bytes at its peak, time in seconds, on one device.
 
     `peak_by_kind` adds up to `peak_bytes`, which is what the step asks the allocator for; `reserved_bytes` is what the device has to
-    have for that, with the allocator's rounding and the context; `host_peak_bytes` is what the process takes of the host. `confidence`
-    says for memory and time how each was found: exact operators, hidden workspace, an upper bound, uncalibrated.
+    have for that, with the allocator's rounding and the context, and `doubt_bytes` how much more it may be, by what such predictions
+    were found to be short of; `host_peak_bytes` is what the process takes of the host. `host_seconds` are those of an update in which
+    a CPU starts operators and computes nothing. `confidence` says for memory and time how each was found: exact operators, hidden
+    workspace, an upper bound, uncalibrated.
     """
 
     peak_bytes: int
@@ -32,6 +34,13 @@ class Prediction:
     peak_by_phase: Mapping[str, Mapping[str, int]] = field(
         default_factory=dict
     )  # by kind, at each phase's peak
+    doubt_bytes: int = 0
+    host_seconds: float = 0.0
+
+    @property
+    def most_bytes(self) -> int:
+        """What the device has to have if the prediction is as short as any was."""
+        return self.reserved_bytes + self.doubt_bytes
 
 
 @dataclass(frozen=True)

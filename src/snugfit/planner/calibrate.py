@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from snugfit.planner.calibrations import store
 from snugfit.planner.device import Curve, Device, Link
 from snugfit.planner.flops import flops_of, op_class, operator
 from snugfit.planner.hardware import uncalibrated
+from snugfit.planner.host_seconds import around_seconds, host_seconds
 from snugfit.planner.op_costs import compute_dtype
 from snugfit.planner.probes import (
     Probe,
@@ -26,17 +26,11 @@ from snugfit.planner.probes import (
     operators,
     product,
     recurrence,
-    small_step,
     traffic,
 )
 from snugfit.planner.roofline import number_type, traffic_seconds
+from snugfit.planner.timing import seconds_of
 from snugfit.planner.traffic import read_written
-
-_POINT_SECONDS = 0.02
-"""Spent on each measured point, of which there are some 250."""
-
-_STEP_TIMES = 15
-"""How often a small training step is measured, whose time scatters more."""
 
 _TURNS = 8
 _SPREAD = 2**26
@@ -57,15 +51,18 @@ def calibrate(device: torch.device) -> Device:
     """Measure a device for some 20 seconds, and keep what was found for `this_device`.
 
     Of matrix products, convolutions and attention the FLOP/s for each type of number against size; of common operators the numbers
-    per second against size; the bandwidth of memory; what the host needs per operator in a training step; the link to the host.
+    per second against size; the bandwidth of memory; what the host needs per operator in a training step, and where Python stands around
+    it; the link to the host.
     On a CPU all of it is for the current number of threads.
     """
     known = uncalibrated(device.type)
     with torch.random.fork_rng([] if device.type == "cpu" else [device]):
         with torch.no_grad():
             rates = _rates(known, device)
-        per_update, per_operator, per_view = _host_seconds(device)
-    found = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view, calibrated=True)
+        per_update, per_operator, per_view = host_seconds(device)
+        found = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
+        hook, mode = around_seconds(device, found)
+        found = replace(found, hook=hook, mode=mode, calibrated=True)
     if device.type == "cuda":
         found = replace(found, host_link=_link(device, known.host_link), launch=_empty(device))
     found = replace(found, **_summary(found))
@@ -142,7 +139,7 @@ def _traffic(points: Sequence[_Point]) -> dict[str, Curve]:
 
 
 def _point(works: Sequence[Work], device: torch.device, empty: float) -> _Point:
-    return replace(_look(works[0]), seconds=max(_seconds(works, device) - empty, 1e-7))
+    return replace(_look(works[0]), seconds=max(seconds_of(works, device) - empty, 1e-7))
 
 
 def _look(work: Work) -> _Point:
@@ -198,45 +195,9 @@ def _key(name: str, dtype: torch.dtype) -> str:
     return f"{kind if of_class else bare}.{number_type(dtype)}"
 
 
-def _host_seconds(device: torch.device) -> tuple[float, float, float]:
-    """Seconds of the host in a training step with autograd: per update, per operator, and per view.
-
-    Two models that differ in depth tell what grows with the operators from what does not.
-    """
-    x = torch.zeros(4, 4, device=device, requires_grad=True)
-    view = _seconds([x.t], device)
-    operators, taken = zip(*(_step_seconds(device, layers, view) for layers in (4, 24)), strict=True)
-    each = (taken[1] - taken[0]) / (operators[1] - operators[0])
-    return max(taken[0] - each * operators[0], 0.0), each, view
-
-
-def _step_seconds(device: torch.device, layers: int, view: float) -> tuple[int, float]:
-    """How many operators a small step has, and what it takes without its views."""
-    step = small_step(device, layers)
-    step()
-    with _Count() as count:
-        step()
-    taken = statistics.median(_seconds([step], device) for _ in range(_STEP_TIMES))
-    return count.operators, taken - count.views * view
-
-
-class _Count(TorchDispatchMode):
-    """How many operators there are within, views apart."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operators = self.views = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        moved = any(read_written(func, args, kwargs or {}, out))
-        self.operators, self.views = self.operators + moved, self.views + (not moved)
-        return out
-
-
 def _empty(device: torch.device) -> float:
     """Seconds of an operator with nothing to do, called without autograd."""
-    return _seconds([torch.zeros(1, device=device).relu_], device)
+    return seconds_of([torch.zeros(1, device=device).relu_], device)
 
 
 def _link(device: torch.device, known: Link) -> Link:
@@ -245,38 +206,5 @@ def _link(device: torch.device, known: Link) -> Link:
         torch.empty(2**26, dtype=torch.uint8, device=device),
         torch.empty(2**26, dtype=torch.uint8).pin_memory(),
     )
-    taken = _seconds([lambda: there.copy_(here, non_blocking=True)], device)
+    taken = seconds_of([lambda: there.copy_(here, non_blocking=True)], device)
     return replace(known, bandwidth=there.numel() / taken)
-
-
-def _seconds(works: Sequence[Work], device: torch.device) -> float:
-    """Seconds of one of several equal pieces of work, which take turns and keep their results until the next, as a step does."""
-    kept: list[object] = [work() for work in works]
-    return _one_by_one(works, kept) if device.type == "cpu" else _queued(works, kept, device)
-
-
-def _one_by_one(works: Sequence[Work], kept: list[object]) -> float:
-    """The median; with one thread, of the time that it had, which leaves out what else runs on the machine."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    taken: list[float] = []
-    end = time.perf_counter() + _POINT_SECONDS
-    while len(taken) < 4 or time.perf_counter() < end:
-        turn = len(taken) % len(works)
-        began = clock()
-        kept[turn] = works[turn]()
-        taken.append(clock() - began)
-    return statistics.median(taken)
-
-
-def _queued(works: Sequence[Work], kept: list[object], device: torch.device) -> float:
-    """The mean over a long queue, since an accelerator works behind the host."""
-    times, taken = len(works), 0.0
-    while taken < _POINT_SECONDS / 2:
-        times *= 2
-        torch.accelerator.synchronize(device)
-        began = time.perf_counter()
-        for turn in range(times):
-            kept[turn % len(works)] = works[turn % len(works)]()
-        torch.accelerator.synchronize(device)
-        taken = time.perf_counter() - began
-    return taken / times

@@ -14,6 +14,9 @@ import torch
 from snugfit.errors import SettingError
 from snugfit.planner.device import Device, Link
 
+PROBES = 2
+"""Counts what has been measured in different ways: a calibration by other probes is none."""
+
 
 def store(device: Device) -> Path:
     """Keep a calibration for `this_device`, beside those for other numbers of threads and versions of torch."""
@@ -37,7 +40,8 @@ def stored(device: Device) -> Device | None:
             name: tuple((float(x), float(y)) for x, y in curve) for name, curve in found["rates"].items()
         }
         link = Link(**found["host_link"])
-        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", "host", "view", "update")
+        host = ("host", "view", "mode", "hook", "update")
+        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", *host)
         measured = {name: found[name] for name in plain}
     except (KeyError, TypeError, ValueError) as error:
         raise SettingError(
@@ -54,7 +58,7 @@ def _calibrations() -> Path:
 def _key(device: Device) -> str:
     """CPU kernels depend on the number of threads; the host's part of the time does so nowhere."""
     threads = f" | {torch.get_num_threads()} threads" if device.kind == "cpu" else ""
-    return f"{device.name}{threads} | torch {torch.__version__}"
+    return f"{device.name}{threads} | torch {torch.__version__} | probes {PROBES}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from snugfit.core.blocks import repeated_blocks
+from snugfit.core.skeleton import skeleton
 
 _LONGEST_PERIOD = 8
 _FEWEST = 4
@@ -64,21 +65,24 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
     return max((each for each in found if deeper or each.long), key=lambda each: each.count, default=None)
 
 
-def shortened_(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
-    """Take blocks out of the middle of a list, whole periods of them, in place, until it has `count`.
+def shortened(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
+    """A copy of a model on the meta device, with blocks of the middle of a list left out, whole periods of them, so that it has `count`.
 
-    Where the model's configuration says how many it has, that is set too.
+    Where the model's configuration says how many it has, that of the copy says so too.
     """
-    held: Any = model.get_submodule(blocks.name)
-    numbered = _numbered(list(held))
-    assert isinstance(held, (nn.ModuleList, nn.Sequential)) and (blocks.count - count) % blocks.period == 0
+    whole: Any = model.get_submodule(blocks.name)
+    assert isinstance(whole, (nn.ModuleList, nn.Sequential)) and (blocks.count - count) % blocks.period == 0
     first = blocks.irregular + 2 * blocks.period
-    del held[first : first + blocks.count - count]
+    left_out = slice(first, first + blocks.count - count)
+    numbered = _numbered(list(whole))
+    made = skeleton(model, without=list(whole)[left_out])  # to copy them takes longer than to run the others
+    held: Any = made.get_submodule(blocks.name)
+    del held[left_out]
     for place, block in enumerate(held):
         for name, key in numbered:
             setattr(block.get_submodule(name), key, place)
-    _configure(model, blocks.name, blocks.count, count)
-    return model
+    _configure(made, blocks.name, blocks.count, count)
+    return made
 
 
 def deepened_(model: nn.Module) -> tuple[str, int]:

@@ -28,7 +28,8 @@ class Device:
     sparsity; one that is missing is not to be used on it. `efficiency` maps a class of operator ("matmul", "convolution", "attention",
     "other") to the share of that which real shapes reach; `bandwidth` is bytes per second of its memory, of which `reach` is reached;
     no kernel takes less than `launch` seconds. `host` seconds pass on the host for each operator: Python's, the dispatcher's and
-    autograd's; `view` where it only makes a view; and `update` once per update. `reserved` bytes are taken before anything is allocated.
+    autograd's; `view` where it only makes a view; `mode` more for each dispatch mode of Python around it, `hook` for each tensor
+    that a hook is given to keep for backward; and `update` once per update. `reserved` bytes are taken before anything is allocated.
 
     `rates` is what calibration measured, against size: FLOP/s of "matmul.float32" and the like against FLOPs, numbers per second of
     single operators such as "gelu" against numbers moved, bytes per second of "traffic" and of what a "new" result adds to it against bytes.
@@ -44,6 +45,8 @@ class Device:
     launch: float
     host: float
     view: float
+    mode: float
+    hook: float
     update: float
     reserved: int
     host_link: Link

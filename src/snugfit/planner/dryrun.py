@@ -15,12 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
+from snugfit.core.sharded import own_parts
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.patches import as_real
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Role, Trace
+from snugfit.planner.remembered import Remembered
 from snugfit.planner.several import shards_followed
 from snugfit.planner.untraceable import explaining
 from snugfit.planner.values import KnownValues
@@ -41,6 +43,7 @@ class Subject:
         evaluation: the largest batch that is scored; None where nothing is.
         scored: whether metrics look at the outputs, so that they are kept whole.
         loaded_so: whether weights come in the format that techniques give them, so that `model` is never in memory whole.
+        from_files: whether weights are read from files, of which one of several devices that share them reads its part alone.
         assumed: what is taken for granted of the data, which is not there, in words; how many examples it has is not known then.
     """
 
@@ -56,6 +59,7 @@ class Subject:
     evaluation: Batch | None = None
     scored: bool = False
     loaded_so: bool = False
+    from_files: bool = False
     assumed: str = ""
 
     @property
@@ -73,19 +77,21 @@ def dry_run(
     *,
     micro_batches: int | None = None,
     strategy: Strategy | None = None,
+    remembered: Remembered | None = None,
 ) -> Trace:
     """An update, one as it is at the end of the run where that is another, and an evaluation, recorded.
 
     Args:
         micro_batches: how many of them an update is to have; by default those of the window.
         strategy: of one among several devices, within `several.fake_ranks`; the window is its share.
+        remembered: what operators gave in dry runs before, which is added to.
     Raises:
         UserError: the model, the techniques or the settings cannot be run.
         Untraceable: the model asks for numbers that are not there.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
-    recorder = Recorder(values)
+    recorder = Recorder(values, remembered)
     model = fake_(subject.model(), mode, "cpu")
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
@@ -105,6 +111,9 @@ def dry_run(
             tell(step, recorder)
             primed = {each: recorder.numbered(_primed(step, each)) for each in step.parameters}
             recorder.update = update
+            with recorder, recorder.label("save"):
+                saving = _copied(step, subject.job)  # and written while the run goes on
+            recorder.holds(saving, Role.AVERAGES)
             batch = fake_batch(whole, mode, values)
             recorder.holds(leaves(batch.data), Role.INPUTS)
             with gradients_told(step, recorder) as reached, recorder:
@@ -142,6 +151,13 @@ def _deliver(step: Step) -> None:
     with torch.no_grad(), step.averaged():
         if step.seams.export is not None:
             step.seams.export(step.model)
+
+
+def _copied(step: Step, job: Job) -> list[Tensor]:
+    """The host memory that a checkpoint is copied to, where it is written beside the training."""
+    if job.checkpoint_save == "sync":
+        return []
+    return [torch.empty_like(each, device="cpu") for each in own_parts(leaves(step.state_dict()))]
 
 
 def _moments(step: Step) -> list[int]:

@@ -22,6 +22,10 @@ from snugfit.planner.segments import ROLES
 Table = npt.NDArray[np.float64]
 """Bytes by phase and role, at the peak of each phase."""
 
+Times = npt.NDArray[np.float64]
+"""Seconds of an update: those in which something is computed, and those in which a CPU starts it. The more micro-batches, the more of
+the latter."""
+
 _NOTICED = 0.99
 """A rung that leaves more than this of the bytes saves nothing."""
 
@@ -39,12 +43,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Effect:
-    """Of a rung by itself: the share of the bytes that it leaves, those where there were none, and so for the host and the time."""
+    """Of a rung by itself: the share of the bytes that it leaves, those where there were none, and so for the host and the times."""
 
     share: Table
     more: Table
     host: float
-    seconds: float
+    slower: Times
 
 
 @dataclass
@@ -63,13 +67,11 @@ class Estimator:
     def learn_rung(self, rung: Technique, found: Prediction, without: Prediction) -> None:
         """Take in what a rung does beside techniques without it, of the same micro-batch."""
         one, other = _table(found), _table(without)
-        there = other > 0
-        share = np.divide(one, other, out=np.ones_like(one), where=there)
         self._effects[rung] = _Effect(
-            share,
-            np.where(there, 0.0, one),
+            _share(one, other),
+            np.where(other > 0, 0.0, one),
             found.host_peak_bytes - without.host_peak_bytes,
-            found.seconds_per_update / without.seconds_per_update,
+            _share(_times(found), _times(without)),
         )
 
     def learn_plan(self, added: Techniques, micro_batch: int, found: Prediction) -> None:
@@ -95,7 +97,7 @@ class Estimator:
         return sizes[min(sizes, key=lambda size: abs(np.log(size / micro_batch)))]
 
     def _guess(self, added: Techniques, micro_batch: int) -> Estimate:
-        table, beside, host, seconds = self._own(micro_batch)
+        table, beside, host, times = self._own(micro_batch)
         effects = [self._effects[rung] for rung in added]
         for each in effects:
             table = table * each.share
@@ -103,11 +105,11 @@ class Estimator:
         peak = float((table + more).sum(axis=1).max())
         host += sum(max(each.host, 0.0) for each in effects)
         for each in effects:
-            seconds *= each.seconds
-        return Estimate(added, micro_batch, peak + beside, host, seconds)
+            times = times * each.slower
+        return Estimate(added, micro_batch, peak + beside, host, float(times.sum()))
 
-    def _own(self, micro_batch: int) -> tuple[Table, float, float, float]:
-        """The recipe's own plan: its table, what is reserved beside its peak, what the host has to have, and its time.
+    def _own(self, micro_batch: int) -> tuple[Table, float, float, Times]:
+        """The recipe's own plan: its table, what is reserved beside its peak, what the host has to have, and its times.
 
         Between two sizes bytes lie on a line over the size, and time on one over the number of micro-batches. A window that is
         taken whole keeps no gradients beside its pass, so that it tells nothing of smaller sizes.
@@ -130,9 +132,18 @@ class Estimator:
         )
 
 
-def _facts(found: Prediction) -> tuple[Table, float, float, float]:
+def _facts(found: Prediction) -> tuple[Table, float, float, Times]:
     beside = found.reserved_bytes - found.peak_bytes
-    return _table(found), beside, found.host_peak_bytes, found.seconds_per_update
+    return _table(found), beside, found.host_peak_bytes, _times(found)
+
+
+def _times(found: Prediction) -> Times:
+    return np.array([found.seconds_per_update - found.host_seconds, found.host_seconds])
+
+
+def _share(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """One over the other; 1 where there is no other."""
+    return np.divide(one, other, out=np.ones_like(one), where=other > 0)
 
 
 def _table(found: Prediction) -> Table:

@@ -21,13 +21,14 @@ _BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 
 @dataclass(frozen=True)
 class Run:
-    """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, and the parts
-    of the model that was run, which may have had fewer blocks."""
+    """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, the parts of the
+    model that was run, which may have had fewer blocks, and the share of the bytes that the run may need more."""
 
     segments: list[Segment]
     reserved: float
     bounded: tuple[str, ...]
     parts: Parts
+    doubt: float = 0.0
 
 
 def prediction_of(run: Run, subject: Subject, machine: Machine, exact: bool) -> Prediction:
@@ -58,18 +59,22 @@ def prediction_of(run: Run, subject: Subject, machine: Machine, exact: bool) -> 
         examples_per_second=subject.window.rows / seconds,
         flops_per_update=flops,
         share_of_peak=flops / seconds / max(device.flops.values()),
-        confidence=_confidence(subject, machine, exact, run.bounded),
+        confidence=_confidence(subject, machine, exact, run),
         timeline=_timeline(update, device),
         peak_by_phase=_by_phase(counted),
+        doubt_bytes=round(allocated * run.doubt) if on_cpu else 0,
+        host_seconds=float(costs[3]) if device.kind == "cpu" else 0.0,
     )
 
 
-def _confidence(subject: Subject, machine: Machine, exact: bool, bounded: tuple[str, ...]) -> dict[str, str]:
+def _confidence(subject: Subject, machine: Machine, exact: bool, run: Run) -> dict[str, str]:
     memory = "each operator of the step as it runs"
     if not exact:
         memory += ", carried on from few blocks or micro-batches to all of them"
-    if bounded:
-        memory += f"; an upper bound, as data decides what {', '.join(bounded)} gives"
+    if run.bounded:
+        memory += f"; an upper bound, as data decides what {', '.join(run.bounded)} gives"
+    if run.doubt:
+        memory += f"; {run.doubt:.1%} more at most, as what kernels of half precision take within themselves is only about known"
     time = (
         "measured rates of this device"
         if machine.device.calibrated

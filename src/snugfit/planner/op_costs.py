@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from snugfit.planner.flops import flops_of, op_class, operator
@@ -72,22 +71,3 @@ def op_device(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> str:
 
 def _devices(tree: Any) -> Iterator[str]:
     return (str(t.device) for t in tree_leaves(tree) if isinstance(t, torch.Tensor))
-
-
-def flatten(tree: Any, tensors: list[Tensor], key: list[Any]) -> None:
-    """Add the tensors of an operator's arguments to `tensors`, and to `key` what its costs depend on."""
-    if isinstance(tree, Tensor):
-        same = next((place for place, other in enumerate(tensors) if other is tree), len(tensors))
-        tensors.append(tree)
-        strides = tree.stride() if tree.layout == torch.strided else None
-        key.append((same, tree.shape, strides, tree.dtype, tree.device.type))
-    elif isinstance(tree, (list, tuple)):
-        key.append(len(tree))
-        for each in tree:
-            flatten(each, tensors, key)
-    elif isinstance(tree, Mapping):
-        for name, each in tree.items():
-            key.append(name)
-            flatten(each, tensors, key)
-    else:
-        key.append(tree if isinstance(tree, Hashable) else None)

@@ -16,14 +16,16 @@ from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Stage, Technique
 from snugfit.planner.allocator import reserved_bytes
 from snugfit.planner.answer import Prediction
-from snugfit.planner.depth import Blocks, longest_blocks, shortened_
+from snugfit.planner.depth import Blocks, longest_blocks, shortened
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.figures import Run, prediction_of
 from snugfit.planner.records import Trace
+from snugfit.planner.remembered import Remembered
 from snugfit.planner.roofline import costs_of
 from snugfit.planner.segments import Segment, cut
+from snugfit.planner.workspace import doubt
 from snugfit.strategies.base import Strategy
 
 _FEW = 7
@@ -51,10 +53,11 @@ class Planner:
     fixed_micro_batch: bool = field(init=False)
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
+    _remembered: Remembered = field(default_factory=Remembered, init=False)
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
 
     def __post_init__(self) -> None:
-        model = self.subject.model()
+        self._models[None] = model = self.subject.model()
         self.blocks = None if self.whole else longest_blocks(model)
         techniques = self.subject.techniques
         coupled = any(Stage.COUPLING in each.card.stages for each in techniques)
@@ -175,16 +178,22 @@ class Planner:
         tf32 = any(each.card.needs == "tf32" for each in techniques)
         with self.strategy() as strategy:
             subject = replace(self.subject, model=lambda: skeleton(self._of_depth(depth)))
-            trace = dry_run(subject, plan, techniques, micro_batches=micro_batches, strategy=strategy)
+            trace = dry_run(
+                subject,
+                plan,
+                techniques,
+                micro_batches=micro_batches,
+                strategy=strategy,
+                remembered=self._remembered,
+            )
         pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
-        return Run(pieces, self._reserved(trace), trace.bounded, trace.parts)
+        return Run(pieces, self._reserved(trace), trace.bounded, trace.parts, doubt(trace.ops))
 
     def _of_depth(self, depth: int | None) -> nn.Module:
         """The model with so many blocks, None for all; made once."""
         if depth not in self._models:
-            model = self.subject.model()
-            short = depth is not None and self.blocks is not None
-            self._models[depth] = shortened_(model, self.blocks, depth) if short else model  # type: ignore[arg-type]
+            assert depth is not None and self.blocks is not None
+            self._models[depth] = shortened(self._models[None], self.blocks, depth)
         return self._models[depth]
 
     def _reserved(self, trace: Trace) -> float:

@@ -5,14 +5,18 @@ Each yields single operators on operands of its own, so that several of a kind c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from snugfit.core.foreach import fastest_kernel
+from snugfit.core.low_bit import bitsandbytes_adamw
+from snugfit.techniques.placement.recompute import recomputing
 
 Work = Callable[[], object]
 Probe = Callable[[torch.device, torch.dtype, int], Iterator[Work]]
@@ -20,10 +24,12 @@ aten = torch.ops.aten
 
 
 def product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Work]:
-    """The three products of a linear layer, `side` square, on twice as many tokens: forward, and backward to input and weight."""
+    """The products of a linear layer, `side` square, on twice as many tokens: forward without and with a bias, and backward to input and
+    weight."""
     tokens, gradient = (torch.randn(2 * side, side, device=device, dtype=dtype) for _ in range(2))
     weight = torch.randn(side, side, device=device, dtype=dtype)
     yield lambda: aten.mm(tokens, weight.t())
+    yield lambda: aten.addmm(weight[0], tokens, weight.t())
     yield lambda: aten.mm(gradient, weight)
     yield lambda: aten.mm(gradient.t(), tokens)
 
@@ -35,12 +41,16 @@ def batched_product(device: torch.device, dtype: torch.dtype, batch: int) -> Ite
 
 
 def convolution(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator[Work]:
-    """3×3 on 64 channels of 16×16 pixels and its backward, as in the middle of a residual network."""
-    kernel = torch.randn(64, 64, 3, 3, device=device, dtype=dtype)
-    images, gradient = (torch.randn(batch, 64, 16, 16, device=device, dtype=dtype) for _ in range(2))
-    settings = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
-    yield lambda: aten.convolution(images, kernel, None, *settings)
-    yield lambda: aten.convolution_backward(gradient, images, kernel, None, *settings, [True, True, False])
+    """Of the middle of a residual network, on 64 channels of 16×16 pixels: 3×3, and 1×1 to half of the pixels, with their backward."""
+    images = torch.randn(batch, 64, 16, 16, device=device, dtype=dtype)
+    for side, stride in ((3, 1), (1, 2)):
+        kernel = torch.randn(64, 64, side, side, device=device, dtype=dtype)
+        settings = [stride, stride], [side // 2, side // 2], [1, 1], False, [0, 0], 1
+        gradient = torch.randn_like(aten.convolution(images, kernel, None, *settings))
+        yield partial(aten.convolution, images, kernel, None, *settings)
+        yield partial(
+            aten.convolution_backward, gradient, images, kernel, None, *settings, [True, True, False]
+        )
 
 
 def attention(device: torch.device, dtype: torch.dtype, length: int) -> Iterator[Work]:
@@ -90,7 +100,9 @@ def operators(device: torch.device, dtype: torch.dtype, size: int) -> Iterator[W
     yield lambda: aten.where(larger, x, y)
     yield lambda: aten._to_copy(x, dtype=torch.bfloat16)
     yield lambda: aten.cat([x, y], 1)
+    draws = torch.empty_like(x, dtype=torch.int64)
     yield lambda: z.bernoulli_(0.9)
+    yield lambda: draws.random_(-(2**63), None)
 
 
 def _activations(x: Tensor, y: Tensor) -> Iterator[Work]:
@@ -118,10 +130,14 @@ def _normalisations(x: Tensor, y: Tensor) -> Iterator[Work]:
     yield lambda: aten.native_batch_norm_backward(
         gradient, images, scale, None, None, center, spread, True, 1e-5, [True, True, True]
     )
+    window = [3, 3], [2, 2], [1, 1]
+    pooled, places = aten.max_pool2d_with_indices(images, *window)
+    yield lambda: aten.max_pool2d_with_indices(images, *window)
+    yield lambda: aten.max_pool2d_with_indices_backward(pooled, images, *window, [1, 1], False, places)
 
 
 def _optimizer(x: Tensor, y: Tensor, z: Tensor) -> Iterator[Work]:
-    """The multi-tensor operators of AdamW, and the fused one."""
+    """The multi-tensor operators of AdamW, the fused one, and where bitsandbytes is installed that of states of 8 bits."""
     yield lambda: aten._foreach_sqrt([z])
     yield lambda: aten._foreach_add_.List([x], [y], alpha=0)
     yield lambda: aten._foreach_mul_.Scalar([x], 1.0)
@@ -132,6 +148,11 @@ def _optimizer(x: Tensor, y: Tensor, z: Tensor) -> Iterator[Work]:
     step, second = x.new_ones(()), z.clone()
     fused = {"lr": 0.0, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False}
     yield lambda: aten._fused_adamw_([x], [y], [z], [second], [], [step], **fused, maximize=False)
+    if find_spec("bitsandbytes") is not None:
+        weight = nn.Parameter(x.clone())
+        weight.grad = y
+        group = {"params": [weight], "lr": 0.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
+        yield bitsandbytes_adamw([group], "adamw_8bit", 1, lr=0.0).step
 
 
 def _reductions(x: Tensor) -> Iterator[Work]:
@@ -151,5 +172,22 @@ def small_step(device: torch.device, layers: int) -> Work:
         model(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def recomputed_step(device: torch.device, layers: int, keep: Collection[str] | None) -> Work:
+    """Forward and backward of a block of which no operator has anything to do.
+
+    Args:
+        keep: of what is computed again in backward the kinds of operations that are not; None computes nothing again.
+    """
+    pieces = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()) for _ in range(layers)]
+    block = nn.Sequential(*pieces).to(device)
+    inputs = torch.randn(4, 8, device=device)
+
+    def step() -> None:
+        with nullcontext() if keep is None else recomputing([block], keep):
+            block(inputs).sum().backward()
 
     return step

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
 
 import numpy as np
 
 from snugfit.core.batch import Batch
-from snugfit.core.job import Plan
+from snugfit.core.job import Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.planner.answer import Prediction
@@ -23,35 +23,17 @@ from snugfit.planner.communication import (
     hybrid_sharded,
 )
 from snugfit.planner.device import Machine
-from snugfit.planner.figures import Run
+from snugfit.planner.figures import Run, prediction_of
 from snugfit.planner.predict import Planner
 from snugfit.planner.records import Parts, Phase
 from snugfit.planner.roofline import combined
 from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.words import brief_seconds
 from snugfit.strategies.base import Strategy
-from snugfit.strategies.fsdp import FullyShard
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+from snugfit.training.ranks import HYBRID, STRATEGIES
 
 PASSES = ((Phase.FORWARD, Phase.LOSS), (Phase.BACKWARD,))
 """The phases of a forward, and of a backward."""
-
-
-def _sharded(**settings: Any) -> Callable[[DeviceMesh], Strategy]:
-    # reduced each time, so that gradients are never whole
-    return lambda mesh: FullyShard(mesh, reduce_each=True, **settings)
-
-
-STRATEGIES: Mapping[str, Callable[[DeviceMesh], Strategy]] = {
-    "ddp": lambda mesh: DataParallelTwin(),
-    "fsdp (zero-2)": _sharded(reshard_after_forward=False),
-    "hybrid shard": _sharded(),
-    "fsdp (zero-3)": _sharded(),
-    "fsdp + cpu offload": _sharded(cpu_offload=True),
-}
-"""How each way of `rules` is run."""
 
 
 @dataclass(kw_only=True)
@@ -61,12 +43,12 @@ class Rank(Planner):
     Args:
         subject: with its share of the window.
         window: of all devices.
-        way: a name of `rules`.
+        way: to share.
         depth: how many blocks the model has.
     """
 
     cluster: Cluster
-    way: str
+    way: StrategyName
     window: Batch
     depth: int
 
@@ -74,23 +56,25 @@ class Rank(Planner):
     def strategy(self) -> Iterator[Strategy]:
         """The strategy of rank 0, with ranks that are not there around it."""
         cluster = self.cluster
-        axes = (cluster.nodes, cluster.devices) if self.way == "hybrid shard" else (cluster.world,)
+        axes = (cluster.nodes, cluster.devices) if self.way == HYBRID else (cluster.world,)
         with fake_ranks(*axes, device=self.machine.type) as mesh:
-            yield STRATEGIES[self.way](mesh)
+            yield DataParallelTwin() if self.way == "ddp" else STRATEGIES[self.way](mesh)
 
     def predicted(
         self, plan: Plan, techniques: Sequence[Technique], rough: bool = False
     ) -> tuple[Prediction, Run]:
         """What a device needs, with the seconds that it waits for the others; examples and tokens a second are those of all.
 
-        The host's memory is that of a node's processes together.
+        The host's memory is that of a node's processes together, each of which has the model whole at first, unless it reads its part alone.
         """
-        found, run = super().predicted(plan, techniques, rough)
+        run, exact = self._found(plan, techniques, rough)
+        in_parts = self.way != "ddp" and self.subject.from_files
+        in_parts = in_parts and not any(each.reads_weights for each in techniques)
+        subject = replace(self.subject, loaded_so=self.subject.loaded_so or in_parts)
+        found = prediction_of(run, subject, self.machine, exact)
         exchange = self._exchange(run, plan)
         seconds = found.seconds_per_update + exchange.exposed
         slower = found.seconds_per_update / seconds
-        running = max(each.host for each in run.segments if each.key.phase not in (Phase.SETUP, Phase.PRIME))
-        on_node = self.cluster.devices * resident_bytes(running, self.machine.baseline)
         total, lengths = self.subject.total_updates, self.window.lengths
         waits = (
             f"{brief_seconds(exchange.seconds)} an update to exchange weights and gradients, by what links of that name reach, "
@@ -98,7 +82,7 @@ class Rank(Planner):
         )
         return replace(
             found,
-            host_peak_bytes=max(found.host_peak_bytes, on_node),
+            host_peak_bytes=self._on_node(found, run),
             seconds_per_update=seconds,
             seconds_total=None if total is None else seconds * total,
             tokens_per_second=None if lengths is None else sum(lengths) / seconds,
@@ -107,6 +91,16 @@ class Rank(Planner):
             confidence={**found.confidence, "time": f"{found.confidence['time']}; {waits}"},
         ), run
 
+    def _on_node(self, found: Prediction, run: Run) -> int:
+        """Bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""
+        own = found.host_peak_bytes
+        if self.way != "ddp" or self.subject.job.checkpoint_save == "sync":
+            return self.cluster.devices * own
+        before = list(takewhile(lambda each: each.key.phase is not Phase.SAVE, run.segments))
+        copied = run.segments[len(before)].host - before[-1].host
+        highest = resident_bytes(max(each.host for each in before), self.machine.baseline)
+        return own + (self.cluster.devices - 1) * min(own, max(own - copied, highest))
+
     def _exchange(self, run: Run, plan: Plan) -> Exchange:
         blocks, weights, gradients = whole(run.parts, self.depth)
         count = self.micro_batches(plan)
@@ -114,10 +108,10 @@ class Rank(Planner):
         work = Work(weights, gradients, blocks, count, forward, backward)
         if self.way == "ddp":
             return data_parallel(work, self.cluster)
-        if self.way == "hybrid shard":
+        if self.way == HYBRID:
             return hybrid_sharded(work, self.cluster)
         # copies between device and host are operators of the run
-        return fully_sharded(work, self.cluster, reshard=self.way != "fsdp (zero-2)")
+        return fully_sharded(work, self.cluster, reshard=self.way != "fsdp-zero2")
 
 
 def whole(parts: Parts, depth: int) -> tuple[int, int, int]:

@@ -20,8 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.phases import watched
-from snugfit.planner.op_costs import OpCosts, flatten, op_costs
+from snugfit.planner.interposed import Interposed, interposing
+from snugfit.planner.op_costs import OpCosts, op_costs
 from snugfit.planner.records import Op, Parts, Phase, Place, Role, Storage, Trace
+from snugfit.planner.remembered import Call, Remembered, call_of
 from snugfit.planner.sequence import node_number, sequence_number
 from snugfit.planner.values import KnownValues
 from snugfit.planner.workspace import hidden_result_bytes
@@ -40,12 +42,16 @@ class Recorder(TorchDispatchMode):
     """Within, records every operator and the storages that operators make, on all devices.
 
     Tensors that were there before count once they are named by `holds`.
+
+    Args:
+        remembered: what operators gave in runs before, which is added to.
     """
 
-    def __init__(self, values: KnownValues) -> None:
+    def __init__(self, values: KnownValues, remembered: Remembered | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.values = values
+        self.remembered = Remembered() if remembered is None else remembered
         self.update = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._phases: list[Phase] = []
@@ -58,20 +64,22 @@ class Recorder(TorchDispatchMode):
         self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
         self._again: set[int] = set()  # storages made where a block is computed again
         self._thread = threading.get_ident()
+        self._around = Interposed()
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._around = self._stack.enter_context(interposing())
         self._stack.enter_context(watched(self._labelled))
         # a copy that no operator makes: of a generator, at each update and before each block that is computed again
         self._stack.enter_context(mock.patch.object(torch, "get_rng_state", self._random_state))
         self._stack.callback(register_module_forward_pre_hook(self._entered).remove)
         self._stack.callback(register_module_forward_hook(self._left, always_call=True).remove)
-        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._stack.close()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def knows(self, model: nn.Module) -> None:
         """Give the model's modules their names, and its blocks their numbers."""
@@ -164,23 +172,28 @@ class Recorder(TorchDispatchMode):
         if any(kind not in _PLAIN and issubclass(kind, Tensor) for kind in types):
             return NotImplemented  # a tensor of several parts: what it does with them is recorded
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default and type(args[0]) is FakeTensor:
+            return args[0].device  # asked as often as there are operators
         if func.namespace == "prim":  # a question about a tensor
             return func(*args, **kwargs)
         if func is torch.ops.aten.add.Tensor and (node_number() or 0) >= _NO_NODE:
             func = (
                 torch.ops.aten.add_.Tensor
             )  # fake gradients are added up beside each other, real ones in place
-        given: list[Tensor] = []
-        key: list[Any] = [func]
-        flatten((args, kwargs), given, key)
-        answered, found = self.values.call(func, args, kwargs, given)
-        if not answered:
-            found = func(*args, **kwargs)
+        call = call_of(func, args, kwargs)
+        answered, found = self.values.call(func, args, kwargs, call.tensors)
+        known = None if answered else self.remembered.find(call)
+        if known is not None:
+            found, made = known.make(call.tensors, self.values.mode)
+            costs = known.costs
+        else:
+            found = found if answered else func(*args, **kwargs)
+            made, costs = self._costs_of(call, args, kwargs, found)
+            if not answered:
+                self.remembered.learn(call, args, kwargs, found, costs)
         number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
-        made: list[Tensor] = []
-        flatten(found, made, key)
         if not answered:
-            self.values.follow(func, args, kwargs, given, made)
+            self.values.follow(func, args, kwargs, call.tensors, made)
         for tensor in made:
             if tensor.layout == torch.strided:
                 self._seen(tensor.untyped_storage(), tensor.device.type, number)
@@ -189,9 +202,6 @@ class Recorder(TorchDispatchMode):
             self.trace.storages[self._known[id(made[-1].untyped_storage())][1]].bytes += hidden
         if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
             self._again.update(range(count, len(self.trace.storages)))
-        costs = self._costs.get(whole := tuple(key))
-        if costs is None:
-            costs = self._costs[whole] = op_costs(func, args, kwargs, found)
         self.trace.ops.append(
             Op(
                 str(func),
@@ -203,9 +213,22 @@ class Recorder(TorchDispatchMode):
                 costs.written,
                 event,
                 costs.workspace,
+                self._around.modes,
+                self._around.packed_since(),
             )
         )
         return found
+
+    def _costs_of(
+        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
+    ) -> tuple[list[Tensor], OpCosts]:
+        """The tensors that an operator gave, and what it costs, which is found out once for each kind of arguments and results."""
+        gave = Call(call.func)
+        gave.take((found,))
+        kind = (*call.kind, *gave.kind)
+        if kind not in self._costs:
+            self._costs[kind] = op_costs(call.func, args, kwargs, found)
+        return gave.tensors, self._costs[kind]
 
     def _random_state(self) -> Tensor:
         state = torch.random.get_rng_state()

@@ -16,7 +16,9 @@ class Role(enum.StrEnum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
-    AVERAGES = "averages"  # what techniques keep besides, such as an average of the weights
+    AVERAGES = (
+        "averages"  # what is kept besides, such as an average of the weights, or a copy that is being saved
+    )
     ACTIVATIONS = "activations"
     TEMPORARIES = "temporaries"
     INPUTS = "inputs"
@@ -61,7 +63,8 @@ class Op:
     """One operator as it was dispatched.
 
     `flops` counts a multiply-add as two; `read` and `written` are bytes of the tensors that it took and gave, 0 for views;
-    `dtype` is what it computes in; `event` is the number of allocations and frees before it.
+    `dtype` is what it computes in; `event` is the number of allocations and frees before it; `modes` of Python stand around it, and
+    `packed` tensors were handed to hooks since the one before (`interposed`).
     """
 
     name: str  # "aten.mm.default"
@@ -73,6 +76,8 @@ class Op:
     written: int
     event: int
     workspace: int = 0
+    modes: int = 0
+    packed: int = 0
 
 
 @dataclass(slots=True)

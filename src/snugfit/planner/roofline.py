@@ -42,7 +42,8 @@ def seconds(op: Op, device: Device, tf32: bool = False) -> float:
     if own is not None:
         return max(numbers / own, device.launch)
     work = op.flops / _flop_rate(op, device, tf32) if op.flops else 0.0
-    traffic = traffic_seconds(op.name, op.read, op.written, device)
+    copied = 0 if op.flops else op.workspace  # of products the measured rate has it
+    traffic = traffic_seconds(op.name, op.read, op.written, device, copied)
     return work + traffic if device.kind == "cpu" else max(work, traffic, device.launch)
 
 
@@ -55,7 +56,8 @@ def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = Fa
         SettingError: the device has no arithmetic of the operator's type, or `host` is wanted and missing.
     """
     moves = op.read + op.written > 0
-    costs = np.array([0.0, 0.0, 0.0, device.host if moves else device.view])
+    around = op.modes * device.mode + op.packed * device.hook
+    costs = np.array([0.0, 0.0, 0.0, (device.host if moves else device.view) + around])
     if ">" in op.device:
         costs[1] = seconds(op, device)
     elif device.kind != "cpu" and op.device.startswith("cpu"):
@@ -129,9 +131,14 @@ def _flop_rate(op: Op, device: Device, tf32: bool) -> float:
     return device.flops[found] * device.efficiency[kind]
 
 
-def traffic_seconds(name: str, read: int, written: int, device: Device) -> float:
-    """Seconds to move an operator's bytes, and on a CPU for the system to map the pages of a new result."""
-    moved = read + written
+def traffic_seconds(name: str, read: int, written: int, device: Device, copied: int = 0) -> float:
+    """Seconds to move an operator's bytes, and on a CPU for the system to map the pages of a new result.
+
+    Args:
+        copied: bytes that are written to memory of the kernel's own, and read from there.
+    """
+    moved = read + written + 2 * copied
     taken = moved / (device.rate("traffic", moved) or device.bandwidth * device.reach)
-    new = None if operator(name).endswith("_") else device.rate("new", written)
-    return taken if new is None else taken + written / new
+    made = copied + (0 if operator(name).endswith("_") else written)
+    new = device.rate("new", made)
+    return taken if new is None else taken + made / new

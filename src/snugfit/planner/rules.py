@@ -184,17 +184,17 @@ def _ways(facts: Facts) -> Iterator[Way]:
     # the buckets hold each gradient once more
     yield way("ddp", facts.peak + facts.exchanged, data_parallel(work, cluster), shards=1)
     whole = facts.weights + facts.largest_weights + facts.scattered + facts.rest
-    yield way("fsdp (zero-2)", whole + shard, fully_sharded(work, cluster, reshard=False))
+    yield way("fsdp-zero2", whole + shard, fully_sharded(work, cluster, reshard=False))
     if cluster.nodes > 1 and cluster.devices > 1:
         yield way(
-            "hybrid shard",
+            "fsdp-hybrid",
             facts.shard(cluster.devices) + block,
             hybrid_sharded(work, cluster),
             shards=cluster.devices,
         )
-    yield way("fsdp (zero-3)", shard + block, fully_sharded(work, cluster, reshard=True))
+    yield way("fsdp", shard + block, fully_sharded(work, cluster, reshard=True))
     copied = fully_sharded(work, cluster, reshard=True, copy=1 / facts.host_link.bandwidth)
-    yield way("fsdp + cpu offload", block, copied, host=shard * cluster.devices)
+    yield way("fsdp-offload", block, copied, host=shard * cluster.devices)
 
 
 def _missing(way: Way, facts: Facts) -> str | None:
@@ -238,9 +238,9 @@ def _chosen(way: Way, facts: Facts) -> str:
 def _links(way: Way, facts: Facts) -> str:
     cluster = facts.cluster
     names = (
-        [cluster.peer.name, cluster.network.name] if way.strategy == "hybrid shard" else [cluster.ring.name]
+        [cluster.peer.name, cluster.network.name] if way.strategy == "fsdp-hybrid" else [cluster.ring.name]
     )
-    if way.strategy == "fsdp + cpu offload":
+    if way.strategy == "fsdp-offload":
         names.append(facts.host_link.name)
     return " and ".join(dict.fromkeys(names))
 
@@ -271,7 +271,7 @@ def _last_resort(facts: Facts) -> tuple[str, str]:
             "lower precision, or more devices."
         )
     if whole <= facts.device_memory and facts.host_memory is not None:
-        return "fsdp + cpu offload", (
+        return "fsdp-offload", (
             f"The largest block fits on a device ({format_bytes(whole)} of {memory}), but hosts do not hold the rest: more of their "
             f"memory or more nodes would do; there are {facts.cluster.nodes} with {format_bytes(facts.host_memory)} each."
         )

@@ -92,7 +92,7 @@ class Search:
         """Of the plans that are no coarser than what is allowed the one that needs the least."""
         coarsest = max(self.asked.level, self.budget.fidelity)
         allowed = [each for each in self.tried if each.level <= coarsest]
-        return min(allowed, key=lambda each: each.found.reserved_bytes)
+        return min(allowed, key=lambda each: each.found.most_bytes)
 
     def needed(self) -> dict[str, int]:
         """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
@@ -102,7 +102,7 @@ class Search:
             least = smallest([each for each in self._open(level) if each.micro_batch == self._least])
             if least is not None:
                 self._predict(least.added, least.micro_batch)
-            needs = [each.found.reserved_bytes for each in self.tried if each.level is level]
+            needs = [each.found.most_bytes for each in self.tried if each.level is level]
             if needs:
                 found[level.label] = round(min(needs) / (1 - self.budget.margin))
         return found
@@ -165,30 +165,32 @@ class Search:
         """Predict a rung beside the recipe's own techniques, or where it goes with none of them alone, beside adapters."""
         adapters = [(each,) for each in self._saving if each.card.fidelity is Fidelity.ADAPTERS]
         for beside in ((), *adapters):
-            without = self._reference(beside)
-            one = self._predict((*beside, rung), without.micro_batch) if without is not None else None
-            if one is None or without is None:
-                continue
-            if not saves(one.found, without.found, self.budget.usable):
-                needs, before = one.found.reserved_bytes, without.found.reserved_bytes
-                self._reject(
-                    one.rung,
-                    f"saves nothing: {format_bytes(needs)} with it, {format_bytes(before)} without",
-                    needs,
-                )
+            weighed: list[tuple[Candidate, Candidate]] = []
+            for size in self._telling_sizes:
+                without = self._predict(beside, size)
+                one = self._predict((*beside, rung), size) if without is not None else None
+                if one is None or without is None:
+                    continue
+                weighed.append((one, without))
+                if saves(one.found, without.found, self.budget.usable):
+                    self._saving.append(rung)
+                    self._estimator.learn_rung(rung, one.found, without.found)
+                    for each, _ in weighed:
+                        self._estimator.learn_plan((*beside, rung), each.micro_batch, each.found)
+                    return
+            if weighed:
+                self._reject_useless(*weighed[0])
                 return
-            self._saving.append(rung)
-            self._estimator.learn_rung(rung, one.found, without.found)
-            self._estimator.learn_plan((*beside, rung), one.micro_batch, one.found)
-            return
 
-    def _reference(self, beside: Techniques) -> Candidate | None:
-        """The plan that rungs are weighed against: with the smallest micro-batch that does not fit, else with the smallest."""
+    @property
+    def _telling_sizes(self) -> list[int]:
+        """Micro-batches in which a rung is weighed: the smallest in which the recipe's own plan does not fit, else the smallest, as what
+        does not depend on the size counts for most there; and where it saves nothing so, the largest, as some of what a window of many
+        passes keeps, such as gradients, a window that is taken whole need not."""
         own = [each for each in self.tried if each.techniques == self.asked.techniques]
-        size = min(
-            (each.micro_batch for each in own if not each.fits), default=min(each.micro_batch for each in own)
-        )
-        return self._predict(beside, size)
+        over = (each.micro_batch for each in own if not each.fits)
+        smallest = min(over, default=min(each.micro_batch for each in own))
+        return list(dict.fromkeys((smallest, self._sizes[0])))
 
     def _open(self, level: Fidelity) -> list[Estimate]:
         """Estimates of all plans of a level that were not tried."""
@@ -262,6 +264,11 @@ class Search:
         if self.plan.micro_batch not in (None, AUTO):
             return [int(self.plan.micro_batch)]
         return [self.rows] if self.planner.fixed_micro_batch else sizes(self.rows)
+
+    def _reject_useless(self, one: Candidate, without: Candidate) -> None:
+        needs, before = one.found.reserved_bytes, without.found.reserved_bytes
+        told = f"saves nothing: {format_bytes(needs)} with it, {format_bytes(before)} without"
+        self._reject(one.rung, told, needs)
 
     def _reject(self, rung: str, reason: str, bytes: int | None) -> None:
         if all(each.rung != rung for each in self.refused):

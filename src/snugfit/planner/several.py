@@ -20,6 +20,7 @@ from snugfit.core.card import Sharing
 from snugfit.errors import SettingError
 from snugfit.planner.communication import BUCKET_BYTES
 from snugfit.strategies.base import SeveralRanks
+from snugfit.training.ranks import mesh_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -44,7 +45,6 @@ def fake_ranks(*axes: int, device: str = "cpu") -> Iterator[DeviceMesh]:
     (16, 8)
     """
     from torch._subclasses.fake_tensor import unset_fake_temporarily
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not axes or len(axes) > 2 or min(axes) < 1:
@@ -58,7 +58,7 @@ def fake_ranks(*axes: int, device: str = "cpu") -> Iterator[DeviceMesh]:
         world = int(torch.Size(axes).numel())
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
         try:
-            mesh = init_device_mesh(device, axes, mesh_dim_names=("copies", "shards")[-len(axes) :])
+            mesh = mesh_of(device, axes)
         except BaseException:
             dist.destroy_process_group()
             raise

@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snugfit.core.blocks import repeated_blocks
-from snugfit.core.job import AUTO
+from snugfit.core.job import AUTO, STRATEGY_NAMES, StrategyName
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, SnugfitError
-from snugfit.planner.answer import Alternative, Answer, Choice, Rejected
-from snugfit.planner.communication import (
-    Cluster,
-)
+from snugfit.planner.answer import Answer, Choice, Rejected
+from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, longest_rows
 from snugfit.planner.figures import Run
+from snugfit.planner.options import Option, alternatives_of, between, options_of, rejections_of
 from snugfit.planner.plan import Request, make_plan
 from snugfit.planner.predict import Planner
-from snugfit.planner.rank import PASSES, STRATEGIES, Rank, seconds_of, whole
+from snugfit.planner.rank import PASSES, Rank, seconds_of, whole
 from snugfit.planner.records import Phase, Role
-from snugfit.planner.rules import CLOSE, Decision, Facts, Way, decide
+from snugfit.planner.rules import Decision, Facts, decide
 from snugfit.planner.segments import ROLES
 from snugfit.planner.words import brief_seconds
 from snugfit.training.fit import sizes
+from snugfit.training.ranks import HYBRID, check_hybrid, known_strategy
 from snugfit.units import format_bytes
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_RUNS = 4
 """Ways that are run one after the other as they should fit, before techniques are looked for."""
@@ -43,8 +40,7 @@ _AFTER = (Phase.UNSCALE, Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES)
 _BESIDE = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
 """What sharding divides."""
 
-
-_OFFLOAD = "fsdp + cpu offload"
+_OFFLOAD: StrategyName = "fsdp-offload"
 
 
 def make_shared_plan(
@@ -53,14 +49,18 @@ def make_shared_plan(
     request: Request,
     cluster: Cluster,
     about: Mapping[str, Any] | None = None,
+    asked: StrategyName | None = None,
 ) -> Answer:
     """The plan of a run on several devices: as `make_plan`, with the way to share in `choice` and why in `rules`.
 
+    Args:
+        asked: the way to share; None for the one that is fastest of those that fit, which for a run that is not contented with what
+            it has may be one device.
     Raises:
         UserError: as `make_plan`; or a window has fewer examples than there are devices.
     """
     started = time.monotonic()
-    shared = _Shared(subject, machine, request, cluster, about or {})
+    shared = _Shared(subject, machine, request, cluster, about or {}, asked)
     answer = shared.answer()
     return replace(answer, planned_seconds=time.monotonic() - started)
 
@@ -74,6 +74,7 @@ class _Shared:
     request: Request
     cluster: Cluster
     about: Mapping[str, Any]
+    asked: StrategyName | None
     share: Subject = field(init=False)
     depth: int = field(init=False)
     sizes: list[int] = field(init=False)
@@ -83,6 +84,8 @@ class _Shared:
     nearest: Answer | None = None  # of those that do not fit, the one that needs least
 
     def __post_init__(self) -> None:
+        if self.asked == HYBRID:
+            check_hybrid(self.cluster.nodes, self.cluster.devices)
         rows, world = self.subject.window.rows, self.cluster.world
         if rows < world:
             raise SettingError(
@@ -100,19 +103,25 @@ class _Shared:
 
     def answer(self) -> Answer:
         decisions = self._decisions()
-        options = _options(decisions)
+        options = [each for each in options_of(decisions) if each[0].strategy not in self._useless]
         size, decision = next(
             ((size, each) for way, size, each in options), (self.sizes[-1], decisions[-1][1])
         )
         self.said += [f"In micro-batches of {size}, by what a step on one device takes:", *decision.why]
+        if self.asked is not None:
+            self.said.append(f"{self.asked} is the way to share that was asked for.")
+        allowed = [each for each in options if self._may_be(each[0].strategy)]
+        if self.request.contented:  # the usual way where it fits, however fast others are
+            allowed.sort(key=lambda each: each[0].strategy != "ddp")
         # what lies on the host is slow: not before what techniques can do
-        found = self._first_that_fits([each for each in options if each[0].strategy != _OFFLOAD])
+        late = [each for each in allowed if each[0].strategy == _OFFLOAD != self.asked]
+        found = self._first_that_fits([each for each in allowed if each not in late])
         if found is None and self.request.search:
             found = self._with_techniques(decisions[-1][1])
         if found is None:
-            found = self._first_that_fits([each for each in options if each[0].strategy == _OFFLOAD])
+            found = self._first_that_fits(late)
         if found is None and self.nearest is None:  # more may fit than was estimated
-            found = self._run("fsdp (zero-3)", self._as_asked(self.sizes[-1]))
+            found = self._run(self.asked or "fsdp", self._as_asked(self.sizes[-1]))
         found = found or self.nearest
         if found is None:
             told = "; ".join(f"{each.rung}: {each.reason}" for each in self.failed)
@@ -122,9 +131,22 @@ class _Shared:
         return replace(
             found,
             rules=tuple(self.said),
-            alternatives=(*found.alternatives, *_alternatives(options, found)),
-            rejected=(*found.rejected, *self.failed, *_rejections(decisions, options)),
+            alternatives=(*found.alternatives, *alternatives_of(options, found)),
+            rejected=(*found.rejected, *self.failed, *rejections_of(decisions, options)),
         )
+
+    def _may_be(self, strategy: str) -> bool:
+        """Whether it is what was asked for, or where nothing was, what is of use here."""
+        if self.asked is not None:
+            return strategy == self.asked
+        if strategy == "single":
+            return not self.request.contented  # which is with as many devices as it has
+        return strategy not in self._useless
+
+    @property
+    def _useless(self) -> tuple[str, ...]:
+        """On a CPU, whose memory is the host's, what goes there."""
+        return (_OFFLOAD,) if self.machine.device.kind == "cpu" else ()
 
     def _decisions(self) -> list[tuple[int, Decision]]:
         """What would be decided with each micro-batch, the largest first."""
@@ -134,7 +156,7 @@ class _Shared:
         if size not in (None, AUTO):
             self.sizes = [min(int(size), rows)]
         ends = {each: self._facts(alone, each) for each in (self.sizes[0], self.sizes[-1])}
-        return [(each, decide(_between(ends, each, rows))) for each in self.sizes]
+        return [(each, decide(between(ends, each, rows))) for each in self.sizes]
 
     def _facts(self, alone: Planner, size: int) -> Facts:
         """What a step on one device comes to in micro-batches of this size."""
@@ -164,14 +186,14 @@ class _Shared:
             update=update,
         )
 
-    def _first_that_fits(self, options: Sequence[tuple[Way, int, Decision]]) -> Answer | None:
+    def _first_that_fits(self, options: Sequence[Option]) -> Answer | None:
         too_large: dict[str, int] = {}  # micro-batch that did not fit
         for way, size, _ in options:
             if size >= too_large.get(way.strategy, size + 1) or len(too_large) == _MOST_RUNS:
                 continue
             if way.strategy == "single":
                 return make_plan(self.subject, self.machine, self.request, self.about)
-            found = self._run(way.strategy, self._as_asked(size))
+            found = self._run(known_strategy(way.strategy), self._as_asked(size))
             if found is not None and found.fits:
                 return found
             too_large[way.strategy] = 0 if found is None else size
@@ -184,9 +206,10 @@ class _Shared:
     def _with_techniques(self, decision: Decision) -> Answer | None:
         """The recipe with techniques beside it that save memory, at the finest level at which any do."""
         budget = self.request.budget
-        leanest = decision.strategy if decision.strategy in STRATEGIES else "fsdp (zero-3)"
+        leanest: StrategyName = next((name for name in STRATEGY_NAMES if name == decision.strategy), "fsdp")
+        ways = [each for each in dict.fromkeys((self.asked or leanest, _OFFLOAD)) if self._may_be(each)]
         for fidelity in dict.fromkeys((Fidelity.FULL, budget.fidelity)):
-            for way in dict.fromkeys((leanest, _OFFLOAD)):
+            for way in ways:
                 left = self.deadline - time.monotonic()
                 if left < 0:
                     self.said.append("No more was tried: the time for planning was over.")
@@ -198,7 +221,7 @@ class _Shared:
                     return found
         return None
 
-    def _run(self, way: str, request: Request) -> Answer | None:
+    def _run(self, way: StrategyName, request: Request) -> Answer | None:
         """The plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
         cluster = self.cluster
         rank = Rank(
@@ -229,74 +252,6 @@ class _Shared:
 
     def _shared(self, choice: Choice, way: str) -> Choice:
         return replace(choice, strategy=way, devices=self.cluster.world)
-
-
-_Option = tuple[Way, int, Decision]
-"""A way that should fit, its micro-batch, and the decision that it was a part of."""
-
-
-def _options(decisions: Sequence[tuple[int, Decision]]) -> list[_Option]:
-    """What should fit, the best first: the faster, and of about as fast ones a decision's own way."""
-    fitting = [(way, size, decision) for size, decision in decisions for way in decision.fitting]
-    return sorted(
-        fitting,
-        key=lambda option: (option[0].seconds * (1 if option[0] is option[2].way else CLOSE), -option[1]),
-    )
-
-
-def _best(options: Sequence[_Option]) -> dict[str, _Option]:
-    """Of each way its best."""
-    found: dict[str, _Option] = {}
-    for option in options:
-        found.setdefault(option[0].strategy, option)
-    return found
-
-
-def _alternatives(options: Sequence[_Option], answer: Answer) -> Iterator[Alternative]:
-    """Each other way that should fit."""
-    for name, (way, size, _) in _best(options).items():
-        if name != answer.choice.strategy:
-            choice = replace(answer.choice, strategy=name, devices=way.devices, micro_batch=size)
-            rung = f"{name}, micro-batch {size} (estimated)"
-            yield Alternative(rung, choice, way.bytes, way.bytes, way.seconds)
-
-
-def _rejections(decisions: Sequence[tuple[int, Decision]], options: Sequence[_Option]) -> Iterator[Rejected]:
-    """Each way that fits with no micro-batch."""
-    size, decision = decisions[-1]
-    fitting = _best(options)
-    for way in decision.ways:
-        if way.strategy not in fitting:
-            yield Rejected(
-                f"{way.strategy}, micro-batch {size} (estimated)",
-                "does not fit with any micro-batch",
-                way.bytes,
-                way.seconds,
-            )
-
-
-def _between(ends: Mapping[int, Facts], size: int, rows: int) -> Facts:
-    """Facts of a micro-batch from those of the smallest and the largest: bytes grow with it, seconds with how many there are.
-
-    With one micro-batch there are no gradients yet where the others have them.
-    """
-    low, high = min(ends), max(ends)
-    first, last = ends[low], ends[high]
-    part = (size - low) / max(1, high - low)
-    later = 1.0 if low == high else (1 / low - 1 / size) / (1 / low - 1 / high)
-
-    def at(name: str, share: float) -> float:
-        return float(getattr(first, name) + (getattr(last, name) - getattr(first, name)) * share)
-
-    nearest = last if size == high else first
-    return replace(
-        nearest,
-        peak=round(nearest.peak - nearest.rest + at("rest", part)),
-        largest_activations=round(at("largest_activations", part)),
-        micro_batches=first.cluster.world * math.ceil(rows / size),
-        forward=at("forward", later),
-        backward=at("backward", later),
-    )
 
 
 def _activations(run: Run) -> int:

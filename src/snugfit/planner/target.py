@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 
-from snugfit.core.job import Plan
+from snugfit.core.job import Plan, StrategyName
 from snugfit.core.memory import available_bytes
+from snugfit.core.processes import threads_of_each
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.communication import Cluster
@@ -22,10 +24,13 @@ from snugfit.planner.hardware import find_device, find_link
 class Target:
     """The machine that a plan is for, and what the run may take of it; None stands for what is here.
 
+    Of a CPU, each of several devices is a process that has its share of the memory and of the cores.
+
     Args:
         device: a name of the catalogue; or `cpu`, `cuda`.
         memory, host_memory: in bytes.
         devices, nodes: how many of them on each node, and how many nodes.
+        strategy: how they are to share each update; by default the way that is fastest of those that fit.
         link: between the devices of a node, by name, such as nvlink4.
         network: between nodes, by name, such as infiniband-ndr.
         host_link: between each and the host, such as pcie4.
@@ -33,7 +38,7 @@ class Target:
         search: whether other plans than the recipe's are looked at.
         contented: whether the recipe's own plan is the choice where it fits, however fast others are.
         probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
-        margin: share of the memory to be left free.
+        margin: share of the memory to be left free; by default what `candidate.margin_on` says.
         here: the device as it was found on this machine, where it is not in the catalogue.
         largest: batch, sequence or model: the largest that fits is looked for, in place of a plan of what the recipe has.
     """
@@ -43,6 +48,7 @@ class Target:
     host_memory: int | None = None
     devices: int = 1
     nodes: int = 1
+    strategy: StrategyName | None = None
     link: str | None = None
     network: str | None = None
     host_link: str | None = None
@@ -50,7 +56,7 @@ class Target:
     search: bool = True
     contented: bool = False
     probe: bool = False
-    margin: float = 0.05
+    margin: float | None = None
     here: Device | None = None
     largest: str | None = None
 
@@ -76,14 +82,20 @@ def on_this_machine(target: Target, plan: Plan) -> Target:
     if target.device in (None, "cuda") and kind != "cpu":
         return replace(target, here=find_device(kind))
     if target.device is None and target.memory is None and kind == "cpu":
-        return replace(target, memory=available_bytes(torch.device("cpu")))
+        available = available_bytes(torch.device("cpu"))
+        return replace(target, memory=None if available is None else available // target.devices)
     return target
 
 
 @contextmanager
 def machine_of(target: Target) -> Iterator[Machine]:
     """The machine that is planned for; within, its device may be named."""
-    if target.here is None:
+    if target.here is None and (target.device or "cpu") == "cpu":
+        with _one_of(target.devices):
+            device = find_device("cpu", target.memory, target.host_link, target.link)
+        if target.memory is None:
+            device = replace(device, memory_bytes=device.memory_bytes // target.devices)
+    elif target.here is None:
         device = find_device(target.device or "cpu", target.memory, target.host_link, target.link)
     else:
         device = replace(target.here, memory_bytes=target.memory or target.here.memory_bytes)
@@ -102,6 +114,18 @@ def machine_of(target: Target) -> Iterator[Machine]:
     except NotElsewhere as error:
         note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
         yield Machine(device, host, "cpu", (note,))
+
+
+@contextmanager
+def _one_of(processes: int) -> Iterator[None]:
+    """Within, this process has as many threads as one of several on this host that a run starts."""
+    threads = torch.get_num_threads()
+    if processes > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads_of_each(processes))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def cluster_of(target: Target, machine: Machine) -> Cluster:

@@ -55,8 +55,8 @@ def rejected(search: Search) -> tuple[Rejected, ...]:
 def _over(candidate: Candidate, budget: Budget) -> str:
     """By how much a plan does not fit."""
     found = candidate.found
-    if found.reserved_bytes > budget.usable:
-        return f"needs {brief_bytes(found.reserved_bytes)} of {brief_bytes(budget.usable)}"
+    if found.most_bytes > budget.usable:
+        return f"needs {brief_bytes(found.most_bytes)} of {brief_bytes(budget.usable)}"
     return f"needs {brief_bytes(found.host_peak_bytes)} of the host's {brief_bytes(budget.host_bytes or 0)}"
 
 
@@ -88,7 +88,7 @@ def why(chosen: Candidate, search: Search) -> str:
 def why_not(search: Search, needed: dict[str, int]) -> str:
     """Why nothing fits, and what would do."""
     budget, least = search.budget, search.least()
-    if least.found.reserved_bytes <= budget.usable:
+    if least.found.most_bytes <= budget.usable:
         return f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}."
     told = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
     return (

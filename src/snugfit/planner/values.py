@@ -36,7 +36,7 @@ class KnownValues:
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
-        self._mode = mode
+        self.mode = mode
         self._values: Any = WeakTensorKeyDictionary()
         self.bounded: list[str] = []
 
@@ -113,7 +113,7 @@ class KnownValues:
         if not isinstance(leaf, Tensor):
             return leaf
         with unset_fake_temporarily():
-            host = self._mode.from_tensor(leaf)
+            host = self.mode.from_tensor(leaf)
         fake = host if device.type == "cpu" else host.to(device)
         self.learn(fake, leaf)
         return fake

@@ -210,7 +210,8 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
     """Predicted beside measured, and by how much of the measured the prediction lay above it.
 
     Args:
-        predicted, measured: `peak_bytes` and `seconds_per_update`; one that is missing is not told.
+        predicted, measured: `peak_bytes` and `seconds_per_update`; one that is missing is not told. What was measured may have
+            `peak_bytes_by_rank`.
 
     >>> compare_line({"peak_bytes": 412 * 2**20, "seconds_per_update": 0.21}, {"peak_bytes": 405 * 2**20})
     'predicted 412 MiB and 0.21 s an update; measured 405 MiB (+1.7 %)'
@@ -225,7 +226,10 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
             error = "" if before is None else f" ({_percent((before - after) / after)})"
             found.append(f"{write(after)}{'' if before is not None else unit}{error}")
     parts = (("predicted", foretold), ("measured", found))
-    return "; ".join(f"{word} {' and '.join(figures)}" for word, figures in parts if figures)
+    ranks = measured.get("peak_bytes_by_rank")
+    return "; ".join(f"{word} {' and '.join(figures)}" for word, figures in parts if figures) + (
+        f", the most of {len(ranks)} devices" if isinstance(ranks, list) else ""
+    )
 
 
 def _percent(part: float) -> str:

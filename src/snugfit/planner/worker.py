@@ -1,16 +1,20 @@
 """A process of its own for the planner: what it does to torch to pretend a device touches no process that trains.
 
-The parent starts it at once, so that it loads its libraries while the parent makes up its mind what to ask.
+The parent starts it at once, so that it loads its libraries while the parent makes up its mind what to ask. Garbage is looked for
+meanwhile among what is new alone: to look through all that was loaded again and again takes a good part of the time, and not to look
+at all leaves the process larger than one that trains, whose size it has to tell.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import IO, Any
 
 import cloudpickle
@@ -18,6 +22,9 @@ import cloudpickle
 from snugfit.errors import PlannerFailed, SettingError, SnugfitError
 
 _MODULE = "snugfit.planner.worker"
+_ONLY_NEW = (20_000, 1_000, 1_000)
+"""After how many objects garbage is looked for among the new ones, and after how many such times among older ones: never."""
+
 _LINES = 12
 """Lines of a worker's own words that are told where it died."""
 
@@ -45,6 +52,12 @@ class Worker:
             env=environment,
         )
 
+    def load(self, *modules: str) -> None:
+        """Have it load modules that it will need, before it is asked; one that is missing is told by what needs it."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which `run` tells
+            os.write(self._process.stdin.fileno(), pickle.dumps(modules))
+
     def run(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
         """Call `function` there.
 
@@ -57,7 +70,7 @@ class Worker:
             SnugfitError: what the function raised.
         """
         try:
-            sent = cloudpickle.dumps((function, arguments))
+            sent = pickle.dumps(()) + cloudpickle.dumps((function, arguments))
         except Exception as error:
             self.close()
             raise SettingError(
@@ -88,26 +101,27 @@ class Worker:
 
 
 def main() -> None:
-    """Read what is to be called, call it, write the answer."""
+    """Load what is needed, read what is to be called, call it, write the answer."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries that print would spoil it
-    ahead = threading.Thread(target=_load)
-    ahead.start()
-    sent = sys.stdin.buffer.read()
-    ahead.join()
-    _answer(sent, answer)
+    usual = gc.get_threshold()
+    gc.set_threshold(*_ONLY_NEW)
+    modules: tuple[str, ...] = ("snugfit.planner.plan",)
+    while modules:
+        for name in modules:
+            with suppress(ImportError):
+                import_module(name)
+        modules = pickle.load(sys.stdin.buffer)
+    _answer(sys.stdin.buffer, answer, usual)
     sys.stderr.flush()
     os._exit(0)  # what is left of a pretended device is not taken down piece by piece
 
 
-def _load() -> None:
-    """What every plan needs, while the parent is still busy."""
-    import snugfit.planner.plan  # noqa: F401
-
-
-def _answer(sent: bytes, answer: IO[bytes]) -> None:
+def _answer(asked: IO[bytes], answer: IO[bytes], usual: tuple[int, int, int]) -> None:
     try:
-        function, arguments = pickle.loads(sent)
+        function, arguments = pickle.load(asked)
+        gc.freeze()
+        gc.set_threshold(*usual)
         found = "found", function(*arguments)
     except SnugfitError as error:
         found = "error", error.with_traceback(None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
     """The recipe as the plan would run it: its micro-batch, its precision, how devices share it, and the techniques it adds.
 
-    A micro-batch that is to be found on the device stays so.
+    A micro-batch that is to be found on the device stays so, unless devices are to share the weights, which none can try by itself.
     """
     from snugfit.techniques import find
 
@@ -38,7 +38,7 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
     tree["track"]["uri"] = recipe.track.uri  # plain values leave its password out
     if choice.devices > 1:
         tree["plan"]["strategy"] = choice.strategy
-    if recipe.plan.micro_batch != AUTO:
+    if recipe.plan.micro_batch != AUTO or choice.strategy not in ("single", "ddp"):
         tree["plan"]["micro_batch"] = choice.micro_batch
     return build(_sequences(tree), (), Places("the plan"), folder=recipe.folder, name=recipe.name)
 

@@ -33,6 +33,7 @@ def job_of(recipe: Recipe) -> Job:
         non_finite_limit=recipe.non_finite.limit,
         checkpoint_every=recipe.checkpoint.every,
         checkpoint_keep=recipe.checkpoint.keep,
+        checkpoint_save=recipe.checkpoint.save,
     )
 
 

@@ -162,6 +162,10 @@ class CheckpointSettings(_Section):
 
     every: _Count | None = Field(default=None, description="a number of updates; null: at each evaluation")
     keep: Annotated[int, Field(ge=2)] = Field(default=2, description="checkpoints kept, at least 2")
+    save: Literal["sync", "async"] = Field(
+        default="sync",
+        description="sync: training waits; async: it goes on, and a copy in host memory is written",
+    )
 
 
 with warnings.catch_warnings():

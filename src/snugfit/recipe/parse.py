@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from snugfit.core.imports import is_python_path
 from snugfit.errors import SettingError, nearest
@@ -196,7 +198,16 @@ def _problems(error: ValidationError, places: Places) -> Iterator[str]:
             found = (
                 f"must be {wanted(field.annotation, tuple(field.metadata))}, found {shown(entry['input'])}."
             )
-            yield str(places.error(keys, f"{found}{_default(field)}"))
+            yield str(places.error(keys, f"{found}{_meant(entry)}{_default(field)}"))
+
+
+def _meant(entry: ErrorDetails) -> str:
+    """What is nearest to it, where one of several names is wanted."""
+    if entry["type"] != "literal_error" or not isinstance(entry["input"], str):
+        return ""
+    names = re.findall(r"'([^']+)'", entry["ctx"]["expected"])
+    near = nearest(entry["input"], names)
+    return f" {near}" if near.startswith("Did you mean") else ""
 
 
 def _default(field: FieldInfo) -> str:

@@ -244,13 +244,14 @@ def checkpoints(story: Story, run_dir: Path) -> str:
             written(event.get("update")),
             str(event.get("path", "")),
             written(event.get("seconds"), "seconds"),
+            written(event.get("blocked_seconds", event.get("seconds")), "seconds"),
             "kept" if event.get("path") and (run_dir / str(event["path"])).exists() else "removed since",
         ]
         for event in story.checkpoints[-MOST_ROWS:]
     ]
     if not rows:
         return ""
-    body = table(["update", "folder", "time to save", ""], rows, numbers=1)
+    body = table(["update", "folder", "time to save", "training waited", ""], rows, numbers=1)
     if len(rows) > OPEN_ROWS:
         body = details(f"All {len(story.checkpoints):,}", body)
     return f"<section><h2>Checkpoints</h2>{body}</section>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
+from snugfit.core.exchange import Exchange
 from snugfit.core.losses import LossTerms
 
 
@@ -33,6 +35,13 @@ class Strategy:
     def shards(self) -> bool:
         """Whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
         return self.sharing is Sharing.SHARDS
+
+    def exchange_by(self, exchange: Exchange) -> None:
+        """Before `wrap`: add gradients up in this way."""
+
+    def part(self, weight: Tensor) -> Tensor:
+        """What this rank will have of a weight once `wrap` has spread the model, in memory of its own."""
+        return weight
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Make the model a distributed one, in place: its names stay."""
@@ -81,8 +90,8 @@ class Strategy:
     def average_(self, buffers: Sequence[Tensor]) -> None:
         """Give each buffer its mean over ranks, in place."""
 
-    def whole(self, model: nn.Module) -> nn.Module | None:
-        """The model with all of its weights, on the first rank; None on the others."""
+    def whole(self, model: nn.Module, folder: Path) -> nn.Module | None:
+        """The model with all of its weights, on the first rank, which may use `folder` for them meanwhile; None on the others."""
         return model if self.rank == 0 else None
 
 
@@ -96,6 +105,11 @@ class SeveralRanks(Strategy):
     def __post_init__(self) -> None:
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
 
+    @property
+    def pretended(self) -> bool:
+        """Whether the other ranks are not there, as in the planner's dry run: they do as this one, and nothing is delivered."""
+        return dist.get_backend() == "fake"
+
     def add_up(self, values: list[Tensor]) -> list[Tensor]:
         """Each scalar's sum over all ranks, in one exchange."""
         stacked = torch.stack(values)
@@ -104,7 +118,7 @@ class SeveralRanks(Strategy):
 
     def tell(self, value: Any) -> list[Any]:
         """What each rank says, in their order."""
-        if dist.get_backend() == "fake":  # the planner's: the others do as this one
+        if self.pretended:
             return [value] * self.world_size
         found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value)
@@ -112,7 +126,7 @@ class SeveralRanks(Strategy):
 
     def counts(self, count: int) -> tuple[int, ...]:
         """A number of the host's on each rank, in their order: a quarter of the time of what may be told."""
-        if dist.get_backend() == "fake":
+        if self.pretended:
             return (count,) * self.world_size
         found = torch.empty(self.world_size, dtype=torch.int64)
         dist.all_gather(list(found.split(1)), torch.tensor([count]))

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
+from snugfit.core.exchange import Exchange
 from snugfit.core.losses import LossTerms
 from snugfit.strategies.base import SeveralRanks
 
@@ -36,6 +37,11 @@ class DataParallel(SeveralRanks):
     bucket_view: bool = False
     sharing: Sharing | None = field(default=Sharing.COPIES, init=False)
     _around: DistributedDataParallel | None = field(default=None, init=False, repr=False)
+    _exchange: Exchange | None = field(default=None, init=False, repr=False)
+
+    def exchange_by(self, exchange: Exchange) -> None:
+        """Before `wrap`: add gradients up in this way."""
+        self._exchange = exchange
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Ready the model, which stays as it is; all ranks start with rank 0's weights and buffers."""
@@ -51,7 +57,7 @@ class DataParallel(SeveralRanks):
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
         # the step divides sums by the weight of the whole window, once
-        self._around.register_comm_hook(None, _sum)
+        self._around.register_comm_hook(self._exchange, _sum if self._exchange is None else _sum_of_means)
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[object]:
@@ -93,3 +99,9 @@ def _sum(state, bucket):  # torch compares annotations as objects, which postpon
     """DDP's own exchange without its division by the number of ranks."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
+
+
+def _sum_of_means(exchange, bucket):
+    """What an exchange of means comes to without their division by the number of ranks."""
+    ranks = dist.get_world_size()
+    return exchange.mean(bucket).then(lambda done: done.value().mul_(ranks))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -15,8 +16,13 @@ from torch import Tensor, nn
 
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Sharing
+from snugfit.core.exchange import Exchange
+from snugfit.core.in_file import in_file
+from snugfit.core.losses import LossTerms
+from snugfit.core.parts import emptied_
 from snugfit.core.placing import place_, set_data_
-from snugfit.core.sharded import whole
+from snugfit.core.reached import leaves_behind, with_no_gradient_of
+from snugfit.core.sharded import of_part, whole
 from snugfit.core.skeleton import fill_, skeleton
 from snugfit.strategies.base import SeveralRanks
 
@@ -36,6 +42,7 @@ class FullyShard(SeveralRanks):
             (ZeRO stage 3); else they stay until the window's last backward (stage 2).
         cpu_offload: whether the sharded weights, gradients and optimizer states lie in host memory.
         computes_in: what weights are gathered and computed in; None leaves them as they are.
+        reduces_in: what a window's gradients are added up in, over micro-batches and ranks; None for what they are computed in.
         reduce_each: whether every micro-batch adds its gradients to the sharded ones, which sends them as often and never has them
             whole, as what is sharded may be too large for; else the last one does, and a device keeps all of them meanwhile. Copies
             of the model exchange on the last in either case.
@@ -47,14 +54,27 @@ class FullyShard(SeveralRanks):
     reshard_after_forward: bool = True
     cpu_offload: bool = False
     computes_in: torch.dtype | None = None
+    reduces_in: torch.dtype | None = None
     reduce_each: bool = True
     sharing: Sharing | None = field(default=Sharing.SHARDS, init=False)
     _skeleton: nn.Module | None = field(default=None, init=False, repr=False)
+    _gathered: list[nn.Parameter | None] = field(default_factory=list, init=False, repr=False)
+
+    def exchange_by(self, exchange: Exchange) -> None:
+        """Before `wrap`: add gradients up in another type."""
+        self.reduces_in = exchange.dtype
+
+    def part(self, weight: Tensor) -> Tensor:
+        """The rows of a weight that this rank will have, in memory of their own."""
+        assert self.mesh is not None
+        axis = self.mesh.ndim - 1
+        parts, place = weight.chunk(self.mesh.size(axis)), self.mesh.get_local_rank(axis)
+        return (parts[place] if place < len(parts) else weight[:0]).clone()
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Shard the model in place, and move it to the device of the mesh block by block, so that it is never whole there.
 
-        Its parameters become DTensors, each with this rank's rows.
+        Its parameters become DTensors, each with this rank's rows. Of those in whose places stand-ins are, these are there already.
         """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import (
@@ -64,16 +84,17 @@ class FullyShard(SeveralRanks):
             fully_shard,
         )
 
-        if dist.get_backend() != "fake":  # the planner's, which delivers nothing, and would count it
+        if not self.pretended:  # the planner would count it
             self._skeleton = skeleton(model)
         mesh = self.mesh or init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
         device = mesh.device_type
         # memory can be pinned for an accelerator only
         offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
-        precision = MixedPrecisionPolicy(param_dtype=self.computes_in)
-        blocks = _units(model)
+        precision = MixedPrecisionPolicy(param_dtype=self.computes_in, reduce_dtype=self.reduces_in)
+        parts, blocks = emptied_(model), _units(model)
         for module in (*blocks.values(), model):
-            if any(each.device.type != device for each in module.parameters()):
+            places = {each.device.type for each in module.parameters()}
+            if places != {device} and "meta" not in places:  # else FSDP2 moves what there is to move
                 place_(module, device, blocks if module is model else ())
             for parameter in module.parameters():
                 if not parameter.is_contiguous():  # FSDP2 takes no other
@@ -89,7 +110,42 @@ class FullyShard(SeveralRanks):
         for sharded in _fsdp_modules(model):  # the step divides sums by the weight of the whole window, once
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
+            self._watch(sharded)
+        parameters, place = dict(model.named_parameters()), "cpu" if self.cpu_offload else device
+        fill_(model, {name: of_part(part.to(place), parameters[name]) for name, part in parts.items()})
         return model
+
+    def _watch(self, unit: FSDPModule) -> None:
+        """Know the weights of a unit by what stands in their place while it computes."""
+        module = cast("nn.Module", unit)
+        own = [(holder, name) for holder in _own_modules(module) for name in holder._parameters]
+        first = len(self._gathered)
+        self._gathered += [None] * len(own)
+
+        def remember(*_: object) -> None:
+            for place, (holder, name) in enumerate(own, first):
+                self._gathered[place] = holder._parameters[name]
+
+        module.register_forward_pre_hook(remember)
+
+    def run(self, compute: Callable[[], LossTerms]) -> LossTerms:
+        """Forward and loss of a micro-batch, whose backward follows.
+
+        A weight that only other ranks' rows have reached gets a gradient of zero: FSDP2 adds up what each rank has, in its order,
+        and would take the gradient of one weight for that of another.
+        """
+        terms = compute()
+        if self.pretended:
+            return terms
+        here = leaves_behind(terms.values)
+        reached = torch.tensor([each in here for each in self._gathered], dtype=torch.uint8)
+        dist.all_reduce(reached, dist.ReduceOp.MAX)
+        missing = [
+            each
+            for each, anywhere in zip(self._gathered, reached.tolist(), strict=True)
+            if anywhere and each is not None and each not in here
+        ]
+        return replace(terms, values=with_no_gradient_of(terms.values, missing)) if missing else terms
 
     def spread(self, model: nn.Module) -> nn.Module:
         """Spread a model that does not train, of which no weight stays behind a forward."""
@@ -132,14 +188,17 @@ class FullyShard(SeveralRanks):
         finally:
             model.set_reshard_after_forward(self.reshard_after_forward, recurse=False)
 
-    def whole(self, model: nn.Module) -> nn.Module | None:
-        """A copy of the model with all of its weights in the first rank's host memory, one after the other; None on the other ranks."""
+    def whole(self, model: nn.Module, folder: Path) -> nn.Module | None:
+        """A copy of the model with all of its weights, gathered one after the other, on the first rank; None on the other ranks.
+
+        They lie in files of `folder` without a name, which are gone with them: the host needs memory for one weight.
+        """
         assert self._skeleton is not None
         parameters: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
             gathered = whole(parameter)  # all ranks send
             if self.rank == 0:
-                parameters[name] = gathered.cpu()
+                parameters[name] = in_file(gathered, folder)
         if self.rank != 0:
             return None
         found = copy.deepcopy(self._skeleton)
@@ -155,6 +214,16 @@ def _fsdp_modules(model: nn.Module) -> list[FSDPModule]:
     from torch.distributed.fsdp import FSDPModule
 
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def _own_modules(unit: nn.Module) -> Iterator[nn.Module]:
+    """The modules of a unit that are in no other one."""
+    from torch.distributed.fsdp import FSDPModule
+
+    yield unit
+    for child in unit.children():
+        if not isinstance(child, FSDPModule):
+            yield from _own_modules(child)
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:

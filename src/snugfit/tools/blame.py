@@ -96,7 +96,7 @@ def where_resumed(tried: Trials, middle: int, folder: Path) -> str:
     unbroken, resumed = tried.training(folder), tried.training(folder)
     for window in tried.windows[:middle]:
         unbroken.step(window)
-    resumed.load()
+    resumed.saving.load()
     one, other = (compare.outputs_of(each.step, tried.windows[middle]) for each in (unbroken, resumed))
     return compare.parted(one, other, tried.bit_bound)
 

@@ -87,9 +87,10 @@ def resume(tried: Trials) -> Law:
         unbroken = tried.training(Path(folder))
         for window in tried.windows[:middle]:
             unbroken.step(window)
-        unbroken.save()
+        unbroken.saving.save()
+        unbroken.saving.finish()
         resumed = tried.training(Path(folder))
-        resumed.load()
+        resumed.saving.load()
         apart = compare.differences(resumed.step.state_dict(), unbroken.step.state_dict())
         for window in tried.windows[middle:]:
             one, other = unbroken.step(window), resumed.step(window)

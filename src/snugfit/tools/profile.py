@@ -35,6 +35,7 @@ from snugfit.tools.snapshot import snapshot
 from snugfit.training import checkpoint
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import cut
+from snugfit.training.packed import pack
 from snugfit.training.probe import find_micro_batch
 from snugfit.training.step import Step
 
@@ -200,8 +201,8 @@ class _Profiling:
             "run": {"optimizer": state["optimizer"], "progress": state["progress"]},
             **{f"techniques/{name}": part for name, part in state["techniques"].items()},
         }
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            checkpoint.save(Path(folder) / "update-0", parts, keep=1)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder, phase("save"):
+            checkpoint.write(Path(folder) / "update-0", pack(parts), keep=1)
 
     def _profiled(self, windows: Windows, clock: Clock, memory: bool, tensorboard: bool) -> tuple[str, Any]:
         """The table by operator and the events of the updates, of which the trace is written."""

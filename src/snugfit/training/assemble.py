@@ -178,10 +178,10 @@ def check_settings(
     check_watched(techniques, metrics, validated)
     if plan.num_workers < 0:
         raise SettingError(f"plan.num_workers: must be zero or positive, found {plan.num_workers}.")
-    if plan.devices > 1 and plan.micro_batch == AUTO:
+    if plan.devices > 1 and plan.micro_batch == AUTO and plan.strategy != "ddp":
         raise SettingError(
-            f"plan.micro_batch: auto tries what fits on one device, and plan.devices is {plan.devices}. Give a number, or null for each "
-            "device's whole part of the window."
+            f"plan.micro_batch: auto tries what fits on a device by itself, and by plan.strategy={plan.strategy} weights are gathered by "
+            "all together. Give a number, or null for each device's whole part of the window."
         )
     try:
         torch.empty(0, device=plan.device)

@@ -3,6 +3,8 @@
 A checkpoint is written under a temporary name, each file is flushed to the disk, a manifest with the sha256 of
 each file comes last, then the folder is renamed. Loading verifies the manifest and walks back to the newest
 valid checkpoint. No pickle: reading one runs no code.
+
+Writing needs nothing of the training but the tensors, so that it may go on beside it, of copies.
 """
 
 from __future__ import annotations
@@ -13,18 +15,20 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
 from snugfit.strategies.base import Strategy
 from snugfit.training import shards
-from snugfit.training.packed import Packer, unpack
+from snugfit.training.packed import Packed, unpack
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -41,41 +45,45 @@ class Loaded:
     rejected: tuple[str, ...]
 
 
-def save(final: Path, parts: Mapping[str, Any], keep: int, strategy: Strategy | None = None) -> Path:
+def write(
+    final: Path,
+    packed: Packed,
+    keep: int,
+    strategy: Strategy | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Path:
     """Write the checkpoint `final`, then remove all but the newest `keep` beside it.
 
-    Of several ranks all call it, and the first one writes; of tensors that are spread over them each writes its parts.
+    Of several ranks the first one writes. Where tensors are spread over them all call it, and each writes its parts of those.
 
     Args:
         final: a folder named `update-...`, such that a later checkpoint has the greater name. What has a greater name
             already was passed over when the run went on from an older one, and is removed.
-        parts: by file name without ending ('techniques/ema' makes a folder), nested dicts, lists and tuples of tensors,
-            numbers, strings and None.
+        group: what ranks exchange in; None for that of the training, which must wait then.
 
     Raises:
         RunFolderError: the folder cannot be written; an older checkpoint is not harmed.
-        SettingError: something in `parts` cannot be held without a pickle.
     """
     strategy = strategy or Strategy()
     root = final.parent
     temporary = root / f"{_TEMPORARY}{final.name}"
     try:
-        with phase("save"):
-            sharded: Mapping[str, str] = {}
-            if strategy.shards:
-                _agreed(strategy, lambda: _make_room(temporary) if strategy.rank == 0 else None)
-                own = _agreed(strategy, lambda: _write_shards(temporary, parts, strategy.rank))
-                sharded = {name: digest for each in own for name, digest in each.items()}
-            else:
-                _make_room(temporary)
-            if strategy.rank > 0:
-                return final
-            _write(temporary, parts, sharded)
-            if final.exists():  # damaged, or this moment would not come again
-                shutil.rmtree(final)
-            os.replace(temporary, final)
-            _flush_folder(root)
-            _remove_all_but(final, keep)
+        sharded: Mapping[str, str] = {}
+        if packed.sharded:
+            agree = partial(_agreed, strategy.rank, group)
+            agree(lambda: _make_room(temporary) if strategy.rank == 0 else None)
+            own = agree(lambda: _write_shards(temporary, packed.sharded, strategy.rank, group))
+            sharded = {name: digest for each in own for name, digest in each.items()}
+        elif strategy.rank == 0:
+            _make_room(temporary)
+        if strategy.rank > 0:
+            return final
+        _write(temporary, packed, sharded)
+        if final.exists():  # damaged, or this moment would not come again
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+        _flush_folder(root)
+        _remove_all_but(final, keep)
     except (OSError, SafetensorError) as error:
         raise RunFolderError(
             f"{final}: the checkpoint cannot be written: {error}. Free space or choose another `output`; earlier "
@@ -130,7 +138,7 @@ def _make_room(temporary: Path) -> None:
     temporary.mkdir()
 
 
-def _agreed(strategy: Strategy, act: Callable[[], Any]) -> list[Any]:
+def _agreed(rank: int, group: dist.ProcessGroup | None, act: Callable[[], Any]) -> list[Any]:
     """What `act` gives on each rank; where it fails on one of them, all fail, and none waits for it.
 
     Raises:
@@ -139,29 +147,30 @@ def _agreed(strategy: Strategy, act: Callable[[], Any]) -> list[Any]:
     result = problem = None
     try:
         result = act()
-    except (OSError, SafetensorError) as error:
-        problem = f"rank {strategy.rank}: {error}"
-    told = strategy.tell((result, problem))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to hear of it
+        problem = error
+    said = problem and f"rank {rank}: {problem or type(problem).__name__}"
+    told: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(told, (result, said), group=group)
     for _, other in told:
         if other is not None:
-            raise OSError(other)
+            raise OSError(other) from problem
     return [result for result, _ in told]
 
 
-def _write_shards(folder: Path, parts: Mapping[str, Any], rank: int) -> dict[str, str]:
+def _write_shards(
+    folder: Path, sharded: Mapping[str, Tensor], rank: int, group: dist.ProcessGroup | None
+) -> dict[str, str]:
     """Write this rank's parts of what is spread over ranks; the sha256 of its files."""
-    packer = Packer({})
-    for name, part in parts.items():
-        packer.pack(part, name)
-    written = shards.write(folder / shards.FOLDER, packer.sharded, rank)
+    written = shards.write(folder / shards.FOLDER, sharded, rank, group)
     for path in written:
         _flush(path)
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in written}
 
 
-def _write(folder: Path, parts: Mapping[str, Any], sharded: Mapping[str, str]) -> None:
+def _write(folder: Path, packed: Packed, sharded: Mapping[str, str]) -> None:
     """Write all files: each is on the disk before the manifest, and the manifest when this returns."""
-    written = [path for name, part in parts.items() for path in _write_part(folder, name, part)]
+    written = [path for name in packed.values for path in _write_part(folder, name, packed)]
     sha256 = {path.relative_to(folder).as_posix(): _sha256(path) for path in written} | dict(sharded)
     for subfolder in {(folder / name).parent for name in sha256} - {folder}:
         _flush_folder(subfolder)
@@ -169,19 +178,32 @@ def _write(folder: Path, parts: Mapping[str, Any], sharded: Mapping[str, str]) -
     _flush_folder(folder)
 
 
-def _write_part(folder: Path, name: str, part: Any) -> list[Path]:
-    tensors: dict[str, torch.Tensor] = {}
-    skeleton = Packer(tensors).pack(part, name)
+def _write_part(folder: Path, name: str, packed: Packed) -> list[Path]:
     path = folder / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    _write_json(path, skeleton)
+    _write_json(path, packed.values[name])
     written = [path]
-    if tensors:
+    if packed.tensors[name]:
         weights = folder / f"{name}.safetensors"
-        save_file(tensors, weights)
+        save_file(_apart(packed.tensors[name]), weights)
         _flush(weights)
         written.append(weights)
     return written
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in host memory, each in memory of its own: safetensors refuses what overlaps."""
+    storages: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        here = tensor.cpu()
+        storage = here.untyped_storage()
+        whole = here.is_contiguous() and storage.nbytes() == here.nbytes
+        if not whole or storage.data_ptr() in storages:
+            here = here.clone(memory_format=torch.contiguous_format)
+        storages.add(here.untyped_storage().data_ptr())
+        found[name] = here
+    return found
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class WindowCompute:
         alone = len(passes) == 1 and step.strategy.world_size == 1
         sums: list[Tensor] = []
         weights: list[Tensor | float] = []
+        totals: tuple[Tensor, Tensor | float] | None = None
         found: list[Tensor] = []
         with step.one_pass():
             for number, (part, counts) in enumerate(self._micro_batches(passes)):
@@ -77,9 +78,12 @@ class WindowCompute:
                             self.take, terms, divisor, alone, self._totals(sums, weights), factor
                         )
                         break
+                    if last and step.exchange is not None:
+                        totals = self._totals(sums, weights)
+                        step.exchange.begin(self._share(alone, totals[1], factor))
                     with phase("backward"):
                         terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
-        loss_sum, weight = self._totals(sums, weights)
+        loss_sum, weight = totals or self._totals(sums, weights)
         gradients = gradients_of(step.parameters)
         if self.take is None:  # else each was divided as it came
             _divide(gradients, self._share(alone, weight, factor))

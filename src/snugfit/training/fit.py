@@ -159,11 +159,8 @@ def describe(replan: Replan, batch_norm: bool = False) -> str:
 def _finer(step: Step, window: Batch, reason: str) -> Replan:
     before, rows = step.largest, window.rows
     told = f"plan.micro_batch: memory ran out with {_examples(before)} of the window's {rows} in a micro-batch ({reason})"
-    if step.strategy.world_size > 1:
-        raise OutOfMemory(
-            f"{told}, and the ranks of a run split their windows alike. Lower plan.micro_batch."
-        )
-    if step.handed:
+    alone = step.strategy.world_size == 1
+    if step.handed and alone:
         raise OutOfMemory(
             f"{told}, after part of the weights had been updated by their gradients, so that the window cannot be run again. Lower "
             "plan.micro_batch, and go on from the state that was saved last."
@@ -181,6 +178,12 @@ def _finer(step: Step, window: Batch, reason: str) -> Replan:
     for after in legal_sizes(step, rows, step.group):
         largest = max(map(len, cut(rows, after, step.group, step.has_batch_norm)))
         if after < before and largest < before:
+            if not alone:  # the others wait in an exchange
+                raise OutOfMemory(
+                    f"{told}, and the ranks of a run split their windows alike. Go on from the newest checkpoint with "
+                    f"plan.micro_batch={after}.",
+                    finer=after,
+                )
             step.micro_batch = after
             return Replan(before, after, reason)
     raise OutOfMemory(f"{told}, and it cannot be split finer. {advice(step.seams.names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -13,9 +14,8 @@ from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import peak_memory_bytes
 from snugfit.core.phases import phase
 from snugfit.data.loader import Loader, Windows
-from snugfit.errors import RunFolderError, TrainingFailed
-from snugfit.strategies.world import answered
-from snugfit.training import checkpoint, shards
+from snugfit.errors import TrainingFailed
+from snugfit.strategies.world import agreed, answered
 from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import Replan
@@ -24,7 +24,7 @@ from snugfit.training.metrics import RowMetric
 from snugfit.training.probe import find_micro_batch
 from snugfit.training.refused import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
-from snugfit.training.state import state_like
+from snugfit.training.saving import Saving
 from snugfit.training.step import Step
 from snugfit.training.stop import StopRequest
 from snugfit.training.telling import Telling
@@ -58,9 +58,10 @@ class Training:
     def __post_init__(self) -> None:
         self.monitor = monitored(self.job.best, self.metrics)
         self.total_windows = self.job.total_windows(self.loader.order.examples)
-        self._last_metrics: dict[str, float] = {}
+        self.last_metrics: dict[str, float] = {}
         self._evaluated_at_once: int | None = None
         self._telling = Telling(self.emit, self.step)
+        self.saving = Saving(self)
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
@@ -78,82 +79,28 @@ class Training:
             SettingError: its size is part of what is learned.
             OutOfMemory: nothing fits.
         """
-        if self.planned == AUTO and self.step.micro_batch is None:
+        if self.planned != AUTO or self.step.micro_batch is not None:
+            return
+        strategy = self.step.strategy
+        hosts = strategy.tell(socket.gethostname())
+        with agreed():
             window, longest = self.loader.worst_window()
             self.attempt = Attempt(Doing.FIT, window)
-            found = find_micro_batch(self.step, window)
+            found = find_micro_batch(self.step, window, processes=hosts.count(hosts[strategy.rank]))
             self.attempt = None
-            self.step.micro_batch = found.micro_batch
-            self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
+        found = replace(found, micro_batch=min(strategy.counts(found.micro_batch)))
+        self.step.micro_batch = found.micro_batch
+        self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
 
     def restore(self) -> None:
         """Go on from the newest valid checkpoint, and say so.
 
         Raises:
-            As `load`.
+            As `Saving.load`.
         """
-        for reason in self.load():
+        for reason in self.saving.load():
             self.emit("warning", message=f"checkpoint passed over, it is damaged: {reason}")
         self.emit("resume", update=self.step.progress.updates, window=self.step.progress.windows)
-
-    def load(self) -> tuple[str, ...]:
-        """Take the state of the newest valid checkpoint; returns what was wrong with newer ones.
-
-        Raises:
-            RunFolderError: there is none, or it is of a run of other settings or data.
-            SettingError: it is of another model, optimizer or set of techniques.
-        """
-        loaded = checkpoint.load_newest(self.folder.checkpoints)
-        names = self.step.strategy.tell(loaded.folder.name)
-        if len({*names}) > 1:
-            raise RunFolderError(
-                f"resume: the newest checkpoints that the ranks find are {', '.join(names)}. Give all hosts the same folder as output."
-            )
-        parts = loaded.parts
-        checkpoint.check_identity(parts["run"]["identity"], self.identity)
-        techniques = {
-            n.removeprefix("techniques/"): p for n, p in parts.items() if n.startswith("techniques/")
-        }
-        state = {**parts["model"], **parts["run"]["step"], "techniques": techniques}
-        self.step.load_state_dict(shards.loaded(state, state_like(self.step, state)))
-        saved = parts["run"]["micro_batch"]
-        if saved["planned"] == self.planned and saved["used"] is not None:  # else another plan was made
-            known = self.step.micro_batch
-            self.step.micro_batch = saved["used"] if known is None else min(known, saved["used"])
-        self.watch.load_state_dict(parts["run"]["watch"])
-        self._last_metrics = parts["run"]["last_metrics"]
-        return loaded.rejected
-
-    def save(self) -> None:
-        """Write a checkpoint of this moment, which is the same whatever ranks it was made by."""
-        start = time.monotonic()
-        state, strategy = self.step.state_dict(), self.step.strategy
-        if strategy.rank > 0 and not strategy.shards:
-            return
-        parts = {
-            "model": {"parameters": state["parameters"], "buffers": state["buffers"]},
-            "run": {
-                "step": {"optimizer": state["optimizer"], "progress": state["progress"]},
-                "micro_batch": {"planned": self.planned, "used": self.step.micro_batch},
-                "watch": self.watch.state_dict(),
-                "last_metrics": self._last_metrics,
-                "identity": dict(self.identity),
-                "description": dict(self.description),
-            },
-            **{f"techniques/{name}": part for name, part in state["techniques"].items()},
-        }
-        progress = self.step.progress
-        name = f"update-{progress.updates:08d}"
-        if progress.windows != progress.updates:  # the same weights at another place of the data
-            name += f"-window-{progress.windows:08d}"
-        path = checkpoint.save(self.folder.checkpoints / name, parts, self.job.checkpoint_keep, strategy)
-        self.emit(
-            "checkpoint",
-            update=progress.updates,
-            window=progress.windows,
-            path=path.relative_to(self.folder.path).as_posix(),
-            seconds=time.monotonic() - start,
-        )
 
     def evaluate(self, stop: StopRequest) -> None:
         """Score the weights that would be saved, and save them if they are the best so far."""
@@ -182,7 +129,7 @@ class Training:
             counts=not seams.awaits_average,
             min_delta=self.job.min_delta,
         )
-        self._last_metrics = metrics
+        self.last_metrics = metrics
         if best:
             self._save_best(metrics)
         self.emit(
@@ -209,15 +156,17 @@ class Training:
 
         Raises:
             TrainingFailed: the non-finite policy says so, or nothing was learned; what was saved stays resumable.
+            RunFolderError: a checkpoint cannot be written.
             RanksLost: other ranks have ended, or do not answer.
         """
         start, examples = time.monotonic(), self.step.progress.examples
         status, reason = "finished", self.watch.exhausted(self.job)
-        with answered(lambda: f"at update {self.step.progress.updates + 1}"):
+        with self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):
             while self.step.progress.windows < self.total_windows and reason is None:
                 outcome = self._run_until_boundary(stop)
                 if outcome is not None:
                     status, reason = outcome
+            self.saving.finish()
         if status == "finished" and self.step.progress.updates == 0:
             raise TrainingFailed(
                 f"none of the {self.total_windows} windows made an update: their losses were not finite, none of their labels "
@@ -232,7 +181,7 @@ class Training:
             updates=self.step.progress.updates,
             epochs=self.epoch,
             best=self._best(),
-            last={"metrics": self._last_metrics},
+            last={"metrics": self.last_metrics},
             seconds=seconds,
             examples_per_second=(self.step.progress.examples - examples) / max(seconds, 1e-9),
             peak_memory_bytes=peak_memory_bytes(self.step.device),
@@ -258,7 +207,7 @@ class Training:
                 asked = None if last else self._asked(stop)
                 due = self._due(job.checkpoint_every) if job.checkpoint_every else evaluated
                 if due or last or asked or exhausted or refused:
-                    self.save()
+                    self.saving.save()
                 if refused:
                     raise TrainingFailed(refused.reason)
                 if exhausted:
@@ -269,11 +218,18 @@ class Training:
         return "finished", None
 
     def _asked(self, stop: StopRequest) -> str | None:
-        """Why to stop, if one of the ranks was asked to; the same on all of them."""
-        strategy = self.step.strategy
-        if not any(strategy.counts(int(stop.reason is not None))):  # each window asks, so briefly
+        """Why to stop, if one of the ranks was asked to; the same on all of them.
+
+        Raises:
+            RunFolderError: the save under way has failed.
+        """
+        strategy, asked = self.step.strategy, stop.reason
+        failed = self.saving.poll()
+        if not any(strategy.counts(int(failed or asked is not None))):  # each window asks, so briefly
             return None
-        return next(filter(None, strategy.tell(stop.reason)))
+        self.saving.finish()
+        reason: str = next(filter(None, strategy.tell(asked)))
+        return reason
 
     def _train_on(self, window: Batch, before: float) -> Refused | None:
         """One window; how the run is to end or go back because of it, or None to go on."""
@@ -319,7 +275,7 @@ class Training:
     def _save_best(self, metrics: Mapping[str, float]) -> None:
         seams, update = self.step.seams, self.step.progress.updates
         with phase("save"), seams.weights(self.step.model):
-            trained = self.step.strategy.whole(self.step.model)
+            trained = self.step.strategy.whole(self.step.model, self.folder.path)
             if trained is None:
                 return
             delivered = trained if seams.export is None else seams.export(trained)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,59 @@ from snugfit.errors import SettingError
 from snugfit.training import shards
 
 
-class Packer:
-    """Turns nested values into JSON, and moves their tensors to `tensors`, and those that are spread over ranks to `sharded`; one that
-    occurs twice is kept once."""
+@dataclass(frozen=True)
+class Packed:
+    """The parts of a checkpoint.
 
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+    Args:
+        values: by file name without ending, what stands for a part in JSON.
+        tensors: by file name, and by their names in it; live, wherever they lie.
+        sharded: those that are spread over ranks, of all parts.
+    """
+
+    values: Mapping[str, Any]
+    tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    sharded: Mapping[str, torch.Tensor]
+
+    def copied(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Packed:
+        """The same of what `copy` gives for each tensor and a name that no other one has."""
+        tensors = {
+            file: {name: copy(f"{file}:{name}", tensor) for name, tensor in own.items()}
+            for file, own in self.tensors.items()
+        }
+        sharded = {name: copy(f"{shards.FOLDER}:{name}", tensor) for name, tensor in self.sharded.items()}
+        return Packed(self.values, tensors, sharded)
+
+
+def pack(parts: Mapping[str, Any]) -> Packed:
+    """What stands for nested values, and their tensors; of these none is copied, and one that a part has twice is there once.
+
+    Args:
+        parts: by file name without ending ('techniques/ema' makes a folder), nested dicts, lists and tuples of tensors,
+            numbers, strings and None.
+    Raises:
+        SettingError: something cannot be held without a pickle.
+    """
+    values, tensors = {}, {}
+    sharded: dict[str, torch.Tensor] = {}
+    for name, part in parts.items():
+        packer = _Packer()
+        values[name] = packer.pack(part, name)
+        tensors[name] = packer.tensors
+        sharded |= packer.sharded
+    return Packed(values, tensors, sharded)
+
+
+class _Packer:
+    """Turns nested values into JSON, and keeps their tensors beside it."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
         self.sharded: dict[str, torch.Tensor] = {}
-        self._tensors = tensors
         self._names: dict[Any, str] = {}
-        self._storages: set[int] = set()
 
     def pack(self, value: Any, path: str) -> Any:
-        """What stands for a value in JSON.
-
-        Args:
-            path: its name, and the beginning of those of its tensors.
-        Raises:
-            SettingError: it cannot be held without a pickle.
-        """
+        """What stands for a value in JSON; `path` is its name, and the beginning of those of its tensors."""
         if is_sharded(value):
             self.sharded[path] = value.detach()
             return {"shards": shards.describe(path, value)}
@@ -58,18 +94,10 @@ class Packer:
         known = (value.device, memory, value.shape, value.stride(), value.dtype)
         if known not in self._names:
             # the keys 1 and "1" have one path
-            name = path if path not in self._tensors else f"{path} {len(self._tensors)}"
+            name = path if path not in self.tensors else f"{path} {len(self.tensors)}"
             self._names[known] = name
-            self._tensors[name] = self._in_memory_of_its_own(value.detach().cpu())
+            self.tensors[name] = value.detach()
         return self._names[known]
-
-    def _in_memory_of_its_own(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-        if whole and storage.data_ptr() not in self._storages:
-            self._storages.add(storage.data_ptr())
-            return tensor
-        return tensor.clone(memory_format=torch.contiguous_format)  # safetensors refuses what overlaps
 
 
 def _unsuitable(value: Any, path: str) -> SettingError:

@@ -16,6 +16,7 @@ from snugfit.core.memory import available_bytes, is_out_of_memory, release_memor
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.strategies.base import Strategy
 from snugfit.training.fit import BATCH_NORM, advice, legal_sizes
 from snugfit.training.optimizer import load_optimizer
 from snugfit.units import format_bytes
@@ -60,6 +61,8 @@ class Fit:
         """
         rows = f"the {self.rows} {'largest' if longest else 'first'} examples"
         text = f"micro-batches of {self.micro_batch}, tried on {rows}: {_told(self.trials, self.limit_bytes)}"
+        if self.micro_batch < self.trials[-1].micro_batch:
+            text += "; another device has no room for more"
         if not longest:
             text += (
                 "; the sizes of the others are not known, and a window that does not fit will be split finer"
@@ -67,7 +70,7 @@ class Fit:
         return f"{text}; {BATCH_NORM}" if self.batch_norm else text
 
 
-def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None) -> Fit:
+def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None, *, processes: int = 1) -> Fit:
     """The largest power of two or divisor of the window's rows in which an update of `window` fits.
 
     Each is tried, from the whole window down: forward and backward of all of it as training does them, with the optimizer's
@@ -79,12 +82,13 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None) ->
         step: between two updates.
         window: what an update is made of, with the largest examples there are.
         limit_bytes: what may be allocated besides weights and the optimizer's state; by default what the machine has left.
+        processes: that look for theirs on this machine at the same time, each by itself.
     Raises:
-        SettingError: the size of the micro-batch is part of what is learned.
+        SettingError: the size of the micro-batch is part of what is learned, or weights are spread over devices.
         OutOfMemory: nothing fits; says what was tried.
     """
     trials: list[Trial] = []
-    with probing(step, window, limit_bytes) as probe:
+    with probing(step, window, limit_bytes, processes=processes) as probe:
         for size in probe.sizes:
             trials.append(probe.trial(size))
             if trials[-1].fits:
@@ -96,7 +100,9 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None) ->
 
 
 @contextmanager
-def probing(step: Step, window: Any, limit_bytes: int | None = None) -> Iterator[Probe]:
+def probing(
+    step: Step, window: Any, limit_bytes: int | None = None, *, processes: int = 1
+) -> Iterator[Probe]:
     """Within, `window` can be tried in micro-batches of several sizes; on exit the step stands where it stood.
 
     Args, raises:
@@ -107,12 +113,14 @@ def probing(step: Step, window: Any, limit_bytes: int | None = None) -> Iterator
             f"plan.micro_batch: auto would let the machine decide what is learned: '{step.coupling[0]}' makes each example's loss "
             "depend on the others of its micro-batch. Give a number."
         )
-    if step.strategy.world_size > 1:
-        raise SettingError("plan.micro_batch: auto finds the size for one device. Give a number.")
+    if step.strategy.shards:
+        raise SettingError(
+            "plan.micro_batch: auto tries what fits on a device by itself, and here weights are gathered by all together. Give a number."
+        )
     batch = (window if isinstance(window, Batch) else Batch.of(window)).to(step.device)
     with preserved_randomness(step.device), _kept(step):
         group = step.seams.batch(batch, step.progress, step.seed).group
-        yield Probe(step, batch, legal_sizes(step, batch.rows, group), limit_bytes)
+        yield Probe(step, batch, legal_sizes(step, batch.rows, group), limit_bytes, processes)
 
 
 class Forecast(NamedTuple):
@@ -134,7 +142,9 @@ class Forecast(NamedTuple):
 class Probe:
     """Runs of a window in micro-batches of some `sizes`, the largest first, each measured; `limit` is what may be allocated."""
 
-    def __init__(self, step: Step, batch: Batch, sizes: list[int], limit_bytes: int | None) -> None:
+    def __init__(
+        self, step: Step, batch: Batch, sizes: list[int], limit_bytes: int | None, processes: int
+    ) -> None:
         self._step, self._batch = step, batch
         self.sizes, self.rows = sizes, batch.rows
         self._moments = moments(step)
@@ -147,7 +157,7 @@ class Probe:
                 self._run(self._rows(smallest[0]), smallest[0], self._moments[-1], update=True)
             if limit_bytes is None and step.device.type == "cpu":
                 left = available_bytes(step.device)
-                self.limit = None if left is None else round(left / RESIDENT)
+                self.limit = None if left is None else round(left / RESIDENT / processes)
             if step.device.type == "cpu" and len(smallest) == 2:
                 # the first micro-batch meets no gradients yet, and a window of one needs no place for a sum of them
                 self._alone = self._forecast(smallest, micro_batches=1)
@@ -237,14 +247,16 @@ def _has_state(step: Step) -> bool:
 
 @contextmanager
 def _kept(step: Step) -> Iterator[None]:
-    """Within, the step may compute; on exit it stands where it stood."""
-    progress, micro_batch = copy.copy(step.progress), step.micro_batch
+    """Within, the step may compute, by itself where it is one of several; on exit it stands where it stood."""
+    progress, micro_batch, strategy = copy.copy(step.progress), step.micro_batch, step.strategy
     gradients = [parameter.grad for parameter in step.parameters]
     steps = step.seams.irrevocable or not _has_state(step)
     optimizer = copy.deepcopy(step.optimizer.state_dict()) if steps else None
+    step.strategy = Strategy()
     try:
         yield
     finally:
+        step.strategy = strategy
         if optimizer is not None:
             load_optimizer(step.optimizer, optimizer)
         step.progress.load_state_dict(progress.state_dict())

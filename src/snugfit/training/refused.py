@@ -10,7 +10,6 @@ from snugfit.core.batch import Batch
 from snugfit.core.loss_scale import SMALLEST
 from snugfit.core.technique import RollBack
 from snugfit.errors import TrainingFailed
-from snugfit.training import checkpoint
 from snugfit.training.culprit import find_culprit, keep_window
 from snugfit.training.step import StepResult
 
@@ -56,7 +55,7 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refused | No
         if damaged:
             raise TrainingFailed(ended)  # at once, before these weights are saved
         return Refused(ended, roll_back=False)
-    if policy == "roll_back" and checkpoint.any_in(training.folder.checkpoints):
+    if policy == "roll_back" and training.saving.any():
         return Refused(reason, roll_back=True)
     if damaged:
         raise TrainingFailed(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from snugfit.core.sharded import is_sharded
@@ -42,16 +43,24 @@ def describe(name: str, tensor: Tensor) -> dict[str, Any]:
     return {"name": name, "shape": list(tensor.shape), "dtype": dtype}
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], rank: int) -> list[Path]:
+def write(
+    folder: Path, tensors: Mapping[str, Tensor], rank: int, group: dist.ProcessGroup | None = None
+) -> list[Path]:
     """Write this rank's parts; all ranks call it. Returns the files of this rank.
 
+    Args:
+        group: what they exchange in; None for that of the training.
     Raises:
         OSError: one of the ranks could not write.
     """
     from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageWriter, save
 
     try:
-        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+        save(
+            dict(tensors),
+            storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            process_group=group,
+        )
     except CheckpointException as error:
         told = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
         raise OSError(told) from error

@@ -22,7 +22,7 @@ from snugfit.core.phases import phase
 from snugfit.core.placing import cloned
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.selection import check, check_shared, listed, prepare
+from snugfit.core.selection import check, check_shared, exchange_of, listed, prepare
 from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
@@ -116,6 +116,9 @@ class Step:
         del given  # a strategy that shards them gives each up for its part of it
         keeps_start = self.strategy.shards and any(each.keeps_start for each in techniques)
         start = cloned(model) if keeps_start else None
+        self.exchange = exchange_of(techniques) if self.strategy.world_size > 1 else None
+        if self.exchange is not None:
+            self.strategy.exchange_by(self.exchange)
         self.model = self.strategy.wrap(model)
         self.parameters = list(model.parameters())
         if not any(parameter.requires_grad for parameter in self.parameters):
@@ -142,7 +145,16 @@ class Step:
         self.couples_rows = couples_rows(found)
         self.user_loss = over_batches(found)
         context = Context(
-            model, self.device, total_updates, seed, found, forward, load, start, self.strategy.spread
+            model,
+            self.device,
+            total_updates,
+            seed,
+            found,
+            forward,
+            load,
+            start,
+            self.strategy.spread,
+            self.exchange,
         )
         self.seams = compose(techniques, context, self.user_loss, _run)
         added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}

@@ -34,13 +34,21 @@ class Telling:
         """After the step, which took so many seconds: what was measured, the kernels, and each time that it ran out of memory."""
         progress = self._step.progress
         if self._expected is not None and (found := self._expected.measured(seconds, last)) is not None:
-            self._emit("measured", update=progress.updates, **found)
+            self._emit("measured", update=progress.updates, **self._most(found))
             self._expected = None
         if self._step.kernels and not self._kernels_told:
             self._kernels_told = True
             self._emit("attention", update=progress.updates, kernels=sorted(self._step.kernels))
         for replan in result.replans:
             self.replanned(f"window {progress.windows}", replan, self._step.has_batch_norm)
+
+    def _most(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """What all ranks have measured by now: the most of each, and the memory of every one where there are several."""
+        told = self._step.strategy.tell(found)
+        most = {name: max(each[name] for each in told) for name in found}
+        return (
+            most if len(told) == 1 else {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in told]}
+        )
 
     def update(self, result: StepResult, epoch: float, examples_per_second: float) -> None:
         """An update, with what was measured in it."""

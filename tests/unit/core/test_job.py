@@ -40,6 +40,7 @@ def test_a_number_of_updates_is_the_length_of_the_run() -> None:
         ({"stop_when": "later"}, "early_stopping.stop_when: must be a function .* found 'later'"),
         ({"checkpoint_every": 0}, "checkpoint.every: must be positive"),
         ({"checkpoint_keep": 1}, "checkpoint.keep: must be at least 2, found 1"),
+        ({"checkpoint_save": "later"}, "checkpoint.save: must be one of sync, async, found 'later'"),
         ({"non_finite": "ignore"}, "non_finite.policy: must be one of stop, skip, roll_back, found 'ignore'"),
     ],
 )

@@ -31,7 +31,7 @@ Make = Callable[[DeviceMesh], Strategy]
 
 WAYS: Mapping[str, tuple[Make, Make]] = {  # of real ranks, and of fake ones
     "zero_3": 2 * (FullyShard,),
-    "zero_3_reduce_each": 2 * (lambda mesh: FullyShard(mesh, reduce_each=True),),
+    "zero_3_reduce_once": 2 * (lambda mesh: FullyShard(mesh, reduce_each=False),),
     "zero_2": 2 * (lambda mesh: FullyShard(mesh, reshard_after_forward=False),),
     "ddp": (lambda mesh: DataParallel(), lambda mesh: DataParallelTwin()),
     "ddp_view": (

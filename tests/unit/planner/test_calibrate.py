@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from snugfit.planner import calibrate as calibration
-from snugfit.planner import probes
+from snugfit.planner import host_seconds, probes, timing
 from snugfit.planner.flops import op_class
 from snugfit.planner.hardware import this_device, uncalibrated
 from snugfit.planner.roofline import traffic_seconds
@@ -19,7 +20,7 @@ def quick(tmp_path_factory):
     """The same calibration with fewer and smaller points, in a cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(calibration, "_POINT_SECONDS", 1e-4)
+        patch.setattr(timing, "POINT_SECONDS", 1e-4)
         patch.setattr(calibration, "_TURNS", 3)
         smaller = [(probe, sizes[:2], large) for probe, sizes, large in calibration._PROBES]
         patch.setattr(calibration, "_PROBES", smaller)
@@ -114,15 +115,41 @@ def test_backward_stands_for_itself_and_plain_kernels_for_their_class():
 
 
 def test_each_layer_of_a_small_step_has_three_operators_forward_and_five_backward(quick):
-    three, two, one = (calibration._step_seconds(CPU, layers, view=0.0)[0] for layers in (3, 2, 1))
+    three, two, one = (host_seconds._step_seconds(CPU, layers, view=0.0)[0] for layers in (3, 2, 1))
     assert three - two == two - one == 8
+
+
+def test_what_recompute_takes_beyond_its_operators_is_of_the_hooks_and_the_modes_around_them(monkeypatch):
+    device = replace(uncalibrated("cpu"), host=7e-6, view=1e-6)
+
+    def told(step, _):
+        found = host_seconds._counted(step)
+        return (
+            5e-4
+            + 7e-6 * found.operators
+            + 1e-6 * found.views
+            + 2e-6 * found.around.packed
+            + 3e-6 * found.modes
+        )
+
+    monkeypatch.setattr(host_seconds, "_scattering", told)
+    assert host_seconds.around_seconds(CPU, device) == pytest.approx((2e-6, 3e-6))
+
+
+def test_hooks_are_given_what_each_layer_saves_in_forward_and_again_in_backward_and_modes_are_there_where_some_is_kept():
+    counts = [host_seconds._counted(probes.recomputed_step(CPU, 2, keep)) for keep in (None, (), ("matmul",))]
+    # of two layers: products, norms with their statistics, activations; what is given to the first needs no gradient, and so no weight
+    saved = 2 * (2 + 5 + 1) - 1
+    assert [each.around.packed for each in counts] == [0, 2 * saved, 2 * saved]
+    assert [each.modes > 0 for each in counts] == [False, False, True]
 
 
 @pytest.mark.parametrize(
     ("probe", "size"), [(probes.attention, 32), (probes.recurrence, 2), (probes.convolution, 1)]
 )
-def test_the_second_piece_of_a_probe_is_the_backward_of_the_first(probe, size):
-    forward, backward = (calibration._look(work) for work in probe(CPU, torch.float32, size))
-    assert "backward" not in forward.name and "backward" in backward.name
-    assert op_class(forward.name) == op_class(backward.name)
-    assert backward.flops in (2 * forward.flops, 5 * forward.flops // 2)
+def test_every_second_piece_of_a_probe_is_the_backward_of_the_one_before(probe, size):
+    pieces = [calibration._look(work) for work in probe(CPU, torch.float32, size)]
+    for forward, backward in zip(pieces[::2], pieces[1::2], strict=True):
+        assert "backward" not in forward.name and "backward" in backward.name
+        assert op_class(forward.name) == op_class(backward.name)
+        assert backward.flops in (2 * forward.flops, 5 * forward.flops // 2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.planner.depth import Blocks, longest_blocks, shortened_
+from snugfit.planner.depth import Blocks, longest_blocks, shortened
 
 
 class Block(nn.Module):
@@ -97,27 +97,38 @@ def test_a_sequential_is_a_list_of_blocks_too() -> None:
 
 def test_blocks_are_taken_out_of_the_middle_and_the_others_know_their_numbers() -> None:
     model = Stack(alike(18), layers=18)
-    first, last = model.layers[0], model.layers[17]
-    shortened = shortened_(model, found(model), 5)
-    assert shortened is model and len(model.layers) == 5
-    assert model.layers[0] is first and model.layers[4] is last
-    assert [block.layer_idx for block in model.layers] == [0, 1, 2, 3, 4]
-    assert [block.inner.number for block in model.layers] == [0, 1, 2, 3, 4]
-    assert model.config.num_hidden_layers == 5
+    for place, block in enumerate(model.layers):
+        block.called = [place]
+    shorter = shortened(model, found(model), 5)
+    assert [block.called for block in shorter.layers] == [[0], [1], [15], [16], [17]]
+    assert [block.layer_idx for block in shorter.layers] == [0, 1, 2, 3, 4]
+    assert [block.inner.number for block in shorter.layers] == [0, 1, 2, 3, 4]
+    assert shorter.config.num_hidden_layers == 5
+    assert len(list(shorter.layers.parameters())) == 5 * 2
+
+
+def test_a_shortened_model_is_a_copy_and_the_model_stays_whole() -> None:
+    model = Stack(alike(18), layers=18)
+    blocks, weights = list(model.layers), list(model.parameters())
+    shorter = shortened(model, found(model), 5)
+    assert model.config.num_hidden_layers == 18
+    assert [block.layer_idx for block in model.layers] == list(range(18))
+    assert all(one is other for one, other in zip(model.layers, blocks, strict=True))
+    assert all(one is other for one, other in zip(model.parameters(), weights, strict=True))
+    assert shorter is not model and all(each.is_meta for each in shorter.parameters())
 
 
 def test_a_configuration_that_counts_something_else_stays() -> None:
     model = Stack(alike(18), layers=7)
-    shortened_(model, found(model), 5)
-    assert model.config.num_hidden_layers == 7
+    assert shortened(model, found(model), 5).config.num_hidden_layers == 7
 
 
 def test_another_stack_keeps_what_its_own_configuration_says() -> None:
     encoder, decoder = Stack(alike(18), layers=18), Stack([Block(0), nn.Linear(4, 4)], layers=18)
     model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
-    shortened_(model, found(model), 5)
-    assert encoder.config.num_hidden_layers == 5
-    assert decoder.config.num_hidden_layers == 18
+    shorter = shortened(model, found(model), 5)
+    assert shorter.encoder.config.num_hidden_layers == 5
+    assert shorter.decoder.config.num_hidden_layers == 18
 
 
 def test_whole_periods_are_taken_out_so_that_the_pattern_stays() -> None:
@@ -125,13 +136,14 @@ def test_whole_periods_are_taken_out_so_that_the_pattern_stays() -> None:
     widths = [block.inner.out_features for block in model.layers]
     blocks = found(model)
     assert (blocks.period, blocks.irregular) == (2, 1)
-    shortened_(model, blocks, blocks.fewest)
-    assert [block.inner.out_features for block in model.layers] == widths[: blocks.fewest]
+    shorter = shortened(model, blocks, blocks.fewest)
+    assert [block.inner.out_features for block in shorter.layers] == widths[: blocks.fewest]
 
 
 def test_a_shortened_model_runs() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(18)))
     blocks = longest_blocks(model)
     assert blocks is not None
-    assert shortened_(model, blocks, 6)(torch.zeros(2, 4)).shape == (2, 4)
-    assert len(model) == 6
+    shorter = shortened(model, blocks, 6)
+    assert shorter(torch.zeros(2, 4, device="meta")).shape == (2, 4)
+    assert len(shorter) == 6  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -74,6 +74,15 @@ def test_the_dry_run_allocates_what_the_real_step_does(micro_batch: int | None, 
     assert max(live(traced(subject, micro_batch=micro_batch))) == pytest.approx(
         real_peak(model, subject, plan), abs=few
     )
+
+
+def test_a_checkpoint_that_is_written_beside_the_run_takes_a_copy_of_all_that_is_saved_during_the_update() -> (
+    None
+):
+    plain = subject_of(small(), three_rows(), [AdamW()], squares)
+    beside = replace(plain, job=replace(plain.job, checkpoint_save="async"))
+    saved = 192 + 2 * 192 + 2 * 4  # the weights, two moments and a count of steps for each
+    assert max(live(traced(beside))) == max(live(traced(plain))) + saved
 
 
 def test_tied_weights_are_counted_once_and_have_one_gradient() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from snugfit.planner.answer import Prediction
@@ -13,7 +15,7 @@ OVERHEAD = 50
 
 
 def predicted(phases: dict[str, dict[str, int]], seconds: float = 1.0, host: int = 0) -> Prediction:
-    peak = max(sum(each.values()) for each in phases.values())
+    peak = max((sum(each.values()) for each in phases.values()), default=0)
     return Prediction(
         peak, {}, {}, peak + OVERHEAD, host, seconds, None, None, 1.0, 1, 0.5, {}, peak_by_phase=phases
     )
@@ -53,6 +55,19 @@ def test_between_two_sizes_bytes_follow_the_size_and_time_the_number_of_micro_ba
     found = known.estimate((), 4)
     assert found.reserved_bytes == pytest.approx(40 + OVERHEAD)
     assert found.seconds == pytest.approx(1.0 + 4 * 0.1)
+
+
+def test_what_a_rung_costs_the_host_grows_with_the_micro_batches_and_what_it_computes_does_not() -> None:
+    known = Estimator(16)
+    for size in (1, 16):  # an update computes for 2 s, and each micro-batch takes 0.1 s of the host
+        host = 0.1 * 16 / size
+        known.learn_base(size, replace(predicted({}, 2.0 + host), host_seconds=host))
+    again = replace(
+        predicted({}, 3.0 + 5 * 1.6), host_seconds=5 * 1.6
+    )  # half as much more to compute, five times the host's
+    known.learn_rung(RECOMPUTE, again, replace(predicted({}, 2.0 + 1.6), host_seconds=1.6))
+    assert known.estimate((RECOMPUTE,), 1).seconds == pytest.approx(3.0 + 8.0)
+    assert known.estimate((RECOMPUTE,), 16).seconds == pytest.approx(3.0 + 0.5)
 
 
 def test_a_prediction_mends_the_estimates_of_plans_with_more_rungs() -> None:

@@ -64,6 +64,13 @@ def test_the_model_itself_is_not_touched() -> None:
     assert model[0].weight is weight and type(weight.data) is torch.Tensor
 
 
+def test_a_module_that_is_left_out_of_a_skeleton_has_an_empty_one_in_its_place() -> None:
+    model = tied()
+    bare = skeleton(model, without=[model[0]])
+    assert type(bare[0]) is nn.Identity and bare[1].weight.is_meta
+    assert type(model[0]) is nn.Linear
+
+
 @pytest.mark.parametrize(
     "held",
     [threading.Lock(), (each for each in range(3)), torch, [nn.Linear(1, 1).weight * 2], [threading.Lock()]],

@@ -24,6 +24,8 @@ GPU = Device(
     launch=1e-6,
     host=1e-5,
     view=2e-6,
+    mode=5e-6,
+    hook=3e-6,
     update=3e-4,
     reserved=0,
     host_link=LINK,
@@ -86,6 +88,14 @@ def test_a_new_result_costs_its_pages_and_one_in_place_does_not():
     assert seconds(op("add_", read=60, written=40), device) == pytest.approx(1.0)
 
 
+def test_what_a_kernel_copies_within_itself_is_moved_twice_and_lies_in_new_pages():
+    device = replace(CPU, rates={"traffic": ((1.0, 100.0),), "new": ((1.0, 10.0),)})
+    copying = replace(op("add_", read=60, written=40), workspace=50)
+    assert seconds(copying, device) == pytest.approx((60 + 40 + 2 * 50) / 100 + 50 / 10)
+    product = replace(op(flops=10**11, read=60, written=40), workspace=50)
+    assert seconds(product, device) == pytest.approx(2.0 + 1.0 + 4.0), "whose rate was measured with it"
+
+
 def test_a_copy_between_devices_goes_over_the_link():
     copy = op("_to_copy", read=10**9, written=10**9, device="cpu>cuda:0")
     assert seconds(copy, GPU) == pytest.approx(1.0 + 1e-3)
@@ -111,6 +121,13 @@ def test_an_operator_on_the_host_takes_the_hosts_time():
     assert update_seconds(ops, GPU, host=CPU) == pytest.approx(3e-4 + 1.0 + 1e-5)
     with pytest.raises(SettingError, match=r"host: 'aten.add_.default' runs on the CPU beside made up"):
         update_seconds(ops, GPU)
+
+
+def test_modes_of_python_cost_the_host_at_every_operator_views_too_and_hooks_at_every_tensor():
+    around = [replace(op("add_", read=8, device="cpu"), modes=2), replace(op("view", device="cpu"), packed=1)]
+    assert update_seconds(around, replace(CPU, bandwidth=1e30)) == pytest.approx(
+        3e-4 + (1e-5 + 2 * 5e-6) + (2e-6 + 3e-6)
+    )
 
 
 def test_costs_add_up_over_operators():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from types import SimpleNamespace
@@ -251,6 +251,51 @@ def test_the_first_sentence_says_what_was_chosen_and_what_the_recipe_alone_would
     told_why = why(chosen, search)
     assert chosen.rung in told_why and "of 900 MiB" in told_why
     assert "2.05 GiB" in told_why, "400 + 100 + 16 · (40 + 60) MiB"
+
+
+class NoGradients(Laws):
+    """Where the optimizer works in backward, a window that is taken whole keeps no gradients; no other rung changes anything."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        gradients = 0 if "optimizer_in_backward" in names and size == ROWS else 100 * MB
+        kept = {"weights": 400 * MB, "gradients": gradients, "activations": 2 * size * MB}
+        seconds = 1 + self.overhead * ROWS / size
+        return replace(
+            super().law([], size),
+            reserved_bytes=sum(kept.values()),
+            seconds_per_update=seconds,
+            peak_bytes=sum(kept.values()),
+            peak_by_phase={"backward": kept},
+        )
+
+
+def test_a_rung_that_saves_nothing_in_small_micro_batches_is_found_where_it_saves_something_of_the_whole_window() -> (
+    None
+):
+    chosen = searched(NoGradients(), 460).best()  # 400 + 32, and with gradients 400 + 100 + 2 at least
+    assert chosen is not None
+    assert (chosen.added, chosen.micro_batch) == (("optimizer_in_backward",), ROWS)
+
+
+def test_a_rung_that_saves_something_is_weighed_once() -> None:
+    laws = Laws()
+    searched(laws, 900).best()
+    first = [size for names, size in laws.asked if names == ("adamw", "recompute")]
+    assert ROWS not in first, "by itself it would need 400 + 16 · (10 + 60) + 100"
+
+
+def test_what_a_prediction_may_be_short_of_has_to_fit_too() -> None:
+    class Doubtful(Laws):
+        def law(self, names: Sequence[str], size: int) -> Prediction:
+            return replace(super().law(names, size), doubt_bytes=30 * MB)
+
+    sure = searched(Laws(), 905).best()
+    assert sure is not None
+    room = sure.found.reserved_bytes
+    assert searched(Laws(), room / MB).best() == sure
+    doubtful = searched(Doubtful(), room / MB).best()
+    assert doubtful is not None and not doubtful.same(sure)
+    assert doubtful.found.most_bytes == doubtful.found.reserved_bytes + 30 * MB <= room
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:

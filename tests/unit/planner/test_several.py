@@ -76,27 +76,27 @@ def test_stage_3_gathers_every_weight_twice_a_micro_batch(eight: DeviceMesh) -> 
 
     assert found == {
         "c10d::_allgather_base_": 2 * 2 * WEIGHTS,
-        "c10d::_reduce_scatter_base_": WEIGHTS,
+        "c10d::_reduce_scatter_base_": 2 * WEIGHTS,
         "c10d::allreduce_": SCALARS + FINITE,
     }
 
 
-def test_gradients_that_are_reduced_each_time_are_sent_as_often(eight: DeviceMesh) -> None:
-    found = sent(FullyShard(eight, reduce_each=True), ROWS // 2)
+def test_gradients_that_are_kept_whole_are_sent_once_an_update(eight: DeviceMesh) -> None:
+    found = sent(FullyShard(eight, reduce_each=False), ROWS // 2)
 
-    assert found["c10d::_reduce_scatter_base_"] == 2 * WEIGHTS
+    assert found["c10d::_reduce_scatter_base_"] == WEIGHTS
 
 
 def test_stage_2_gathers_every_weight_once_an_update(eight: DeviceMesh) -> None:
     found = sent(FullyShard(eight, reshard_after_forward=False), ROWS // 2)
 
     assert found["c10d::_allgather_base_"] == WEIGHTS
-    assert found["c10d::_reduce_scatter_base_"] == WEIGHTS
+    assert found["c10d::_reduce_scatter_base_"] == 2 * WEIGHTS
 
 
 def test_copies_of_a_sharded_model_add_up_their_shards_once_an_update() -> None:
     with fake_ranks(2, 4) as mesh, FakeTensorMode(allow_non_fake_inputs=True):
-        found = sent(FullyShard(mesh, reduce_each=True), ROWS // 2)
+        found = sent(FullyShard(mesh), ROWS // 2)
 
     assert found["c10d::_reduce_scatter_base_"] == 2 * WEIGHTS
     assert found["c10d::allreduce_"] == WEIGHTS // 4 + SCALARS + FINITE

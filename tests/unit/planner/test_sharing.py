@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from snugfit.cli.plan import Asked, check
-from snugfit.core.job import Plan
+from snugfit.core.job import Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
@@ -54,6 +54,8 @@ def machine(memory_bytes: int = 2**40) -> Machine:
         launch=0.0,
         host=0.0,
         view=0.0,
+        mode=0.0,
+        hook=0.0,
         update=0.0,
         reserved=0,
         host_link=FAST,
@@ -94,10 +96,17 @@ def peak(trace: Trace) -> int:
     return most
 
 
-def plan(memory_bytes: int, cluster: Cluster, search: bool = False, of: Subject | None = None) -> Answer:
+def plan(
+    memory_bytes: int,
+    cluster: Cluster,
+    search: bool = False,
+    of: Subject | None = None,
+    contented: bool = False,
+    asked: StrategyName | None = None,
+) -> Answer:
     here = machine(memory_bytes)
-    request = Request(Plan(micro_batch=2), Budget(memory_bytes, margin=0.0), search, seconds=10)
-    return make_shared_plan(of or subject(), here, request, cluster)
+    request = Request(Plan(micro_batch=2), Budget(memory_bytes, margin=0.0), search, contented, seconds=10)
+    return make_shared_plan(of or subject(), here, request, cluster, asked=asked)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +117,7 @@ def copied() -> Answer:
 
 @pytest.mark.parametrize("world", [1, 2, 8])
 def test_each_rank_keeps_its_part_of_weights_gradients_and_optimizer(world: int) -> None:
-    found = live(traced(lambda mesh: FullyShard(mesh, reduce_each=True), world), Phase.OPTIMIZER)
+    found = live(traced(lambda mesh: FullyShard(mesh), world), Phase.OPTIMIZER)
 
     assert found[Role.WEIGHTS] == found[Role.GRADIENTS] == WEIGHTS // world
     assert found[Role.OPTIMIZER] == 2 * WEIGHTS // world + COUNTERS
@@ -174,7 +183,7 @@ def test_a_model_that_fits_is_copied_to_each_device(copied: Answer) -> None:
     assert copied.fits
     assert (copied.choice.strategy, copied.choice.devices) == ("ddp", 2)
     assert copied.prediction.peak_by_kind["weights"] == WEIGHTS
-    assert {each.choice.strategy for each in copied.alternatives} >= {"single", "fsdp (zero-3)"}
+    assert {each.choice.strategy for each in copied.alternatives} >= {"single", "fsdp"}
 
 
 def test_a_model_that_does_not_fit_is_sharded() -> None:
@@ -193,6 +202,37 @@ def test_one_device_is_enough_where_the_link_is_slower_than_computing() -> None:
 
     assert (found.choice.strategy, found.choice.devices) == ("single", 1)
     assert found.prediction.examples_per_second * found.prediction.seconds_per_update == pytest.approx(ROWS)
+
+
+def test_a_run_that_has_its_devices_is_not_put_on_one_of_them() -> None:
+    """Its links are slow, so that one device would be faster."""
+    found = plan(2**40, Cluster(2, 1, SLOW, FAST), contented=True)
+
+    assert (found.choice.strategy, found.choice.devices) == ("ddp", 2)
+
+
+def test_a_run_copies_its_model_to_each_device_where_it_fits_however_fast_others_are() -> None:
+    """Where the optimizer is what takes the time, to spread its states is faster."""
+    slow = replace(machine(), device=replace(machine().device, bandwidth=1e6))
+    request = Request(Plan(), Budget(2**40, margin=0.0), False, seconds=10)
+    free, run = (
+        make_shared_plan(subject(), slow, replace(request, contented=contented), Cluster(2, 1, FAST, FAST))
+        for contented in (False, True)
+    )
+
+    assert free.choice.strategy == "fsdp-zero2"
+    assert run.choice.strategy == "ddp"
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_the_way_to_share_that_was_asked_for_is_the_only_one(search: bool) -> None:
+    """A copy does not fit, and spreading the model would."""
+    memory = resident_bytes(4 * WEIGHTS, 0)
+    found = plan(memory, Cluster(8, 1, FAST, FAST), search, asked="ddp")
+
+    assert not found.fits
+    assert found.choice.strategy == "ddp"
+    assert found.prediction.reserved_bytes > memory
 
 
 def test_what_fits_no_way_is_said_with_the_least_that_was_found() -> None:
@@ -218,6 +258,30 @@ def test_seconds_have_what_is_waited_for() -> None:
     )
 
     assert other.seconds_per_update - one.seconds_per_update == pytest.approx(WEIGHTS / 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("way", "counters"), [("ddp", 1), ("fsdp", 2)])
+def test_what_is_saved_beside_the_run_is_on_a_node_once_whoever_copies_it(
+    way: StrategyName, counters: int
+) -> None:
+    """The first process has all of it, or each its share; of AdamW's counters each has its own."""
+    waiting = subject()
+    beside = replace(waiting, job=replace(waiting.job, checkpoint_save="async"))
+    one, other = (
+        Rank(
+            each,
+            machine(),
+            cluster=Cluster(2, 1, FAST, FAST),
+            way=way,
+            window=each.window,
+            depth=len(traced(lambda mesh: None, 1).parts.blocks),
+        ).predict(Plan(), each.techniques)
+        for each in (waiting, beside)
+    )
+
+    expected = 3 * WEIGHTS + counters * COUNTERS
+    # what a process held before it copied is told by its peak, in which there is a generator's state
+    assert other.host_peak_bytes - one.host_peak_bytes == pytest.approx(expected, abs=8192)
 
 
 def test_examples_a_second_are_those_of_all_devices(copied: Answer) -> None:

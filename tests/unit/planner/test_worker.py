@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import threading
 import time
 
@@ -61,6 +63,31 @@ def test_what_cannot_be_sent_is_refused_at_once() -> None:
     with pytest.raises(SettingError, match="cannot be handed to a process of its own"):
         worker.run(print, threading.Lock(), timeout=120)
     assert worker._process.poll() is not None
+
+
+@pytest.mark.slow
+def test_what_it_is_told_to_load_is_there_when_it_is_asked_and_what_is_missing_is_no_error() -> None:
+    worker = Worker()
+    worker.load("colorsys")
+    worker.load("there_is_no_such_module", "chunk")
+    assert worker.run(lambda: {"colorsys", "chunk"} - set(sys.modules), timeout=120) == set()
+
+
+@pytest.mark.slow
+def test_garbage_is_looked_for_as_usual_while_the_function_runs_and_not_in_the_libraries() -> None:
+    usual = gc.get_threshold()
+    found, frozen = Worker().run(lambda: (gc.get_threshold(), gc.get_freeze_count()), timeout=120)
+    assert found == usual and frozen > 100_000
+
+
+@pytest.mark.slow
+def test_a_process_that_has_died_is_told_when_it_is_asked_and_not_when_it_is_to_load() -> None:
+    worker = Worker()
+    worker._process.kill()
+    worker._process.wait()
+    worker.load("colorsys")
+    with pytest.raises(PlannerFailed, match="ended with code -9"):
+        worker.run(divmod, 7, 2, timeout=120)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.planner.workspace import hidden_result_bytes, workspace_bytes
+from snugfit.planner.records import Op, Phase, Place
+from snugfit.planner.workspace import doubt, hidden_result_bytes, workspace_bytes
 
 aten = torch.ops.aten
 SCALARS = 64
@@ -224,3 +225,20 @@ def test_fake_tensors_are_told_the_same_as_real_ones() -> None:
         assert workspace_bytes(func, (*fake, *rest), {}, func(*fake, *rest)) == said > 0
         there = [each.to("meta") for each in fake]
     assert workspace_bytes(func, (*there, *rest), {}, there[0]) == 0  # on another device
+
+
+def of(name: str, dtype: torch.dtype, device: str = "cpu") -> Op:
+    return Op(f"aten.{name}.default", Place(0, Phase.FORWARD, 0, 0, "", -1), device, dtype, 1, 8, 8, 0)
+
+
+def test_only_kernels_of_half_precision_on_a_cpu_leave_a_doubt_and_the_largest_counts() -> None:
+    product, convolution = of("mm", torch.bfloat16), of("convolution", torch.float16)
+    assert doubt([of("mm", torch.float32), of("convolution", torch.float32)]) == 0.0
+    assert doubt([of("add", torch.bfloat16), of("mm", torch.bfloat16, "cuda:0")]) == 0.0
+    assert 0.0 < doubt([product]) < doubt([convolution]) == doubt([product, convolution])
+    assert doubt([]) == 0.0
+
+
+def test_a_doubt_covers_what_predictions_were_short_of() -> None:
+    assert doubt([of("convolution_backward", torch.bfloat16)]) > 0.0104
+    assert doubt([of("addmm", torch.bfloat16)]) > 0.00153

@@ -25,7 +25,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "ddp": DataParallel,
     "ddp_bucket_view": lambda: DataParallel(bucket_view=True),
     "zero_3": FullyShard,
-    "zero_3_reduce_each": lambda: FullyShard(reduce_each=True),
+    "zero_3_reduce_once": lambda: FullyShard(reduce_each=False),
     "zero_3_cpu_offload": lambda: FullyShard(cpu_offload=True),
     "zero_2": lambda: FullyShard(reshard_after_forward=False),
 }

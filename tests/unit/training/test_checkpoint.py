@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.training import checkpoint
+from snugfit.training.packed import pack
 from tests.laws.problems import differences
 
 PARTS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "run": {"updates": 1}}
 
 
 def write(root: Path, number: int, parts: dict[str, Any] = PARTS, keep: int = 2) -> Path:
-    return checkpoint.save(root / f"update-{number:08d}", parts, keep)
+    return checkpoint.write(root / f"update-{number:08d}", pack(parts), keep)
 
 
 def names(root: Path) -> list[str]:

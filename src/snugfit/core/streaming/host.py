@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snugfit.core import pinned
 from snugfit.core.memory import available_bytes
 from snugfit.core.streaming.layout import Weight, aligned, lay_out, set_tensors_, tensors_of
 from snugfit.errors import SettingError
@@ -57,7 +57,12 @@ class Packed:
                 inside[part].copy_(tensor)
             set_tensors_(weight.parameter, inside)
         if pin and file is None:
-            _pin(self)
+            pinned.pin(
+                self.memory,
+                self,
+                "weight_streaming",
+                "keep more blocks on the device (weight_streaming.resident)",
+            )
 
     @property
     def nbytes(self) -> int:
@@ -126,20 +131,3 @@ def _header(weights: list[Weight]) -> Mapping[str, Any]:
                     "data_offsets": [end, end + gap],
                 }
     return found
-
-
-def _pin(packed: Packed) -> None:
-    """Torch's own pinned allocator rounds up to a power of two: with 80 blocks of 430 MB, 6 GB of nothing."""
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    memory = packed.memory
-    code = int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
-    if code != 0:
-        raise SettingError(
-            f"weight_streaming: {format_bytes(memory.nbytes)} of host memory cannot be pinned (CUDA error {code}). Raise the "
-            "limit of locked memory (ulimit -l), or keep more blocks on the device (weight_streaming.resident)."
-        )
-    weakref.finalize(packed, _unpin, memory).atexit = False  # when the device is gone
-
-
-def _unpin(memory: Tensor) -> None:
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]

@@ -99,6 +99,10 @@ class LoRA(Technique):
     def example(cls) -> Self:
         return cls(rank=2, alpha=8.0, plus=4.0)
 
+    @property
+    def reads_weights(self) -> bool:
+        return self.dora  # its magnitudes are the weights' norms
+
     def prepare(self, model: nn.Module) -> nn.Module:
         return lora_(
             model,

@@ -108,6 +108,10 @@ class StochasticDepth(Technique):
     def example(cls) -> Self:
         return cls(rate=0.5)
 
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
     def prepare(self, model: nn.Module) -> nn.Module:
         if not residual_blocks(model, self.blocks):
             names = ", ".join(name for name, _ in model.named_children()) or "none"

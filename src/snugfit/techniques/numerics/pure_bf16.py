@@ -190,6 +190,10 @@ class PureBF16(Technique):
     def loading(self, model: nn.Module) -> dict[str, Any]:
         return {"dtype": torch.bfloat16}
 
+    @property
+    def reads_weights(self) -> bool:
+        return False  # they come in bf16
+
     def prepare(self, model: nn.Module) -> nn.Module:
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         if not has_bf16(device):

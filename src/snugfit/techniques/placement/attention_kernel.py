@@ -113,6 +113,10 @@ class AttentionKernel(Technique):
     def example(cls) -> Self:
         return cls(kernel="math")
 
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
     def prepare(self, model: nn.Module) -> nn.Module:
         if self.kernel in IMPLEMENTATIONS:
             set_attention_(model, self.kernel)

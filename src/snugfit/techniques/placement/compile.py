@@ -126,6 +126,10 @@ class Compile(Technique):
     def example(cls) -> Self:
         return cls(backend="eager")  # traced, guarded and checked like any other, and the fastest to compile
 
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
     def prepare(self, model: nn.Module) -> nn.Module:
         known = torch.compiler.list_backends(exclude_tags=())
         if self.backend not in known:

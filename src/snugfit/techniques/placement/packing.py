@@ -86,6 +86,10 @@ class Packing(Technique):
         use_when="texts of different length, where length_grouping leaves much padding",
     )
 
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
     def prepare(self, model: nn.Module) -> nn.Module:
         if not bodies(model):
             raise SettingError(

@@ -170,6 +170,10 @@ class Recompute(Technique):
     def rungs(cls) -> tuple[Self, ...]:
         return cls(keep=("attention", "matmul")), cls()
 
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
     def prepare(self, model: nn.Module) -> nn.Module:
         if not self._blocks(model):
             raise SettingError(

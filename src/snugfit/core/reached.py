@@ -1,0 +1,61 @@
+"""Which weights a result was computed with, and a gradient of zero for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def leaves_behind(values: Tensor) -> set[Tensor]:
+    """The leaves that a backward from `values` gives a gradient.
+
+    >>> weight, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    >>> leaves_behind(2 * weight + 1) == {weight}
+    True
+    """
+    found: set[Tensor] = set()
+    waiting: list[Any] = [values.grad_fn]
+    known = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            found.add(leaf)
+        further = {before for before, _ in node.next_functions} - known
+        known |= further
+        waiting += further
+    return found
+
+
+def with_no_gradient_of(values: Tensor, leaves: Sequence[Tensor]) -> Tensor:
+    """`values`, whose backward gives these leaves a gradient of zero too; their numbers are not looked at.
+
+    >>> weight, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    >>> with_no_gradient_of(2 * weight, [other]).sum().backward()
+    >>> weight.grad, other.grad
+    (tensor([2., 2.]), tensor([0., 0.]))
+    """
+    through: Tensor = _Through.apply(values, *leaves)  # type: ignore[no-untyped-call]
+    return through
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, *leaves: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Iterable[Tensor], output: Tensor) -> None:
+        _, *leaves = inputs
+        ctx.kinds = [(each.shape, each.dtype, each.device) for each in leaves]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        (gradient,) = gradients
+        zeros = (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.kinds)
+        return (gradient, *zeros)

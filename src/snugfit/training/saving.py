@@ -1,0 +1,249 @@
+"""The checkpoints of a run: writing one of this moment, at once or while the training goes on, and going on from the newest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from snugfit.core.phases import phase
+from snugfit.core.progress import Progress
+from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
+from snugfit.training import checkpoint, shards
+from snugfit.training.packed import Packed, pack
+from snugfit.training.snapshot import Snapshot
+from snugfit.training.state import state_like
+
+if TYPE_CHECKING:
+    from snugfit.training.loop import Training
+
+
+_TECHNIQUES = "techniques/"
+
+
+@dataclass
+class _Save:
+    """One that is being written.
+
+    Args:
+        told: what its event says, but for its times.
+        started: a `time.monotonic()`.
+        blocked: seconds for which the training has waited.
+        seconds: from its start to its end.
+    """
+
+    told: Mapping[str, Any]
+    started: float
+    blocked: float = 0.0
+    seconds: float = 0.0
+    done: Future[None] = field(default_factory=Future)
+
+    def begin(self, write: Callable[[], None], beside: bool) -> None:
+        """Write here, or beside on a thread, which ends with the process: what is not whole then is not there."""
+
+        def run() -> None:
+            try:
+                write()
+            except BaseException as error:  # noqa: BLE001 - the training raises it
+                self.done.set_exception(error)
+            else:
+                self.seconds = time.monotonic() - self.started
+                self.done.set_result(None)
+
+        if beside:
+            threading.Thread(target=run, name="checkpoint", daemon=True).start()
+        else:
+            run()
+        self.blocked = time.monotonic() - self.started
+
+    def wait(self) -> BaseException | None:
+        """What went wrong with it, once it is at its end."""
+        start = time.monotonic()
+        problem = self.done.exception()
+        self.blocked += time.monotonic() - start
+        return problem
+
+
+class Saving:
+    """Saves a run and takes it up again. With `checkpoint.save: async` a save copies what it is about, and a thread writes the copy
+    while the training goes on; one at a time.
+
+    Within it the run trains. An error leaves it once the save under way is at its end, but for Ctrl-C, and for the loss of other ranks
+    that would have to write too.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._strategy = training.step.strategy
+        self._beside = training.job.checkpoint_save == "async"
+        self._snapshot = Snapshot()
+        self._group: dist.ProcessGroup | None = None
+        self._under_way: _Save | None = None
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment, or begin to; it is the same whatever ranks it was made by, which all call this.
+
+        Raises:
+            RunFolderError: it cannot be written, or the one before could not.
+            SaidElsewhere: the same, on ranks that had no part in it.
+        """
+        self.finish()
+        self._begin()
+        if not self._beside:
+            self.finish()
+
+    def poll(self) -> bool:
+        """Tell of the save under way if it is written; whether it could not be."""
+        save = self._under_way
+        if save is None or not save.done.done():
+            return False
+        if save.done.exception() is not None:
+            return True  # which `finish` raises
+        self._settle()
+        return False
+
+    def finish(self) -> None:
+        """Wait for the save under way; all ranks call it, and all find then what was saved.
+
+        Raises:
+            RunFolderError: it could not be written.
+            SaidElsewhere: the same, on ranks that had no part in it.
+        """
+        problem = self._settle()
+        told = self._strategy.tell(None if problem is None else str(problem) or type(problem).__name__)
+        if problem is not None:
+            raise problem
+        for message in filter(None, told):
+            raise SaidElsewhere(message)
+
+    def any(self) -> bool:
+        """Whether there is a checkpoint to go back to; all ranks call it.
+
+        Raises:
+            As `finish`.
+        """
+        self.finish()
+        return checkpoint.any_in(self._training.folder.checkpoints)
+
+    def load(self) -> tuple[str, ...]:
+        """Take the state of the newest valid checkpoint; returns what was wrong with newer ones.
+
+        Raises:
+            RunFolderError: there is none, or it is of a run of other settings or data; or as `finish`.
+            SettingError: it is of another model, optimizer or set of techniques.
+        """
+        self.finish()
+        loaded = checkpoint.load_newest(self._training.folder.checkpoints)
+        names = self._strategy.tell(loaded.folder.name)
+        if len({*names}) > 1:
+            raise RunFolderError(
+                f"resume: the newest checkpoints that the ranks find are {', '.join(names)}. Give all hosts the same folder as output."
+            )
+        take(self._training, loaded.parts)
+        return loaded.rejected
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = isinstance(error, RanksLost) and self._group is not None
+        if isinstance(error, Exception) and not lost:
+            with suppress(SnugfitError):  # the first error is the one to see, also when the disk is full
+                if (problem := self._settle()) is not None:
+                    self._training.emit("warning", message=str(problem))
+        if error is None and self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
+        self._snapshot = Snapshot()
+
+    def _begin(self) -> None:
+        start = time.monotonic()
+        training, progress = self._training, self._training.step.progress
+        with phase("save"):
+            packed = pack(parts_of(training))
+            if self._strategy.rank > 0 and not packed.sharded:
+                return
+            final = training.folder.checkpoints / _name(progress)
+            path = final.relative_to(training.folder.path).as_posix()
+            save = _Save({"update": progress.updates, "window": progress.windows, "path": path}, start)
+            if self._beside:
+                packed = self._snapshot.take(packed)
+                if packed.sharded and self._group is None:  # in the default one the training goes on
+                    self._group = dist.new_group(backend="gloo")
+            save.begin(partial(self._write, final, packed), beside=self._beside)
+        self._under_way = save
+
+    def _settle(self) -> BaseException | None:
+        """Wait for the save under way, if there is one, and tell of it, or say what went wrong."""
+        save, self._under_way = self._under_way, None
+        if save is None:
+            return None
+        problem = save.wait()
+        if problem is None:
+            times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
+            self._training.emit("checkpoint", **save.told, **times)
+        return problem
+
+    def _write(self, final: Path, packed: Packed) -> None:
+        device = self._training.step.device
+        if device.type != "cpu":  # a thread begins with the first one
+            torch.accelerator.set_device_index(device)
+        checkpoint.write(final, packed, self._training.job.checkpoint_keep, self._strategy, self._group)
+
+
+def parts_of(training: Training) -> dict[str, Any]:
+    """What a checkpoint holds, by file; live tensors."""
+    state = training.step.state_dict()
+    return {
+        "model": {"parameters": state["parameters"], "buffers": state["buffers"]},
+        "run": {
+            "step": {"optimizer": state["optimizer"], "progress": state["progress"]},
+            "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
+            "watch": training.watch.state_dict(),
+            "last_metrics": training.last_metrics,
+            "identity": dict(training.identity),
+            "description": dict(training.description),
+        },
+        **{f"{_TECHNIQUES}{name}": part for name, part in state["techniques"].items()},
+    }
+
+
+def take(training: Training, parts: Mapping[str, Any]) -> None:
+    """Go on from what a checkpoint holds.
+
+    Raises:
+        RunFolderError: it is of a run of other settings or data.
+        SettingError: it is of another model, optimizer or set of techniques.
+    """
+    run, step = parts["run"], training.step
+    checkpoint.check_identity(run["identity"], training.identity)
+    techniques = {
+        name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
+    }
+    state = {**parts["model"], **run["step"], "techniques": techniques}
+    step.load_state_dict(shards.loaded(state, state_like(step, state)))
+    saved = run["micro_batch"]
+    if saved["planned"] == training.planned and saved["used"] is not None:  # else another plan was made
+        step.micro_batch = saved["used"] if step.micro_batch is None else min(step.micro_batch, saved["used"])
+    training.watch.load_state_dict(run["watch"])
+    training.last_metrics = run["last_metrics"]
+
+
+def _name(progress: Progress) -> str:
+    """Of the checkpoint of a moment; that of a later one is greater."""
+    name = f"update-{progress.updates:08d}"
+    if progress.windows != progress.updates:  # the same weights at another place of the data
+        name += f"-window-{progress.windows:08d}"
+    return name

@@ -1,0 +1,71 @@
+"""A copy of what is saved, in host memory, that stays as it is while the training goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from snugfit.core import pinned
+from snugfit.core.sharded import own_part
+from snugfit.training.packed import Packed
+
+_PINNED = 1 << 20
+"""Bytes from which a copy of what lies on a CUDA device is pinned; of less, pinning would take longer than it gains."""
+
+
+@dataclass(eq=False)
+class _Place:
+    """Host memory for the copy of a tensor, or of this rank's part of one."""
+
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Place:
+        """One that is like it."""
+        made = cls(torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format))
+        part = own_part(made.tensor)
+        if tensor.device.type == "cuda" and part.nbytes >= _PINNED:
+            pinned.pin(part, made, "checkpoint.save", "write checkpoints while the training waits (sync)")
+        return made
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether the memory is like it."""
+        mine, its = (
+            (each.shape, each.dtype, getattr(each, "placements", None)) for each in (self.tensor, tensor)
+        )
+        return mine == its
+
+
+class Snapshot:
+    """`take` copies what was packed; each copy is written over the one before, so that the memory is asked for once.
+
+    It takes the bytes of all that is saved, on each rank those of its parts.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, _Place] = {}
+
+    @torch.no_grad()
+    def take(self, packed: Packed) -> Packed:
+        """The copy, which is complete when this returns.
+
+        Raises:
+            SettingError: host memory cannot be pinned.
+        """
+        before, self._places = self._places, {}
+        devices: set[torch.device] = set()
+
+        def copy(name: str, tensor: Tensor) -> Tensor:
+            kept = before.pop(name, None)
+            if kept is None or not kept.fits(tensor):
+                kept = _Place.of(tensor)
+            self._places[name] = kept
+            devices.add(tensor.device)
+            return kept.tensor.copy_(tensor, non_blocking=True)
+
+        copied = packed.copied(copy)
+        for device in devices - {torch.device("cpu")}:
+            torch.accelerator.synchronize(device)
+        return copied

@@ -1,0 +1,170 @@
+"""Checkpoints that ranks write while they train on: of one moment, and failed for all where they failed for one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from snugfit.core.job import Plan
+from snugfit.errors import RunFolderError, SaidElsewhere
+from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.ema import EMA
+from snugfit.training import checkpoint
+from snugfit.training.loop import Training
+from tests.ranks.law import STRATEGIES
+from tests.ranks.pool import Ranks
+from tests.unit.training.runs import Never, make_training, points
+
+SECONDS = 20.0
+
+
+def training(folder: Path, save: str, strategy: str) -> Training:
+    """Six windows, saved every second one."""
+    return make_training(
+        folder,
+        validation=points(5, seed=1),
+        techniques=(AdamW(learning_rate=0.1), EMA(decay=0.5)),
+        plan=Plan(micro_batch=1),
+        strategy=STRATEGIES[strategy](),
+        checkpoint_save=save,
+        checkpoint_every=2,
+        checkpoint_keep=9,
+    )
+
+
+class After(Never):
+    """Never asks to stop; sets an event once that many windows are done."""
+
+    def __init__(self, run: Training, windows: int) -> None:
+        self.run, self.windows, self.reached = run, windows, threading.Event()
+
+    @property
+    def reason(self) -> None:  # type: ignore[override]
+        if self.run.step.progress.windows >= self.windows:
+            self.reached.set()
+
+
+def part(folder: Path, save: str, strategy: str) -> None:
+    """A run whose first checkpoint is begun to be written once the third window is done, if it does not wait for it."""
+    run = training(folder, save, strategy)
+    stop, write = After(run, 3), checkpoint.write
+
+    def late(*args: Any) -> Path:
+        assert save == "sync" or stop.reached.wait(SECONDS)
+        return write(*args)
+
+    checkpoint.write = late  # type: ignore[assignment]
+    try:
+        run.run(stop)  # type: ignore[arg-type]
+    finally:
+        checkpoint.write = write
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """All files of a run's checkpoints, those of tensors by their values: in what order safetensors writes what it says of them is chance."""
+    root, found = folder / "checkpoints", {}
+    for path in root.rglob("*.json"):
+        found[str(path.relative_to(root))] = (
+            set(read(path)["sha256"]) if path.stem == "manifest" else read(path)
+        )
+    for path in root.rglob("*.safetensors"):
+        tensors = load_file(path).items()
+        found[str(path.relative_to(root))] = {name: (value.dtype, value.tolist()) for name, value in tensors}
+    return found
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp", "fsdp-offload"])
+def test_what_ranks_save_is_of_its_moment_though_they_went_on_before_it_was_written(
+    two: Ranks, tmp_path: Path, strategy: str
+) -> None:
+    for save in ("sync", "async"):
+        two.run(part, tmp_path / save, save, strategy)
+    found = saved(tmp_path / "async")
+    assert {name.partition("/")[0] for name in found} == {f"update-0000000{number}" for number in (2, 4, 6)}
+    assert found == saved(tmp_path / "sync")
+
+
+def failing(folder: Path, strategy: str, rank: int, goes_on: int) -> tuple[str, str, int]:
+    """What a run ends with whose disk is full for the second checkpoint on one rank, in which window it does, and what is left."""
+    run = training(folder, "async", strategy)
+    fsync, write, second = os.fsync, checkpoint.write, threading.Event()
+
+    def full(descriptor: int) -> None:
+        if second.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    def watched(final: Path, *args: Any) -> Path:
+        if final.name == "update-00000004":
+            second.set()
+        return write(final, *args)
+
+    class Waits(Never):
+        """At the end of a window, for the thread; of all ranks, so that it does not depend on who is faster."""
+
+        @property
+        def reason(self) -> None:  # type: ignore[override]
+            writes = strategy == "fsdp" or run.step.strategy.rank == 0
+            if run.step.progress.windows == goes_on and writes:
+                assert second.wait(SECONDS)
+                while any(thread.name == "checkpoint" for thread in threading.enumerate()):
+                    time.sleep(0.001)
+
+    checkpoint.write = watched  # type: ignore[assignment]
+    if run.step.strategy.rank == rank:
+        os.fsync = full  # type: ignore[assignment]
+    try:
+        run.run(Waits())  # type: ignore[arg-type]
+    except (RunFolderError, SaidElsewhere) as error:
+        return type(error).__name__, str(error), run.step.progress.windows
+    finally:
+        os.fsync, checkpoint.write = fsync, write
+    return "", "", run.step.progress.windows
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rank", "kinds"),
+    [
+        ("fsdp", 1, ["RunFolderError", "RunFolderError"]),
+        ("fsdp", 0, ["RunFolderError", "RunFolderError"]),
+        ("ddp", 0, ["RunFolderError", "SaidElsewhere"]),
+    ],
+)
+@pytest.mark.parametrize("goes_on", [5, 7])
+def test_all_ranks_end_at_one_boundary_with_the_failure_of_one(
+    two: Ranks, tmp_path: Path, strategy: str, rank: int, kinds: list[str], goes_on: int
+) -> None:
+    found = two.run(failing, tmp_path, strategy, rank, goes_on)
+    assert [kind for kind, _, _ in found] == kinds
+    assert all("No space left on device" in message for _, message, _ in found)
+    windows = {window for _, _, window in found}
+    assert windows == {5} if goes_on == 5 else len(windows) == 1
+    assert {name.partition("/")[0] for name in saved(tmp_path)} == {"update-00000002"}
+
+
+def resumed(folder: Path, strategy: str) -> None:
+    run = training(folder, "async", strategy)
+    run.restore()
+    assert run.step.progress.windows == 2
+    run.run(Never())  # type: ignore[arg-type]
+
+
+def test_after_a_failure_the_run_goes_on_from_the_older_checkpoint_and_ends_as_if_it_had_not_been(
+    two: Ranks, tmp_path: Path
+) -> None:
+    two.run(failing, tmp_path / "failed", "fsdp", 1, 5)
+    two.run(resumed, tmp_path / "failed", "fsdp")
+    two.run(part, tmp_path / "whole", "sync", "fsdp")
+    assert saved(tmp_path / "failed") == saved(tmp_path / "whole")
