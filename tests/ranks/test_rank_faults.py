@@ -123,9 +123,9 @@ def test_a_run_that_saves_beside_its_updates_goes_on_after_a_kill_and_stops_with
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any], strategy: str
 ) -> None:
     path = recipe(tmp_path, checkpoint={"every": 2, "save": "async"})
-    how = (*TWO, "--strategy", strategy, "--max-restarts", "1", "-q")
+    how = ("--strategy", strategy, "--max-restarts", "1", "-q")
     stopped = {"what": "launcher SIGTERM", "rank": 1, "update": 3}
-    code, result, told = snugfit("train", path, *how, fault=stopped)
+    code, result, told = snugfit("train", path, *TWO, *how, fault=stopped)
     assert (code, result["status"], result["updates"]) == (75, "stopped", 3), told
     run = result["run_dir"]
     assert max(Path(run, "checkpoints").iterdir()).name == "update-00000003"
@@ -277,7 +277,7 @@ def test_ranks_of_which_one_runs_out_of_memory_go_on_in_finer_micro_batches_and_
 ) -> None:
     """The first window, before anything was saved, or one after a checkpoint."""
     small = {"what": "memory", "rank": 1, "update": update, "room": 3}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "--no-plan", "-q", fault=small)
+    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=small)
     assert (code, result["status"], result["updates"]) == (0, "finished", UPDATES)
     (warning,) = told.splitlines()
     assert warning.startswith(
@@ -292,7 +292,7 @@ def test_a_run_of_which_a_rank_has_no_room_for_one_row_ends_with_what_may_be_don
     tmp_path: Path, snugfit: Callable[..., Answer]
 ) -> None:
     small = {"what": "memory", "rank": 1, "update": 1, "room": 0}
-    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--no-plan", "-q", fault=small)
+    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=small)
     assert (code, result["error"]["kind"]) == (1, "OutOfMemory")
     assert "with 1 example of the window's 4 in a micro-batch" in result["error"]["message"]
     assert "it cannot be split finer" in result["error"]["message"]
@@ -303,7 +303,7 @@ def test_a_run_on_ranks_is_resumed_in_micro_batches_that_are_named(
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
 ) -> None:
     killed = {"what": "SIGKILL", "rank": 1, "update": 6}
-    snugfit("train", recipe(tmp_path), *TWO, "--no-plan", "-q", fault=killed)
+    snugfit("train", recipe(tmp_path), *TWO, "-q", fault=killed)
     (run,) = (tmp_path / "runs/faulty").iterdir()
     small = {"what": "memory", "rank": 0, "update": 1, "room": 1}
     code, result, told = snugfit("resume", str(run), "--micro-batch", "1", "-q", fault=small)

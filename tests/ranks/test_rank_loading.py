@@ -197,5 +197,5 @@ def test_the_first_rank_gathers_the_model_in_files_that_leave_nothing_behind(
     assert second is None
     taken, weights = first
     assert all(map(torch.equal, weights, expected))
-    assert taken < 3 * expected[0].nbytes  # of eight
+    assert taken < 4 * expected[0].nbytes  # of eight; what is freed is not given back at once
     assert list(tmp_path.iterdir()) == []

@@ -11,8 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from snugfit.core.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
-from snugfit.training.checkpoint import load_newest, save
+from snugfit.training.checkpoint import load_newest, write
 from snugfit.training.optimizer import load_optimizer
+from snugfit.training.packed import pack
 
 SETTINGS: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
 
@@ -78,7 +79,7 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit(make: Any, tmp_path: Any) ->
     for update in range(3):
         backward(whole, update)
         unbroken.step()
-    save(tmp_path / "update-1", {"optimizer": unbroken.state_dict()}, keep=2)
+    write(tmp_path / "update-1", pack({"optimizer": unbroken.state_dict()}), keep=2)
     state = load_newest(tmp_path).parts["optimizer"]
     model.load_state_dict(whole.state_dict())
     load_optimizer(resumed, state)
