@@ -3,7 +3,7 @@
     python benchmarks/ranks/run.py [--updates 30] [--turns 11]
 
 Two gloo ranks on one machine train a small Llama (12 M parameters, fp32) on windows of 8 rows in micro-batches of 2, on each rank: a
-loop as torch's documentation writes it (`no_sync` or `set_requires_gradient_sync` before the last micro-batch, the loss divided by the
+loop as torch's documentation writes it (`no_sync` before DDP's last micro-batch; FSDP2 adds up with every one; the loss divided by the
 labels of the window on all ranks, clipping, AdamW), and `sf.Step` with the same. Both take turns in the same processes; the ratio is
 that of the medians of a turn's time, its interval from the turns' own ratios.
 """
