@@ -95,7 +95,7 @@ def resume_on_devices(
 
     def launch(finer: int | None) -> int:
         micro_batch = plan.micro_batch if finer is None else finer
-        changed = [] if micro_batch is None else ["--micro-batch", str(micro_batch)]
+        changed = ["--micro-batch", "null" if micro_batch is None else str(micro_batch)]
         return _launch([*command, *changed, *_until(options), *shown], plan.devices, max_restarts, folder)
 
     return _until_it_fits(launch)

@@ -309,3 +309,20 @@ def test_a_run_on_ranks_is_resumed_in_micro_batches_that_are_named(
     code, result, told = snugfit("resume", str(run), "--micro-batch", "1", "-q", fault=small)
     assert (code, told, result["updates"]) == (0, "", UPDATES)
     assert_same(trained(run), alone)
+
+
+@pytest.mark.slow
+def test_a_run_on_ranks_is_resumed_with_each_part_of_a_window_whole_where_it_was_cut(
+    tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
+) -> None:
+    killed = {"what": "SIGKILL", "rank": 1, "update": 12}  # its forwards count, of which an update has two
+    path = recipe(tmp_path, plan={"device": "cpu", "micro_batch": 2})
+    snugfit("train", path, *TWO, "-q", fault=killed)
+    (run,) = (tmp_path / "runs/faulty").iterdir()
+    code, _, told = snugfit("resume", str(run), "--micro-batch", "null", "-q")
+    assert (code, told) == (0, "")
+    plans = [
+        event["plan"]["micro_batch"] for event in read_events(run / "events.jsonl") if event["event"] == "run"
+    ]
+    assert plans[-1] is None
+    assert_same(trained(run), alone)

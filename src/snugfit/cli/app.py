@@ -73,7 +73,7 @@ _Strategy = Annotated[
 ]
 _MicroBatch = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Examples of one forward and backward, or auto (plan.micro_batch)."),
+    typer.Option(metavar="N", help="Examples of one forward and backward, auto or null (plan.micro_batch)."),
 ]
 _MaxRestarts = Annotated[
     int,
