@@ -203,7 +203,7 @@ class Seams:
 
 SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
-SINGLE_SEAMS = ("optimizer", "stepping", "schedule", "scale", "weights")
+SINGLE_SEAMS = ("exchange", "optimizer", "stepping", "schedule", "scale", "weights")
 """Seams that at most one technique fills."""
 
 

@@ -8,8 +8,11 @@ from torch import nn
 
 from snugfit.core.progress import Progress
 from snugfit.core.selection import check
+from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
 from snugfit.techniques.learning.sam import SAM
+from snugfit.techniques.numerics.bf16_gradients import BF16Gradients
+from snugfit.techniques.numerics.fp16_gradients import FP16Gradients
 from snugfit.techniques.numerics.powersgd import Compression, PowerSGD
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
@@ -51,3 +54,9 @@ def test_one_device_goes_on_from_several_without_what_they_left_out() -> None:
 def test_two_gradients_a_window_are_refused() -> None:
     with pytest.raises(PlanConflict, match="'powersgd' and 'sam' exclude each other: it computes two grad"):
         check([PowerSGD(), SAM()])
+
+
+@pytest.mark.parametrize("other", [BF16Gradients(), FP16Gradients()], ids=str)
+def test_gradients_are_exchanged_in_one_way(other: Technique) -> None:
+    with pytest.raises(PlanConflict, match="both give the exchange, and a run has one"):
+        check([PowerSGD(), other])

@@ -20,12 +20,8 @@ class BF16Gradients(Technique):
         summary="Sends gradients between devices in bf16, which halves what is sent.",
         family=Family.NUMERICS,
         source="torch's bf16_compress_hook (DDP) and MixedPrecisionPolicy.reduce_dtype (FSDP2)",
-        seams=(),
+        seams=("exchange",),
         fidelity=Fidelity.MIXED,
-        conflicts={
-            "fp16_gradients": "both say what gradients are sent in, and a run has one way. Remove one.",
-            "powersgd": "both say how gradients are sent, and a run has one way. Remove one.",
-        },
         cost="each gradient is rounded to 8 bits of precision, and so is each addition over devices",
         use_when="several devices wait for each other's gradients",
     )

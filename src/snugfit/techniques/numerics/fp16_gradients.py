@@ -23,9 +23,8 @@ class FP16Gradients(Technique):
         summary="Sends gradients between devices in fp16, which halves what is sent.",
         family=Family.NUMERICS,
         source="torch's fp16_compress_hook (DDP) and MixedPrecisionPolicy.reduce_dtype (FSDP2)",
-        seams=(),
+        seams=("exchange",),
         fidelity=Fidelity.MIXED,
-        conflicts={"powersgd": "both say how gradients are sent, and a run has one way. Remove one."},
         cost="each gradient is rounded to 11 bits of precision; below 6e-8 it is lost, above 65504 so is the window",
         use_when="several devices wait for each other's gradients, and bf16_gradients is too coarse; with fp16",
     )

@@ -193,7 +193,7 @@ class PowerSGD(Technique):
         summary="Sends gradients between devices as products of thin matrices; what is left out follows.",
         family=Family.NUMERICS,
         source="Vogels et al. 2019, arXiv:1905.13727; torch's powerSGD_hook",
-        seams=("updated",),
+        seams=("exchange", "updated"),
         stages=(Stage.REMEMBER,),
         fidelity=Fidelity.COMPACT,
         refuses={
