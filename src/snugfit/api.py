@@ -19,21 +19,12 @@ from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
+from snugfit.events import Display, Silent, opened
 from snugfit.models.bundle import save_bundle
 from snugfit.planner.answer import Answer
 from snugfit.planner.target import Target
 from snugfit.planning import plan_module
-from snugfit.session import (
-    Display,
-    RunOptions,
-    Silent,
-    Tracking,
-    describe_run,
-    follow,
-    opened,
-    run_session,
-    versions,
-)
+from snugfit.session import RunOptions, Tracking, describe_run, follow, run_session, versions
 from snugfit.strategies.world import check_same, device_of, joined
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from snugfit import errors, plans
 from snugfit.core.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.errors import OutOfMemory, TrainingFailed, UserError
+from snugfit.events import has_begun
 from snugfit.recipe.jobs import plan_of
-from snugfit.session import RunOptions, has_begun
+from snugfit.session import RunOptions
 from snugfit.strategies.world import check_devices
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder

@@ -16,22 +16,12 @@ from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.events import Display, Events, Silent, opened
 from snugfit.planner.answer import Answer
 from snugfit.planning import expected, is_tight
 from snugfit.plans import PLAN, RECIPE, planned, write_beginning
 from snugfit.recipe.jobs import job_of, plan_of
-from snugfit.session import (
-    Display,
-    Events,
-    RunOptions,
-    Silent,
-    Tracking,
-    describe_run,
-    follow,
-    opened,
-    run_session,
-    versions,
-)
+from snugfit.session import RunOptions, Tracking, describe_run, follow, run_session, versions
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.world import agreed, answered, check_same, joined

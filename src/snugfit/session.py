@@ -1,4 +1,4 @@
-"""A run from its folder to its report: events, tracker, training, registry."""
+"""A run from its folder to its report: tracker, training, registry."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,12 +18,12 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.malloc import MMAP_THRESHOLD, tune_malloc
-from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError, UserError
+from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
+from snugfit.events import Events
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import read_story
 from snugfit.tracking.follower import Tracker, TrackingResult
-from snugfit.tracking.spool import Spool, read_events
 from snugfit.training import checkpoint
 from snugfit.training.assemble import describe_model
 from snugfit.training.folder import RunFolder
@@ -34,9 +34,6 @@ from snugfit.training.told import warnings_told
 
 if TYPE_CHECKING:
     from snugfit.tasks import Sides
-
-Display = Callable[[dict[str, Any]], None]
-"""Sees every event of the spool; changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,73 +63,6 @@ class Tracking:
     uri: str
     experiment: str = "snugfit"
     register: Callable[[RunFolder, str, str | None], Mapping[str, Any]] | None = None
-
-
-_BEGINNING = ("update", "skipped", "resume", "evaluation", "checkpoint")
-"""Events of a run that has done something."""
-
-
-def has_begun(folder: RunFolder) -> bool:
-    """Whether a run has done something in its folder, or left something there that is worth more than its events."""
-    if checkpoint.any_in(folder.checkpoints) or folder.best.exists():
-        return True
-    return folder.events.exists() and any(
-        event["event"] in _BEGINNING for event in read_events(folder.events)
-    )
-
-
-class Events:
-    """The one outlet of a run: each event goes to the spool, then to the screen."""
-
-    def __init__(self, folder: RunFolder, display: Display | None) -> None:
-        self._spool = Spool(folder.events)
-        self._display = display
-        self.begun = False
-
-    def __call__(self, kind: str, /, **fields: Any) -> None:
-        self.begun = self.begun or kind in _BEGINNING
-        self._spool.append(kind, **fields)
-        if self._display is not None:
-            self._display({"event": kind, "time": time.time(), **fields})
-
-    def close(self) -> None:
-        self._spool.close()
-
-
-class Silent(Events):
-    """The events of a process that another one speaks for."""
-
-    def __init__(self) -> None:
-        """It has no folder to write into."""
-
-    def __call__(self, kind: str, /, **fields: Any) -> None:
-        """There is nobody to tell."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-@contextmanager
-def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """The events of a run, for this process alone; on an error, a folder in which no run has begun is removed, and so is
-    one whose run could not use its first window.
-
-    Raises:
-        RunFolderError: another process is training it, or its events cannot be written.
-    """
-    with folder.claimed():
-        events = Events(folder, display)
-        try:
-            yield events
-        except BaseException as error:
-            # an empty spool beside a checkpoint is a run whose events were lost with the power, not one to remove
-            kept = checkpoint.any_in(folder.checkpoints) or folder.best.exists()
-            mistaken = isinstance(error, UserError) and not events.begun
-            if (folder.events.stat().st_size == 0 or mistaken) and not kept:
-                folder.discard()
-            raise
-        finally:
-            events.close()
 
 
 def run_session(

@@ -16,8 +16,9 @@ from snugfit.errors import SettingError
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
+    from snugfit.events import Display
     from snugfit.recipe import Recipe
-    from snugfit.session import Display, RunOptions
+    from snugfit.session import RunOptions
     from snugfit.tooling.many_runs import Watch
     from snugfit.training.result import RunResult
 

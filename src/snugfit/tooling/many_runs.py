@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from snugfit.errors import MissingExtra, TrackingError
-from snugfit.session import Display
+from snugfit.events import Display
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.spool import Spool
 from snugfit.tracking.uri import check_uri, resolve_uri

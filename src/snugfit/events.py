@@ -1,0 +1,86 @@
+"""What a run says while it runs, and whether it has said anything that is worth keeping its folder for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from snugfit.errors import UserError
+from snugfit.tracking.spool import Spool, read_events
+from snugfit.training import checkpoint
+from snugfit.training.folder import RunFolder
+
+Display = Callable[[dict[str, Any]], None]
+"""Sees every event of the spool; changes nothing."""
+
+
+_BEGINNING = ("update", "skipped", "resume", "evaluation", "checkpoint")
+"""Events of a run that has done something."""
+
+
+def has_begun(folder: RunFolder) -> bool:
+    """Whether a run has done something in its folder, or left something there that is worth more than its events."""
+    if _has_left(folder):
+        return True
+    return folder.events.exists() and any(
+        event["event"] in _BEGINNING for event in read_events(folder.events)
+    )
+
+
+def _has_left(folder: RunFolder) -> bool:
+    return checkpoint.any_in(folder.checkpoints) or folder.best.exists()
+
+
+class Events:
+    """The one outlet of a run: each event goes to the spool, then to the screen."""
+
+    def __init__(self, folder: RunFolder, display: Display | None) -> None:
+        self._spool = Spool(folder.events)
+        self._display = display
+        self.begun = False
+
+    def __call__(self, kind: str, /, **fields: Any) -> None:
+        self.begun = self.begun or kind in _BEGINNING
+        self._spool.append(kind, **fields)
+        if self._display is not None:
+            self._display({"event": kind, "time": time.time(), **fields})
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+class Silent(Events):
+    """The events of a process that another one speaks for."""
+
+    def __init__(self) -> None:
+        """It has no folder to write into."""
+
+    def __call__(self, kind: str, /, **fields: Any) -> None:
+        """There is nobody to tell."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@contextmanager
+def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
+    """The events of a run, for this process alone; on an error, a folder in which no run has begun is removed, and so is
+    one whose run could not use its first window.
+
+    Raises:
+        RunFolderError: another process is training it, or its events cannot be written.
+    """
+    with folder.claimed():
+        events = Events(folder, display)
+        try:
+            yield events
+        except BaseException as error:
+            # an empty spool beside a checkpoint is a run whose events were lost with the power, not one to remove
+            mistaken = isinstance(error, UserError) and not events.begun
+            if (folder.events.stat().st_size == 0 or mistaken) and not _has_left(folder):
+                folder.discard()
+            raise
+        finally:
+            events.close()
