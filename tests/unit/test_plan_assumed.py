@@ -137,6 +137,32 @@ def test_examples_longer_than_the_models_positions_stay_an_error(folder):
         planned(folder)
 
 
+def test_a_head_that_is_tied_to_its_embeddings_is_counted_once(folder):
+    totals = {}
+    for tied in (False, True):
+        path = folder / "llama" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": tied}))
+        found = planned(folder)
+        totals[tied] = found.about["parameters"]["total"]
+        assert found.prediction.peak_by_kind["weights"] >= 4 * totals[tied]
+    assert totals[False] - totals[True] == 40 * 16
+
+
+@pytest.mark.slow
+def test_states_in_pages_are_planned_without_a_gpu_in_the_memory_of_the_host(folder):
+    """Moments of 8 bits of a table of a million numbers; where they are moved to is CUDA's own matter."""
+    path = folder / "llama" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 65_536}))
+    states = {}
+    for paged in (False, True):
+        optimizer = json.dumps({"adamw_8bit": {"learning_rate": 1e-3, "paged": paged}})
+        recipe = load_recipe(folder / "recipe.yaml", [f"optimizer={optimizer}"])
+        answer = plan_recipe(recipe, Target(device="rtx4090", search=False))
+        states[paged] = answer.prediction.peak_by_kind["optimizer"]
+    embeddings_and_head = 2 * 65_536 * 16
+    assert states[False] - states[True] == 2 * embeddings_and_head
+
+
 @pytest.mark.slow
 def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(tmp_path):
     LlamaConfig(

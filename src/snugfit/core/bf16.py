@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from snugfit.core.sharded import own_part, sharded_like
+from snugfit.core.pieces import pieces
+from snugfit.core.sharded import is_sharded, own_part, sharded_like
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -31,13 +32,13 @@ def alternative(device: torch.device) -> str:
     return "fp16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0) else "fp32"
 
 
-def rounded_stochastically(wide: Tensor, generator: torch.Generator) -> Tensor:
+def rounded_stochastically(wide: Tensor, *generators: torch.Generator) -> Tensor:
     """bf16 numbers next to those of `wide`, up or down by chance, such that their mean is `wide`.
 
     Args:
         wide: in float32; what is in bf16 already comes out as it is, and NaN as infinity. Where it is spread over devices, each
             rank draws for all of it.
-        generator: on the same device.
+        generators: on the same device, one for each of its pieces (`core.pieces`).
 
     >>> third = rounded_stochastically(torch.full((10_000,), 1 / 3), torch.Generator().manual_seed(0))
     >>> third.unique()
@@ -47,17 +48,31 @@ def rounded_stochastically(wide: Tensor, generator: torch.Generator) -> Tensor:
 
     Source: Gupta et al. 2015, arXiv:1502.02551; for bf16: Zamirai et al. 2020, arXiv:2010.06192.
     """
-    # a draw has 64 bits, for four numbers
-    draws = torch.empty(-(-wide.numel() // 4), dtype=torch.int64, device=wide.device)
-    draws.random_(-(2**63), None, generator=generator)
-    low_bits = draws.view(torch.int16)[: wide.numel()].view(wide.shape)  # from -2^15 on
-    part = own_part(wide)
-    # the bits of NaN could become those of a number, and the bits of infinity cannot
-    bits = part.nan_to_num(math.inf, math.inf, -math.inf).view(torch.int32)
-    bits.add_(own_part(sharded_like(wide, low_bits))).add_(1 << 15).bitwise_and_(-1 << 16)
     rounded = torch.empty_like(wide, dtype=torch.bfloat16)
-    own_part(rounded).copy_(bits.view(torch.float32))
+    if is_sharded(wide):
+        low_bits = torch.empty(wide.shape, dtype=torch.int16, device=wide.device)
+        for piece, generator in zip(pieces(wide), generators, strict=True):
+            low_bits[piece] = _low_bits(low_bits[piece], generator)
+        _round(own_part(wide), own_part(sharded_like(wide, low_bits)), own_part(rounded))
+        return rounded
+    for piece, generator in zip(pieces(wide), generators, strict=True):
+        _round(wide[piece], _low_bits(wide[piece], generator), rounded[piece])
     return rounded
+
+
+def _round(wide: Tensor, low_bits: Tensor, into: Tensor) -> None:
+    # the bits of NaN could become those of a number, and the bits of infinity cannot
+    bits = wide.nan_to_num(math.inf, math.inf, -math.inf).view(torch.int32)
+    bits.add_(low_bits).add_(1 << 15).bitwise_and_(-1 << 16)
+    into.copy_(bits.view(torch.float32))
+
+
+def _low_bits(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Numbers of 16 bits, from -2^15 on."""
+    # a draw has 64 bits, for four numbers
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
+    draws.random_(-(2**63), None, generator=generator)
+    return draws.view(torch.int16)[: like.numel()].view(like.shape)
 
 
 def with_compensation(wide: Tensor) -> tuple[Tensor, Tensor]:

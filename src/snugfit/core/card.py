@@ -50,11 +50,16 @@ class Stage(enum.IntEnum):
     COMPUTE = 61  # how a module computes; holds any number, each minds its own
     STREAM = 62  # where its weights are meanwhile
     RECOMPUTE = 63  # whether what it computed is kept
+    # stepping
+    SHADOW = 70  # on which tensors: of another type, or elsewhere
+    WHEN = 71
 
     @property
     def seam(self) -> str:
         """The seam whose chain it is a place of."""
-        return ("prepare", "batch", "loss", "gradients", "adjust", "updated", "modules")[self // 10]
+        return ("prepare", "batch", "loss", "gradients", "adjust", "updated", "modules", "stepping")[
+            self // 10
+        ]
 
     @property
     def shared(self) -> bool:

@@ -44,13 +44,12 @@ class Composition:
     coupled: bool
     irrevocable: bool
     make_optimizer: MakeOptimizer | None
-    stepping: Callable[[MakeOptimizer], MakeOptimizer] | None
     schedule: Callable[[int, Mapping[str, Any]], Rate] | None
     scale: LossScale | None
     export: Callable[[nn.Module], nn.Module] | None
     states: Mapping[str, Stateful]
     extended_by: tuple[Mapping[str, Any], ...]
-    _stepping_name: tuple[str, ...]
+    _steppings: tuple[_Named, ...]
     _weights_name: str
     _averaging: Callable[[], bool]
     _weights: Callable[[nn.Module], AbstractContextManager[Any]] | None
@@ -74,7 +73,13 @@ class Composition:
     @property
     def regroup(self) -> tuple[str, ...]:
         """Names of the techniques that need to make parameter groups, or the optimizer from them."""
-        return (*(name for name, _ in self._groups), *self._stepping_name)
+        return tuple(name for name, _ in (*self._groups, *self._steppings))
+
+    def stepping(self, make: MakeOptimizer) -> MakeOptimizer:
+        """What makes the optimizer, so that it works where, when and in the precision that techniques say."""
+        for _, wrap in self._steppings:
+            make = wrap(make)
+        return make
 
     @property
     def changes(self) -> bool:
@@ -220,13 +225,12 @@ def compose(
         coupled=any(Stage.COUPLING in technique.card.stages for technique in techniques),
         irrevocable=any(technique.card.irrevocable for technique in techniques),
         make_optimizer=single("optimizer"),
-        stepping=single("stepping"),
         schedule=single("schedule"),
         scale=single("scale"),
         export=_exporting([made[each.card.name] for each in reversed(in_order(techniques, "prepare"))]),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
         extended_by=tuple(as_entry(each) for each in techniques if Stage.EXTEND in each.card.stages),
-        _stepping_name=tuple(name for name, _ in chain("stepping")),
+        _steppings=chain("stepping"),
         _weights_name=next((name for name, _ in chain("weights")), RAW),
         _averaging=next((s.averaging for s in made.values() if s.averaging is not None), lambda: True),
         _weights=single("weights"),

@@ -22,6 +22,9 @@ from snugfit.core.sharded import is_sharded, of_part, own_part, sharded_like
 _BLOCK = 256
 """Elements of a block of bitsandbytes."""
 
+_PAGED = 100_000
+"""Elements from which bitsandbytes takes pages for a state."""
+
 _SCALES = ("absmax1", "absmax2")
 
 
@@ -74,8 +77,18 @@ def bitsandbytes_class() -> Any:
                 p.data = laid_out.copy_(p.data)
 
         def get_state_buffer(self, p: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-            made: Tensor = super().get_state_buffer(p.detach().contiguous(), dtype)
+            weight = p.detach().contiguous()
+            if self.is_paged and is_fake(weight) and weight.numel() >= _PAGED:
+                # there is no CUDA to ask for pages, and the host has room for all of them
+                paged = torch.zeros_like(weight, dtype=dtype, device="cpu")
+                paged.is_paged = True  # type: ignore[attr-defined]
+                return paged
+            made: Tensor = super().get_state_buffer(weight, dtype)
             return made
+
+        def prefetch_state(self, p: nn.Parameter) -> None:
+            if not is_fake(p):
+                super().prefetch_state(p)
 
         def fill_qmap(self) -> None:
             if any(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,11 @@ from torch.optim import Optimizer
 
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.layout import laid_out_like
+from snugfit.core.parameters import ParameterGroup
 from snugfit.core.sharded import is_sharded, spread_state
 
 
-class StepOne(Protocol):
-    """Steps one parameter, or what stands in its place for this step, in which case it is that which has the gradient."""
-
-    def __call__(self, parameter: nn.Parameter, stand_in: nn.Parameter | None = None) -> None: ...
-
-
-def stepper(optimizer: Optimizer) -> StepOne:
+def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
     """A function that steps one parameter by itself, with its group's settings of this moment and its own state.
 
     What some optimizers count in their groups stays as it is: the `optimizer.step()` that ends an update, when no gradient
@@ -34,17 +29,19 @@ def stepper(optimizer: Optimizer) -> StepOne:
     >>> bias in optimizer.state, weight in optimizer.state
     (True, False)
     """
-    inner = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
-    places = {
-        parameter: (one, group, number)
-        for one in inner
-        for group in one.param_groups
-        for number, parameter in enumerate(group["params"])
-    }
+    if isinstance(optimizer, ShadowOptimizer):
+        step_on = optimizer.stepper()
+        return lambda parameter: step_on([parameter])
+    step_in_place = stand_in_stepper(optimizer)
+    return lambda parameter: step_in_place(parameter, parameter)
 
-    def step(parameter: nn.Parameter, stand_in: nn.Parameter | None = None) -> None:
+
+def stand_in_stepper(optimizer: Optimizer) -> Callable[[nn.Parameter, nn.Parameter], None]:
+    """A function that steps what stands in the place of a parameter, and has the gradient."""
+    places = _places(optimizer)
+
+    def step(parameter: nn.Parameter, stepped: nn.Parameter) -> None:
         one, group, number = places[parameter]
-        stepped = parameter if stand_in is None else stand_in
         alone = {**group, "params": [stepped]}
         if "param_names" in group:
             alone["param_names"] = [group["param_names"][number]]
@@ -57,6 +54,29 @@ def stepper(optimizer: Optimizer) -> StepOne:
             one.param_groups = groups
 
     return step
+
+
+def _places(optimizer: Optimizer) -> dict[nn.Parameter, tuple[Optimizer, ParameterGroup, int]]:
+    """For each parameter the optimizer that steps it, its group there and its number in that."""
+    inner = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
+    return {
+        parameter: (one, group, number)
+        for one in inner
+        for group in one.param_groups
+        for number, parameter in enumerate(group["params"])
+    }
+
+
+def stepped_by_element(optimizer: Optimizer) -> set[nn.Parameter]:
+    """The parameters of which each number may be stepped without its neighbours, to the same result."""
+    return {
+        parameter
+        for parameter, (one, _, _) in _places(optimizer).items()
+        if getattr(one, "by_element", type(one) in _BY_ELEMENT)
+    }
+
+
+_BY_ELEMENT = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.SGD)
 
 
 @contextmanager
@@ -76,7 +96,7 @@ class ShadowOptimizer(Optimizer):
     """Steps an optimizer on other tensors, which stand in the place of the parameters for as long as each is stepped.
 
     Its groups and its state are the optimizer's own, and it loads and saves as that; there, shadows that hold nothing stand for
-    the parameters. Those that derive from it say what is stepped: `lend` and `give_back`.
+    the parameters. Those that derive from it say what is stepped: `lend`.
 
     Args:
         optimizer: made of the parameters, and without a state yet.
@@ -101,12 +121,11 @@ class ShadowOptimizer(Optimizer):
         super().__init__(optimizer.param_groups, {})
         self._share()
 
-    def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each parameter, beside its state: the weight to step on and its gradient, of the shadows' device and type."""
-        raise NotImplementedError
+    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Shadows, and what is to be stepped in the place of each, which has the gradient; when the next one is asked for, it was.
 
-    def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
-        """Take the weight that was stepped, and what became of its state."""
+        The state of a shadow is that of its stand-in for as long.
+        """
         raise NotImplementedError
 
     @torch.no_grad()
@@ -115,18 +134,21 @@ class ShadowOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        step = stepper(self.optimizer)
-        trained = [pair for pair in self.shadows.items() if pair[0].grad is not None]
-        lent = self.lend([(parameter, self.state[shadow]) for parameter, shadow in trained])
-        for (parameter, shadow), (weight, gradient) in zip(trained, lent, strict=True):
-            # another parameter: one that is spread over devices cannot be given other data
-            stand_in = nn.Parameter(weight, shadow.requires_grad)
-            stand_in.grad = gradient
-            step(shadow, stand_in)
-            self.give_back(parameter, stand_in.detach(), self.state[shadow])
-            del stand_in, weight, gradient  # or they would be there beside the next ones
+        self.stepper()([parameter for parameter in self.shadows if parameter.grad is not None])
         self.optimizer.step()  # without a gradient: it counts
         return loss
+
+    def stepper(self) -> Callable[[Iterable[nn.Parameter]], None]:
+        """A function that steps some parameters, each of which has a gradient, as `stepper` does."""
+        step = stand_in_stepper(self.optimizer)
+
+        @torch.no_grad()
+        def step_on(parameters: Iterable[nn.Parameter]) -> None:
+            for shadow, stand_in in self.lend(parameters):
+                step(shadow, stand_in)
+                del stand_in  # or it would be there beside the next one
+
+        return step_on
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the parameters; shadows keep none."""
@@ -161,6 +183,13 @@ class ShadowOptimizer(Optimizer):
 
     def _share(self) -> None:
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+def standing_in(shadow: nn.Parameter, weight: Tensor, gradient: Tensor) -> nn.Parameter:
+    """Another parameter, to step in the place of a shadow: one that is spread over devices cannot be given other data."""
+    stand_in = nn.Parameter(weight, shadow.requires_grad)
+    stand_in.grad = gradient
+    return stand_in
 
 
 def _as_saved(loaded: Any, saved: Any) -> Any:

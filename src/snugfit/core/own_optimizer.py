@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -11,7 +11,12 @@ from snugfit.core.parameters import ParameterGroup
 
 
 class OwnOptimizer(torch.optim.Optimizer):
-    """A torch optimizer that changes the parameters of one group at a time; those without a gradient are passed over."""
+    """A torch optimizer that changes the parameters of one group at a time; those without a gradient are passed over.
+
+    `by_element`: what becomes of a number goes by its own gradient and state, and by none of its neighbours'.
+    """
+
+    by_element: ClassVar[bool] = False
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

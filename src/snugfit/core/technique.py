@@ -153,8 +153,7 @@ class Seams:
     - `groups`: parameter groups to parameter groups, before the optimizer is made; in sequence. `lr_factor` of a group
       is its part of the learning rate.
     - `optimizer`: parameter groups to an optimizer; at most one technique.
-    - `stepping`: where, when or in what precision the optimizer works: wraps whatever makes it from parameter groups; at most
-      one.
+    - `stepping`: where, when or in what precision the optimizer works: wraps whatever makes it from parameter groups; nested.
     - `schedule`: what is set in a parameter group after that many applied updates; at most one.
     - `scale`: what the loss is multiplied by, so that 16-bit gradients stay in range; at most one.
     - `begin`: at the beginning of each window; what it leaves in the model is a function of the moment alone.
@@ -203,7 +202,7 @@ class Seams:
 
 SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
-SINGLE_SEAMS = ("exchange", "optimizer", "stepping", "schedule", "scale", "weights")
+SINGLE_SEAMS = ("exchange", "optimizer", "schedule", "scale", "weights")
 """Seams that at most one technique fills."""
 
 

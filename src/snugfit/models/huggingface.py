@@ -211,6 +211,7 @@ def _empty(
                 local,
                 lambda **_: kind.from_config(config, dtype=torch.float32, trust_remote_code=False),
             )
+        model.tie_weights()  # what draws weights ties them too
     if tokenizer is not None:
         fit_tokenizer(model, tokenizer, name)
     return LoadedModel(model.eval())

@@ -41,7 +41,7 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
         0 for an operator of which nothing is known, or on another device. Scalars that are wrapped to tensors do not count.
     """
     name = func.name().split(".")[0].removeprefix("aten::")
-    if not any(isinstance(each, Tensor) and each.device.type == "cpu" for each in args):
+    if {each.device.type for each in args if isinstance(each, Tensor)} != {"cpu"}:
         return 0
     rule = RULES.get(name)
     if rule is not None:

@@ -99,7 +99,7 @@ def _momentum_to_move(group: dict[str, Any]) -> float:
 def _made(seams: Composition, model: nn.Module) -> torch.optim.Optimizer:
     if seams.make_optimizer is None:
         raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
-    make = seams.make_optimizer if seams.stepping is None else seams.stepping(seams.make_optimizer)
+    make = seams.stepping(seams.make_optimizer)
     return make(seams.groups(parameter_groups(model)))
 
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.one_by_one import ShadowOptimizer, stepper
+from snugfit.core.one_by_one import ShadowOptimizer, standing_in, stepped_by_element, stepper
 from snugfit.core.parameters import parameter_groups
 from snugfit.core.technique import Technique
 from snugfit.techniques import discover
@@ -23,13 +22,13 @@ class Doubled(ShadowOptimizer):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer, dtype=lambda own: torch.float64)
 
-    def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
-        for parameter, _ in trained:
+    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        for parameter in parameters:
             assert parameter.grad is not None
-            yield parameter.double(), parameter.grad.double()
-
-    def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
-        parameter.copy_(stepped)
+            shadow = self.shadows[parameter]
+            stand_in = standing_in(shadow, parameter.double(), parameter.grad.double())
+            yield shadow, stand_in
+            parameter.copy_(stand_in)
 
 
 def model_of(seed: int = 0) -> nn.Module:
@@ -97,6 +96,45 @@ def test_shadows_are_stepped_in_their_own_type_and_hold_nothing_between_two_step
     assert all(shadow.numel() == 0 and shadow.grad is None for shadow in optimizer.shadows.values())
     state = optimizer.state_dict()["state"]
     assert {value.dtype for value in tensors(state).values() if value.ndim} == {torch.float64}
+
+
+SHADOWED = [
+    each for each in OPTIMIZERS if each.card.name != "schedule_free"
+]  # which has a state from the beginning
+
+
+@pytest.mark.parametrize("technique", SHADOWED, ids=lambda each: each.card.name)
+def test_one_shadow_after_the_other_is_the_whole_step_bit_for_bit(technique: type[Technique]) -> None:
+    whole, single = model_of(), model_of()
+    at_once, alone = Doubled(made(technique, whole)), Doubled(made(technique, single))
+    for update in range(4):
+        backward(whole, update), backward(single, update)
+        at_once.step()
+        step = stepper(alone)
+        for parameter in reversed(list(single.parameters())):
+            step(parameter)
+            parameter.grad = None
+        alone.step()
+    assert not differences(dict(whole.named_parameters()), dict(single.named_parameters()))
+    assert not differences(at_once.state_dict(), alone.state_dict())
+
+
+@pytest.mark.parametrize("technique", OPTIMIZERS, ids=lambda each: each.card.name)
+def test_what_is_said_to_be_stepped_by_element_is_so(technique: type[Technique]) -> None:
+    """Half of the rows alone, with their half of the gradients, comes to what they come to in the whole."""
+    whole, half = model_of(), model_of()
+    half.get_submodule("0").weight = nn.Parameter(half.get_parameter("0.weight").detach()[3:])
+    at_once, alone = made(technique, whole), made(technique, half)
+    if whole.get_parameter("0.weight") not in stepped_by_element(at_once):
+        assert technique.card.name in ("adafactor", "adamw_4bit", "adamw_8bit", "muon", "schedule_free")
+        return
+    for update in range(3):
+        backward(whole, update)
+        for part, full in zip(half.parameters(), whole.parameters(), strict=True):
+            assert full.grad is not None
+            part.grad = full.grad[-len(part) :].clone()
+        at_once.step(), alone.step()
+    assert torch.equal(whole.get_parameter("0.weight")[3:], half.get_parameter("0.weight"))
 
 
 def test_clearing_gradients_clears_those_of_the_parameters() -> None:

@@ -153,6 +153,7 @@ def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
             0.001,
         ),  # whose update has the peak, in kernels that no dispatch sees
         (wide, rows, ("adamw_8bit", "pure_bf16"), None, 0.001),
+        (wide, rows, ("adamw", "pure_bf16", "optimizer_in_backward"), None, 0.001),
     ],
 )
 def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_batch, bound):

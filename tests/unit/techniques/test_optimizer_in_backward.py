@@ -40,6 +40,24 @@ def test_weights_and_moments_are_those_of_a_step_after_the_backward_bit_for_bit(
     assert not differences(saved(plain), saved(inside))
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=problems.name_of)
+@pytest.mark.parametrize("name", ["pure_bf16", "optimizer_offload"])
+def test_steps_of_another_type_and_elsewhere_are_those_after_the_backward_bit_for_bit(
+    name: str, optimizer: Technique
+) -> None:
+    others = (optimizer, find(name)())
+    if optimizer.card.name in others[1].card.conflicts:
+        pytest.skip(others[1].card.conflicts[optimizer.card.name])
+    problem = problems.reader(others)
+    plain, inside = (
+        make_step(problem, [*others, *more], dtype=torch.float32) for more in ((), (OptimizerInBackward(),))
+    )
+    for window in problem.windows(torch.float32):
+        assert plain(window).applied and inside(window).applied
+        assert not problems.gradients(inside)
+    assert not differences(saved(plain), saved(inside))
+
+
 @pytest.mark.parametrize(
     "name",
     ["ema", "swa", "lookahead", "hard_examples", "gradient_cache", "gradual_unfreeze", "cosine", "lora"],

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from snugfit.core import pieces as core_pieces
+from snugfit.core.parameters import parameter_groups
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
@@ -21,7 +23,8 @@ from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved
-from tests.unit.techniques.settings import refuses
+from tests.unit.techniques.live_memory import Live
+from tests.unit.techniques.settings import context, refuses
 
 OPTIMIZERS = [
     found.example()
@@ -263,3 +266,62 @@ def test_losses_are_computed_in_fp32(loss: str | Loss) -> None:
     exact = nn.functional.cross_entropy(found[0].double(), window[1])
     assert found[0].dtype == BF16
     assert result.loss == pytest.approx(float(exact), rel=1e-6)  # bf16 would be off by 2^-9
+
+
+def stepped(
+    optimizer: Technique, settings: PureBF16, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> tuple[dict[str, Any], PureBF16Optimizer]:
+    """Four updates of a table whose pieces have three rows each, in pieces or as a whole; loaded anew after two."""
+    monkeypatch.setattr(core_pieces, "PIECE", 3 * 16)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 16), nn.Linear(16, 16), nn.Linear(16, 5)).bfloat16()
+    make = optimizer.seams(context(model)).optimizer
+    assert make is not None
+
+    def made() -> PureBF16Optimizer:
+        found = PureBF16Optimizer(make(parameter_groups(model)), settings.rounding, settings.states, seed=3)
+        if not cut:
+            found._cut.clear()
+        return found
+
+    stepping = made()
+    for update in range(4):
+        if update == 2:
+            saved_so_far = copy.deepcopy(stepping.state_dict())
+            stepping = made()
+            stepping.load_state_dict(saved_so_far)
+        model.zero_grad()
+        model(torch.arange(7 - update)).square().sum().backward()
+        stepping.step()
+    return dict(model.named_parameters()), stepping
+
+
+@pytest.mark.parametrize(
+    "settings", [PureBF16(), PureBF16(rounding="kahan"), PureBF16(states="fp32")], ids=str
+)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=problems.name_of)
+def test_a_large_weight_that_is_stepped_in_pieces_is_stepped_as_it_is_whole(
+    optimizer: Technique, settings: PureBF16, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole, at_once), (cut, in_pieces) = (
+        stepped(optimizer, settings, monkeypatch, cut=each) for each in (False, True)
+    )
+    assert not differences(whole, cut)
+    assert not differences(at_once.state_dict(), in_pieces.state_dict())
+
+
+def test_what_is_made_in_fp32_is_of_a_piece_and_not_of_the_whole_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = nn.Parameter(torch.ones(64, 1024, dtype=BF16))
+    optimizer = PureBF16Optimizer(torch.optim.AdamW([weight], lr=0.1, foreach=False))
+    peaks = {}
+    for piece in (weight.numel(), 4 * 1024):
+        monkeypatch.setattr(core_pieces, "PIECE", piece)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()  # which makes the state the first time
+        with Live() as live:
+            optimizer.step()
+        peaks[piece] = live.peak
+    assert peaks[weight.numel()] > 4 * 4 * weight.numel()
+    assert peaks[4 * 1024] < 7 * 4 * 4 * 1024

@@ -84,6 +84,8 @@ class Lion(Technique):
 class _LionOptimizer(OwnOptimizer):
     """Our own, as that of pytorch_optimizer has no epsilon: its update would depend on the micro-batch."""
 
+    by_element = True
+
     def __init__(self, groups: list[ParameterGroup], settings: Lion) -> None:
         defaults = {
             "lr": settings.learning_rate,

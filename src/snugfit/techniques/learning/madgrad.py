@@ -89,6 +89,8 @@ class MADGRAD(Technique):
 class _MadgradOptimizer(OwnOptimizer):
     """Our own: that of pytorch_optimizer adds epsilon to the rate, which the paper does not, and the decay to `.grad` itself."""
 
+    by_element = True
+
     def __init__(self, groups: list[ParameterGroup], settings: MADGRAD) -> None:
         defaults = {
             "lr": settings.learning_rate,

@@ -12,7 +12,7 @@ from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
 from snugfit.core.layers import base_of, layers
 from snugfit.core.names import find_parameters
-from snugfit.core.one_by_one import stepper
+from snugfit.core.one_by_one import stand_in_stepper
 from snugfit.core.parameters import ParameterGroup, divided, takes_decay
 from snugfit.core.sharded import is_sharded, own_part, sharded_like, whole
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
@@ -63,7 +63,7 @@ class GatheringMuon(torch.optim.Muon):
         if not spread:
             return super().step(closure)
         assert closure is None, "one that is stepped again and again would be gathered as often"
-        step = stepper(self)
+        step = stand_in_stepper(self)
         for parameter in spread:
             state = self.state[parameter]
             gathered = nn.Parameter(whole(parameter))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -15,10 +15,11 @@ from snugfit.core.batch import Batch
 from snugfit.core.bf16 import has_bf16, rounded_stochastically, with_compensation
 from snugfit.core.forwards import taking_any_float
 from snugfit.core.layout import laid_out_like
-from snugfit.core.one_by_one import ShadowOptimizer
+from snugfit.core.one_by_one import ShadowOptimizer, standing_in, stepped_by_element
 from snugfit.core.parameters import ParameterGroup
+from snugfit.core.pieces import own_rows, pieces, put_rows
 from snugfit.core.random import derive_seed
-from snugfit.core.sharded import sharded_like
+from snugfit.core.sharded import is_sharded, sharded_like
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
@@ -51,6 +52,9 @@ def to_bf16_(model: nn.Module) -> nn.Module:
 class PureBF16Optimizer(ShadowOptimizer):
     """Steps an optimizer in fp32, one parameter of bf16 at a time, and rounds what comes of it back.
 
+    A large one is stepped piece by piece, where the optimizer looks at each number by itself: whole, what is made in fp32 for a table of
+    embeddings would be more than all other gradients.
+
     Weights are rounded stochastically, or by Kahan's compensation, kept in bf16 beside the state. States of the parameter's own
     shape, such as moments, are rounded stochastically, or stay in fp32; smaller ones stay as the optimizer has them. So do
     parameters of other types.
@@ -77,35 +81,64 @@ class PureBF16Optimizer(ShadowOptimizer):
         super().__init__(optimizer, dtype=lambda own: torch.float32 if own == torch.bfloat16 else own)
         self.rounding, self.states, self.seed = rounding, states, seed
         self._places = {parameter: place for place, parameter in enumerate(self.shadows)}
+        self._cut = stepped_by_element(optimizer)
         self._own: dict[nn.Parameter, dict[str, Any]] = {}
 
-    def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
-        for parameter, state in trained:
-            assert parameter.grad is not None
+    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        for parameter in parameters:
+            shadow, gradient = self.shadows[parameter], parameter.grad
+            assert gradient is not None
             if parameter.dtype != torch.bfloat16:
-                yield parameter.data, parameter.grad
+                yield shadow, standing_in(shadow, parameter.data, gradient)
                 continue
-            weight = parameter.float()
-            if "compensation" in self._own.get(parameter, {}):
-                weight += self._own[parameter]["compensation"]
-            state.update(_converted(state, parameter, lambda value: value.float()))
-            yield weight, parameter.grad.float()
+            own = self._own.setdefault(parameter, {"rounded": 0})
+            generators = self._generators(parameter, own["rounded"])
+            own["rounded"] += 1
+            if len(generators) == 1 or is_sharded(parameter) or shadow not in self._cut:
+                yield from self._lend(shadow, parameter.detach(), gradient, own, generators)
+                continue
+            state, before = self.state[shadow], dict(own)
+            after: dict[str, Any] = {}
+            for piece, generator in zip(pieces(parameter), generators, strict=True):
+                here = own_rows(before, parameter, piece)
+                self.state[shadow] = own_rows(state, parameter, piece)
+                yield from self._lend(shadow, parameter.detach()[piece], gradient[piece], here, [generator])
+                put_rows(after, state, self.state[shadow], parameter, piece)
+                put_rows(own, before, here, parameter, piece)
+            self.state[shadow] = after
 
-    def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
-        if parameter.dtype != torch.bfloat16:
-            return
-        own = self._own.setdefault(parameter, {"rounded": 0})
-        seed = derive_seed(self.seed, "pure_bf16", self._places[parameter], own["rounded"])
-        generator = torch.Generator(parameter.device).manual_seed(seed)
-        own["rounded"] += 1
+    def _generators(self, parameter: nn.Parameter, rounded: int) -> list[torch.Generator]:
+        """Of the draws of this step, one for each piece: the same whether the pieces are stepped one by one or together."""
+        named = self.seed, "pure_bf16", self._places[parameter], rounded
+        return [
+            torch.Generator(parameter.device).manual_seed(derive_seed(*named, piece))
+            for piece in range(len(pieces(parameter)))
+        ]
+
+    def _lend(
+        self,
+        shadow: nn.Parameter,
+        low: Tensor,
+        gradient: Tensor,
+        own: dict[str, Any],
+        generators: list[torch.Generator],
+    ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """A weight or a piece of one, whose state is the shadow's."""
+        weight = low.float()
+        if "compensation" in own:
+            weight += own["compensation"]
+        self.state[shadow] = _converted(self.state[shadow], low, lambda value: value.float())
+        stand_in = standing_in(shadow, weight, gradient.float())
+        yield shadow, stand_in
+        stand_in.grad = None  # which is not needed for the rounding
         if self.rounding == "kahan":
-            low, own["compensation"] = with_compensation(stepped)
+            rounded, own["compensation"] = with_compensation(stand_in.detach())
         else:
-            low = rounded_stochastically(stepped, generator)
-        parameter.copy_(low)
+            rounded = rounded_stochastically(stand_in.detach(), *generators)
+        low.copy_(rounded)
         if self.states == "bf16":
-            state.update(
-                _converted(state, parameter, lambda value: rounded_stochastically(value.float(), generator))
+            self.state[shadow] = _converted(
+                self.state[shadow], low, lambda value: rounded_stochastically(value.float(), *generators)
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,7 +181,7 @@ def _converted(value: Any, like: Tensor, convert: Callable[[Tensor], Tensor]) ->
     """The state, its plain floating tensors of the shape of `like` converted; a number, such as a count, has no shape."""
     if isinstance(value, dict):
         return {name: _converted(entry, like, convert) for name, entry in value.items()}
-    plain = type(value) is type(like.data) and value.is_floating_point()
+    plain = type(value) is type(like) and value.is_floating_point()
     return convert(value) if plain and value.ndim and value.shape == like.shape else value
 
 
@@ -169,7 +202,7 @@ class PureBF16(Technique):
         family=Family.NUMERICS,
         source="Zamirai et al. 2020, arXiv:2010.06192; stochastic rounding: Gupta et al. 2015, arXiv:1502.02551",
         seams=("stepping", "modules"),
-        stages=(Stage.QUANTISE, Stage.COMPUTE),
+        stages=(Stage.QUANTISE, Stage.COMPUTE, Stage.SHADOW),
         fidelity=Fidelity.COMPACT,
         needs="bfloat16",
         precision=True,

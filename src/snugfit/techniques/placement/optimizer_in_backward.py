@@ -71,7 +71,7 @@ class OptimizerInBackward(Technique):
         family=Family.PLACEMENT,
         source="Lv et al. 2023, arXiv:2306.09782 (LOMO); torchtune's optimizer_in_bwd",
         seams=("stepping", "gradients"),
-        stages=(Stage.BACKEND,),
+        stages=(Stage.BACKEND, Stage.WHEN),
         irrevocable=True,
         refuses={
             "adjust": _WHOLE.format("this looks at the gradient as a whole and changes it"),

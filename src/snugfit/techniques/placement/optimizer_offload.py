@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.one_by_one import ShadowOptimizer
+from snugfit.core.one_by_one import ShadowOptimizer, standing_in
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.read import is_fake
 from snugfit.core.technique import (
@@ -18,6 +18,7 @@ from snugfit.core.technique import (
     Family,
     MakeOptimizer,
     Seams,
+    Stage,
     Technique,
 )
 
@@ -47,15 +48,20 @@ class OffloadedOptimizer(ShadowOptimizer):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer, HOST)
 
-    def lend(self, trained: list[tuple[nn.Parameter, dict[str, Any]]]) -> Iterator[tuple[Tensor, Tensor]]:
-        arriving = (_Coming.of(parameter) for parameter, _ in trained)
+    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        arriving = ((parameter, _Coming.of(parameter)) for parameter in parameters)
         here = next(arriving, None)
         while here is not None:
             following = next(arriving, None)  # on its way while this one is stepped
-            yield here.arrived()
+            parameter, coming = here
+            stand_in = standing_in(self.shadows[parameter], *coming.arrived())
+            yield self.shadows[parameter], stand_in
+            self.give_back(parameter, stand_in)
             here = following
+            del coming, stand_in  # or they would be there beside the next ones
 
-    def give_back(self, parameter: nn.Parameter, stepped: Tensor, state: dict[str, Any]) -> None:
+    def give_back(self, parameter: nn.Parameter, stepped: Tensor) -> None:
+        """Have a parameter where it was, as it was stepped."""
         parameter.copy_(stepped, non_blocking=True)
 
 
@@ -95,6 +101,7 @@ class OptimizerOffload(Technique):
         family=Family.PLACEMENT,
         source="Ren et al. 2021, arXiv:2101.06840 (ZeRO-Offload)",
         seams=("stepping",),
+        stages=(Stage.SHADOW,),
         conflicts={
             "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are on "
             "the host for the step alone. Remove one, or use adamw.",
