@@ -17,8 +17,9 @@ class Stage(enum.IntEnum):
     # prepare
     EXTEND = 0  # modules are added
     QUANTISE = 1  # weights take another format
-    ADAPT = 2  # weights are frozen, adapters put beside them
-    LAYOUT = 3
+    NARROW = 2  # what is left takes another type
+    ADAPT = 3  # weights are frozen, adapters put beside them
+    LAYOUT = 4
     # batch
     CUT = 10  # the size of an example changes
     MIX = 11  # examples are mixed with each other

@@ -77,7 +77,9 @@ def _against(tried: Trials) -> str | None:
     setup = tried.setup
     if tried.device.type != "cpu":
         return f"{NOT_RUN} it is tried with processes on the CPU, and the run is on {tried.device}"
-    quantising = [each.card.name for each in setup.techniques if Stage.QUANTISE in each.card.stages]
+    quantising = [
+        each.card.name for each in setup.techniques if {Stage.QUANTISE, Stage.NARROW} & {*each.card.stages}
+    ]
     if quantising:
         return f"{NOT_RUN} '{quantising[0]}' stores weights that cannot be handed to another process"
     if has_batch_norm(setup.material.model):

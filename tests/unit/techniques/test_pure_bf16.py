@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +19,15 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.lora import LoRA
 from snugfit.techniques.numerics import pure_bf16
+from snugfit.techniques.numerics.int8 import Int8
+from snugfit.techniques.numerics.nf4 import NF4
 from snugfit.techniques.numerics.pure_bf16 import PureBF16, PureBF16Optimizer, Rounding, States, to_bf16_
 from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved
 from tests.unit.techniques.live_memory import Live
+from tests.unit.techniques.quantised_runs import adapted_step, folder_of, llama, losses_of
 from tests.unit.techniques.settings import context, refuses
 
 OPTIMIZERS = [
@@ -202,6 +206,31 @@ def test_adapters_stay_in_fp32_beside_a_base_in_bf16() -> None:
     assert step(problem.windows()[0]).applied
     kinds = {p.requires_grad: p.dtype for p in step.model.parameters()}
     assert kinds == {True: torch.float32, False: BF16}
+
+
+@pytest.mark.parametrize("quantised", [NF4(), Int8()], ids=problems.name_of)
+def test_beside_a_quantised_base_all_that_is_left_of_it_is_in_bf16_and_so_is_what_blocks_hand_on(
+    quantised: Technique, tmp_path: Path
+) -> None:
+    """QLoRA as people run it: embeddings, norms and head in bf16, products in bf16, adapters and their states in fp32."""
+    folder = folder_of(llama, tmp_path)
+    step = adapted_step([quantised, PureBF16()], folder)
+    loaded = step.model.get_parameter("model.embed_tokens.weight")
+    kinds = {p.dtype for p in step.model.parameters() if not p.requires_grad and p.is_floating_point()}
+    assert loaded.dtype == BF16 and kinds == {BF16}
+    handed: set[torch.dtype] = set()
+    for block in step.model.get_submodule("model.layers"):
+        block.register_forward_hook(
+            lambda _, __, out: handed.add((out[0] if isinstance(out, tuple) else out).dtype)
+        )
+    losses = losses_of(step, 10)
+    assert handed == {BF16} and losses[-1] < losses[0] - 0.3
+    wide = losses_of(adapted_step([quantised], folder), 10)
+    assert losses[-1] == pytest.approx(wide[-1], abs=0.1 * (wide[0] - wide[-1]))
+    assert {p.dtype for p in step.model.parameters() if p.requires_grad} == {torch.float32}
+    assert step.seams.export is not None
+    whole = step.seams.export(copy.deepcopy(step.model))
+    assert {p.dtype for p in whole.parameters()} == {BF16}
 
 
 def test_averages_are_in_fp32_and_swapped_in_and_out_without_a_trace() -> None:

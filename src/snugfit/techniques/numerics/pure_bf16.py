@@ -18,6 +18,7 @@ from snugfit.core.layout import laid_out_like
 from snugfit.core.one_by_one import ShadowOptimizer, standing_in, stepped_by_element
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.pieces import own_rows, pieces, put_rows
+from snugfit.core.quantised import QuantisedLinear
 from snugfit.core.random import derive_seed
 from snugfit.core.sharded import is_sharded, sharded_like
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
@@ -39,6 +40,8 @@ def to_bf16_(model: nn.Module) -> nn.Module:
     """
     saved = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
     for module in model.modules():
+        if isinstance(module, QuantisedLinear):
+            module.dtype = torch.bfloat16  # of its weight, made whole
         dtype = torch.float32 if isinstance(module, _NormBase) else torch.bfloat16
         for parameter in module.parameters(recurse=False):
             if parameter.is_floating_point():
@@ -202,7 +205,7 @@ class PureBF16(Technique):
         family=Family.NUMERICS,
         source="Zamirai et al. 2020, arXiv:2010.06192; stochastic rounding: Gupta et al. 2015, arXiv:1502.02551",
         seams=("stepping", "modules"),
-        stages=(Stage.QUANTISE, Stage.COMPUTE, Stage.SHADOW),
+        stages=(Stage.NARROW, Stage.COMPUTE, Stage.SHADOW),
         fidelity=Fidelity.COMPACT,
         needs="bfloat16",
         precision=True,
