@@ -116,9 +116,7 @@ def plan(what: str, started: float) -> dict[str, Any]:
     techniques = tuple(find(name).example() for name in names.get(what, ("adamw",)))
     job = Job(global_batch=window.rows, windows=100, epochs=None)
     loss = "causal_lm" if large else "cross_entropy"
-    subject = Subject(
-        lambda: copy.deepcopy(model), window, job, 1000, techniques, loss, loaded_so=what == "70B, QLoRA"
-    )
+    subject = Subject(lambda: copy.deepcopy(model), window, job, 1000, techniques, loss, from_files=large)
     if searched:
         with machine_of(Target(device="rtx4090")) as machine:
             budget = Budget(machine.device.memory_bytes, fidelity=Fidelity.QUANTIZED)

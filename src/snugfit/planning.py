@@ -105,7 +105,6 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
             ),
             evaluation=_evaluation(material, job),
             scored=any(metric != "perplexity" for metric in job.metrics),
-            loaded_so=from_files and _loads(recipe.all_techniques()),
             from_files=from_files,
             assumed=assumed,
         )
@@ -198,11 +197,6 @@ def _evaluation(material: Material, job: Job) -> Batch | None:
     if data is None or not len(data):
         return None
     return _worst(data, material, job, job.evaluate_batch or job.global_batch)
-
-
-def _loads(techniques: Sequence[Technique]) -> bool:
-    """Whether weights come in another format than the model's files have them in."""
-    return any(type(each).loading is not Technique.loading for each in techniques)
 
 
 def _sizes(task: Task) -> dict[str, Any]:

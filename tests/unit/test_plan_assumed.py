@@ -164,6 +164,26 @@ def test_states_in_pages_are_planned_without_a_gpu_in_the_memory_of_the_host(fol
 
 
 @pytest.mark.slow
+def test_weights_that_a_rung_has_come_in_another_format_are_not_whole_on_the_device_at_first(folder):
+    """A Llama of 116 million weights: 440 MiB in float32, 220 in bf16. The device has to have 520 MiB besides."""
+    path = folder / "llama" / "config.json"
+    larger = {
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+    }
+    config = {"num_key_value_heads": 8, "vocab_size": 32_000, "head_dim": 128, **larger}
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    target = Target(device="rtx4090", memory=900 * 2**20, fidelity="adapters")
+    answer = plan_recipe(load_recipe(folder / "recipe.yaml"), target)
+    assert answer.fits and answer.choice.fidelity == "adapters"
+    assert {"pure_bf16", "lora"} <= {name for each in answer.choice.techniques for name in each}
+    total = answer.about["parameters"]["total"]
+    assert answer.prediction.reserved_bytes < 520 * 2**20 + 4 * total, "never whole in float32"
+
+
+@pytest.mark.slow
 def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(tmp_path):
     LlamaConfig(
         vocab_size=128_256,

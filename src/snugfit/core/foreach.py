@@ -44,10 +44,14 @@ def scale_(tensors: Sequence[Tensor], factor: Tensor | float) -> None:
 
 def lerp_(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -> None:
     """Move each tensor towards its target in place: `tensor + weight * (target - tensor)`."""
-    tensors, targets = own_parts(tensors), own_parts(targets)
-    targets = [target.to(tensor.dtype) for tensor, target in zip(tensors, targets, strict=True)]
-    for tensor_group, target_group in zip(_by_kind(tensors), _by_kind(targets), strict=True):
+    pairs = list(zip(own_parts(tensors), own_parts(targets), strict=True))
+    alike = [pair for pair in pairs if pair[0].dtype == pair[1].dtype]
+    groups = (_by_kind([pair[place] for pair in alike]) for place in range(2)) if alike else ((), ())
+    for tensor_group, target_group in zip(*groups, strict=True):
         torch._foreach_lerp_(tensor_group, target_group, weight)
+    for tensor, target in pairs:
+        if tensor.dtype != target.dtype:  # one after the other, as each is copied
+            tensor.lerp_(target.to(tensor.dtype), weight)
 
 
 def lerp(tensors: Sequence[Tensor], targets: Sequence[Tensor], weight: float) -> list[Tensor]:
@@ -101,8 +105,13 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all elements of all tensors, on all ranks, accumulated in float32 at least."""
-    wide = [tensor if tensor.dtype.itemsize >= 4 else tensor.float() for tensor in tensors]
-    return whole(torch.nn.utils.get_total_norm(wide))
+    wide = [tensor for tensor in tensors if tensor.dtype.itemsize >= 4]
+    norms = [
+        torch.linalg.vector_norm(tensor, dtype=torch.float32)  # one after the other: a CPU makes each wide
+        for tensor in tensors
+        if tensor.dtype.itemsize < 4
+    ]
+    return whole(torch.nn.utils.get_total_norm([*wide, *norms]))
 
 
 @functools.cache

@@ -42,8 +42,8 @@ class Subject:
         examples: of the training data.
         evaluation: the largest batch that is scored; None where nothing is.
         scored: whether metrics look at the outputs, so that they are kept whole.
-        loaded_so: whether weights come in the format that techniques give them, so that `model` is never in memory whole.
-        from_files: whether weights are read from files, of which one of several devices that share them reads its part alone.
+        from_files: whether weights are read from files: in the format that techniques give them, so that `model` is never in memory whole,
+            and by one of several devices that share them its part alone.
         assumed: what is taken for granted of the data, which is not there, in words; how many examples it has is not known then.
     """
 
@@ -58,9 +58,12 @@ class Subject:
     load: Callable[[str], nn.Module] | None = None
     evaluation: Batch | None = None
     scored: bool = False
-    loaded_so: bool = False
     from_files: bool = False
     assumed: str = ""
+
+    def loaded_so(self, techniques: Sequence[Technique]) -> bool:
+        """Whether weights come in another format than the model's files have them in, one after the other."""
+        return self.from_files and any(type(each).loading is not Technique.loading for each in techniques)
 
     @property
     def total_updates(self) -> int | None:

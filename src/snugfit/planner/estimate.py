@@ -7,7 +7,7 @@ plans are worth predicting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from snugfit.core.technique import Technique
 from snugfit.planner.answer import Prediction
-from snugfit.planner.records import Phase
+from snugfit.planner.records import Phase, Role
 from snugfit.planner.rungs import Techniques
 from snugfit.planner.segments import ROLES
 
@@ -25,6 +25,10 @@ Table = npt.NDArray[np.float64]
 Times = npt.NDArray[np.float64]
 """Seconds of an update: those in which something is computed, and those in which a CPU starts it. The more micro-batches, the more of
 the latter."""
+
+_SETUP = list(Phase).index(Phase.SETUP)
+
+_LASTING = [ROLES.index(role) for role in (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER, Role.AVERAGES)]
 
 _NOTICED = 0.99
 """A rung that leaves more than this of the bytes saves nothing."""
@@ -53,9 +57,17 @@ class _Effect:
 
 @dataclass
 class Estimator:
-    """Estimates for windows of `rows` examples."""
+    """Estimates for windows of `rows` examples.
+
+    Args:
+        loaded_so: whether with these rungs weights come in their format, so that what is made until they have it is not there.
+        fixed_bytes: what a device has to have beside what the allocator takes, which takes more the more is allocated; None where all that
+            is reserved beside the peak is fixed, as on a CPU.
+    """
 
     rows: int
+    loaded_so: Callable[[Techniques], bool] = lambda added: False
+    fixed_bytes: int | None = None
     _base: dict[int, Prediction] = field(default_factory=dict)
     _effects: dict[Technique, _Effect] = field(default_factory=dict)
     _seen: dict[frozenset[Technique], dict[int, tuple[float, float]]] = field(default_factory=dict)
@@ -89,37 +101,40 @@ class Estimator:
         )
 
     def _ratios(self, added: frozenset[Technique], micro_batch: int) -> tuple[float, float]:
-        """By how much the estimate was wrong for the largest part of these rungs that has been predicted, at the nearest size."""
-        parts = [each for each in self._seen if each <= added]
-        if not parts:
+        """By how much the estimate was wrong for the rungs most like these that have been predicted, at the nearest size."""
+        alike = [each for each in self._seen if each & added]
+        if not alike:
             return 1.0, 1.0
-        sizes = self._seen[max(parts, key=len)]
+        sizes = self._seen[min(alike, key=lambda each: (len(each ^ added), len(each)))]
         return sizes[min(sizes, key=lambda size: abs(np.log(size / micro_batch)))]
 
     def _guess(self, added: Techniques, micro_batch: int) -> Estimate:
-        table, beside, host, times = self._own(micro_batch)
+        table, (taken, fixed), host, times = self._own(micro_batch)
         effects = [self._effects[rung] for rung in added]
         for each in effects:
             table = table * each.share
         more = sum((each.more for each in effects), np.zeros_like(table))
-        peak = float((table + more).sum(axis=1).max())
+        by_phase = (table + more).sum(axis=1)
+        if self.loaded_so(added):
+            by_phase[_SETUP] = 0.0
+        peak = float(by_phase.max())
         host += sum(max(each.host, 0.0) for each in effects)
         for each in effects:
             times = times * each.slower
-        return Estimate(added, micro_batch, peak + beside, host, float(times.sum()))
+        return Estimate(added, micro_batch, peak * taken + fixed, host, float(times.sum()))
 
-    def _own(self, micro_batch: int) -> tuple[Table, float, float, Times]:
-        """The recipe's own plan: its table, what is reserved beside its peak, what the host has to have, and its times.
+    def _own(self, micro_batch: int) -> tuple[Table, npt.NDArray[np.float64], float, Times]:
+        """The recipe's own plan: its table, what is reserved for each byte of its peak and beside it, what the host has to have, and its times.
 
         Between two sizes bytes lie on a line over the size, and time on one over the number of micro-batches. A window that is
         taken whole keeps no gradients beside its pass, so that it tells nothing of smaller sizes.
         """
         if micro_batch in self._base:
-            return _facts(self._base[micro_batch])
+            return self._facts(self._base[micro_batch])
         sizes = sorted(size for size in self._base if size < self.rows) or list(self._base)
         low = max((size for size in sizes if size < micro_batch), default=sizes[0])
         high = min((size for size in sizes if size > micro_batch), default=sizes[-1])
-        one, other = _facts(self._base[low]), _facts(self._base[high])
+        one, other = self._facts(self._base[low]), self._facts(self._base[high])
         if low == high:
             return one
         share = (micro_batch - low) / (high - low)
@@ -131,10 +146,11 @@ class Estimator:
             one[3] + (other[3] - one[3]) * passes,
         )
 
-
-def _facts(found: Prediction) -> tuple[Table, float, float, Times]:
-    beside = found.reserved_bytes - found.peak_bytes
-    return _table(found), beside, found.host_peak_bytes, _times(found)
+    def _facts(self, found: Prediction) -> tuple[Table, npt.NDArray[np.float64], float, Times]:
+        reserved, peak = found.reserved_bytes, found.peak_bytes
+        fixed = reserved - peak if self.fixed_bytes is None else self.fixed_bytes
+        beside = np.array([(reserved - fixed) / max(peak, 1), fixed])
+        return _table(found), beside, found.host_peak_bytes, _times(found)
 
 
 def _times(found: Prediction) -> Times:
@@ -147,10 +163,17 @@ def _share(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.
 
 
 def _table(found: Prediction) -> Table:
+    """Where nothing happens in a phase, there is what there is around it that lasts: a rung by which something happens adds to that."""
     by_phase = found.peak_by_phase
-    return np.array(
+    table = np.array(
         [[by_phase.get(phase, {}).get(role, 0) for role in ROLES] for phase in Phase], dtype=float
     )
+    used = [place for place, row in enumerate(table) if row.any() and place != _SETUP]
+    filled = table.copy()
+    for place in set(range(len(table))) - {*used, _SETUP}:
+        before, after = [each for each in used if each < place], [each for each in used if each > place]
+        filled[place, _LASTING] = table[[*before[-1:], *after[:1]]][:, _LASTING].max(axis=0, initial=0.0)
+    return filled
 
 
 def saves(found: Prediction, without: Prediction, usable: int) -> bool:

@@ -31,11 +31,18 @@ class Run:
     doubt: float = 0.0
 
 
-def prediction_of(run: Run, subject: Subject, machine: Machine, exact: bool) -> Prediction:
-    """What the pieces of a run come to; `exact`: none of them was carried on from fewer blocks or micro-batches."""
+def prediction_of(
+    run: Run, subject: Subject, machine: Machine, exact: bool, arriving: bool = True
+) -> Prediction:
+    """What the pieces of a run come to.
+
+    Args:
+        exact: none of them was carried on from fewer blocks or micro-batches.
+        arriving: whether what is made until all weights have their format and place counts; not where they come so.
+    """
     device = machine.device
     counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
-    if subject.loaded_so:
+    if not arriving:
         counted = [each for each in counted if each.key.phase is not Phase.SETUP]
     peak = max(counted, key=lambda each: each.bytes)
     update = [each for each in counted if each.key.update == 0 and each.key.phase not in _BESIDE]

@@ -82,7 +82,8 @@ class Planner:
     ) -> tuple[Prediction, Run]:
         """What a plan needs, and the run that tells it."""
         run, exact = self._found(plan, techniques, rough)
-        return prediction_of(run, self.subject, self.machine, exact), run
+        arriving = not self.subject.loaded_so(techniques)
+        return prediction_of(run, self.subject, self.machine, exact, arriving), run
 
     def _found(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
         """The run, and whether it was run whole."""

@@ -70,8 +70,8 @@ class Rank(Planner):
         run, exact = self._found(plan, techniques, rough)
         in_parts = self.way != "ddp" and self.subject.from_files
         in_parts = in_parts and not any(each.reads_weights for each in techniques)
-        subject = replace(self.subject, loaded_so=self.subject.loaded_so or in_parts)
-        found = prediction_of(run, subject, self.machine, exact)
+        arriving = not (in_parts or self.subject.loaded_so(techniques))
+        found = prediction_of(run, self.subject, self.machine, exact, arriving)
         exchange = self._exchange(run, plan)
         seconds = found.seconds_per_update + exchange.exposed
         slower = found.seconds_per_update / seconds

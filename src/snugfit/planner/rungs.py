@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from snugfit.core.entry import as_entry
 from snugfit.core.selection import check
-from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.core.technique import Family, Fidelity, Stage, Technique
 from snugfit.errors import PlanConflict
 from snugfit.planner.device import Device
 from snugfit.techniques import discover
@@ -28,10 +28,14 @@ def placements() -> Iterator[Technique]:
 
 
 def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
-    """What saves memory at the price of precision, as much as this level gives up, on a device that can compute so."""
+    """What saves memory at the price of precision, as much as this level gives up, on a device that can compute so.
+
+    float16 is left out where there is bfloat16, which takes as much and needs no scale.
+    """
     for technique in discover().values():
         card = technique.card
-        if card.fidelity is level and (not card.needs or card.needs in device.flops):
+        spared = card.needs == "float16" and "bfloat16" in device.flops
+        if card.fidelity is level and not spared and (not card.needs or card.needs in device.flops):
             yield from technique.rungs()
 
 
@@ -53,15 +57,31 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques
 
 
 def sets(own: Sequence[Technique], rungs: Sequence[Technique]) -> list[tuple[Techniques, Techniques]]:
-    """Every sub-set of the rungs that goes together with these techniques, and the techniques that come of it."""
+    """Every sub-set of the rungs that goes together with these techniques, and the techniques that come of it.
+
+    What is done to frozen weights, in few bits or on the host, is done beneath adapters alone: without, hardly more than embeddings and
+    norms would learn.
+    """
     found: list[tuple[Techniques, Techniques]] = [((), tuple(own))]
-    for rung in rungs:
-        for added, _ in list(found):
+    for rung in sorted(rungs, key=is_for_frozen):
+        for added, beside in list(found):
+            if is_for_frozen(rung) and not freezes(beside):
+                continue
             try:
                 found.append(((*added, rung), together(own, (*added, rung))))
             except PlanConflict:
                 continue
     return found
+
+
+def is_for_frozen(technique: Technique) -> bool:
+    """Whether what it saves is of weights that do not learn."""
+    return bool({Stage.QUANTISE, Stage.STREAM} & {*technique.card.stages})
+
+
+def freezes(techniques: Sequence[Technique]) -> bool:
+    """Whether these leave most weights as they are, beneath adapters or for some updates."""
+    return any(Stage.ADAPT in each.card.stages or "begin" in each.card.seams for each in techniques)
 
 
 def told(technique: Technique) -> str:

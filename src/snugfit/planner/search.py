@@ -7,6 +7,7 @@ predicted, and each prediction mends the estimates, until none that might fit wo
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from snugfit.planner.predict import Planner
 from snugfit.planner.rungs import (
     Techniques,
     coarser,
+    freezes,
+    is_for_frozen,
     level_of,
     placements,
     sets,
@@ -38,6 +41,9 @@ _NOTICED = 0.99
 
 _NEAR = 1.03
 """Times the budget up to which a plan that is estimated may fit."""
+
+_HOPELESS = 1.5
+"""Times the budget from which on the smallest plan of a level, as it is estimated, is not looked at to see whether it fits."""
 
 _MOST = 12
 """Plans that are predicted at one level of precision, beside those that the estimates come from."""
@@ -68,7 +74,9 @@ class Search:
 
     def __post_init__(self) -> None:
         self.tried = [self.asked]
-        self._estimator = Estimator(self.rows)
+        machine = self.planner.machine
+        fixed = None if machine.type == "cpu" else machine.device.reserved
+        self._estimator = Estimator(self.rows, self.planner.subject.loaded_so, fixed)
         self._estimator.learn_base(self.asked.micro_batch, self.asked.found)
 
     def best(self) -> Candidate | None:
@@ -129,7 +137,7 @@ class Search:
             chosen = _simplest(near)
             if best is None and chosen is None:
                 chosen = self._smaller(left, level)
-            if chosen is None:
+            if chosen is None or chosen.reserved_bytes > _HOPELESS * self.budget.usable:
                 return
             self._predict(chosen.added, chosen.micro_batch)
 
@@ -152,9 +160,16 @@ class Search:
             best = self.fastest(level)
             if best is not None and not self._beaten(best):
                 return
-        rungs = placements() if own else coarser(level, self.planner.machine.device)
-        for rung in list(rungs):
+        rungs = [*placements()] if own else [*coarser(level, self.planner.machine.device)]
+        if not freezes(self.asked.techniques):
+            if own:
+                rungs = [each for each in rungs if not is_for_frozen(each)]
+            elif level is Fidelity.ADAPTERS:
+                rungs += [each for each in placements() if is_for_frozen(each)]
+        for rung in rungs:
             self._weigh(rung)
+        if level is Fidelity.ADAPTERS:
+            self._weigh_precisions()
 
     def _beaten(self, best: Candidate) -> bool:
         """Whether the recipe's own plan would be faster in a micro-batch that does not fit; rungs only add time to that."""
@@ -162,9 +177,11 @@ class Search:
         return best.found.seconds_per_update * _NOTICED > min(whole)
 
     def _weigh(self, rung: Technique) -> None:
-        """Predict a rung beside the recipe's own techniques, or where it goes with none of them alone, beside adapters."""
-        adapters = [(each,) for each in self._saving if each.card.fidelity is Fidelity.ADAPTERS]
-        for beside in ((), *adapters):
+        """Predict a rung beside the recipe's own techniques, or where it goes with none of them alone, beside adapters.
+
+        What is done to frozen weights is weighed beside adapters first, as it stands in a plan.
+        """
+        for beside in (*self._adapters, ()) if is_for_frozen(rung) else ((), *self._adapters):
             weighed: list[tuple[Candidate, Candidate]] = []
             for size in self._telling_sizes:
                 without = self._predict(beside, size)
@@ -181,6 +198,16 @@ class Search:
             if weighed:
                 self._reject_useless(*weighed[0])
                 return
+
+    def _weigh_precisions(self) -> None:
+        """Predict each precision beside adapters: of weights that learn it has copies, and of frozen ones it keeps none."""
+        precisions = [each for each in self._saving if each.card.precision]
+        for precision, beside in itertools.product(precisions, self._adapters):
+            self._predict((precision, *beside), self._telling_sizes[0])
+
+    @property
+    def _adapters(self) -> list[Techniques]:
+        return [(each,) for each in self._saving if each.card.fidelity is Fidelity.ADAPTERS]
 
     @property
     def _telling_sizes(self) -> list[int]:

@@ -94,7 +94,7 @@ def _mean(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     return 4 * (args[0].numel() + out.numel()) if half else 0
 
 
-def _cumsum(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _widened(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     return args[0].numel() * out.element_size() if args[0].dtype != out.dtype else 0
 
 
@@ -276,9 +276,10 @@ RULES: Mapping[str, Rule] = {
     "bmm": product(0),
     "convolution": convolution,
     "convolution_backward": convolution_backward,
-    "cumsum": _cumsum,
+    "cumsum": _widened,
     "embedding": _copies_of(1),
     "embedding_dense_backward": _copies_of(0, 1),
+    "linalg_vector_norm": _widened,
     "masked_fill": _nothing,
     "masked_fill_": _nothing,
     "max_pool2d_with_indices_backward": _max_pool_backward,

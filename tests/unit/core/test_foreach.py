@@ -20,6 +20,7 @@ from snugfit.core.foreach import (
     scale_,
     sign_,
 )
+from tests.unit.techniques.live_memory import Live
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -114,6 +115,16 @@ def test_the_norm_is_of_all_tensors_together_and_accumulated_in_float32() -> Non
     assert float(global_norm([])) == 0.0
 
 
+def test_the_norm_of_gradients_in_16_bits_takes_one_of_them_in_32_at_a_time() -> None:
+    many = [torch.full((64, 1024), 2.0, dtype=torch.bfloat16) for _ in range(8)]
+    with Live() as live:
+        norm = global_norm([*many, torch.full((16,), 3.0)])
+    assert norm.dtype == torch.float32 and float(norm) == pytest.approx(
+        math.sqrt(8 * 4 * 65_536 + 144), rel=1e-6
+    )
+    assert live.peak < 4 * 65_536
+
+
 def test_the_gradients_are_those_that_are_there() -> None:
     with_one, without = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     with_one.grad = torch.ones(1)
@@ -152,3 +163,12 @@ def test_no_tensors_at_all_are_left_alone() -> None:
     add_([], [], 1.0)
     sign_([])
     assert lerp([], [], 0.5) == []
+
+
+def test_an_average_in_32_bits_of_weights_in_16_takes_one_of_them_in_32_at_a_time() -> None:
+    averages = [torch.zeros(64, 1024) for _ in range(8)]
+    weights = [torch.ones(64, 1024, dtype=torch.bfloat16) for _ in range(8)]
+    with Live() as live:
+        lerp_([*averages, other := torch.zeros(3)], [*weights, torch.ones(3)], 0.25)
+    assert {float(each.unique()) for each in [*averages, other]} == {0.25}
+    assert live.peak <= 2 * 4 * 65_536

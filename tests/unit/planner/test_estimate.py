@@ -11,6 +11,7 @@ from snugfit.planner.estimate import Estimator, saves, smallest
 from snugfit.techniques import find
 
 RECOMPUTE, CHUNKED = find("recompute")(), find("chunked_loss")()
+LORA, NARROW = find("lora")(), find("pure_bf16")()
 OVERHEAD = 50
 
 
@@ -107,3 +108,36 @@ def test_the_smallest_of_alike_plans_has_the_fewest_rungs() -> None:
     found = smallest(both)
     assert found is not None and found.added == ()
     assert smallest([]) is None
+
+
+def test_a_rung_by_which_something_happens_in_another_phase_does_not_add_what_is_there_anyway() -> None:
+    """Adapters are merged when they are saved, which is a phase of its own; weights in bf16 are half as large there too."""
+    plain = predicted({"forward": {"weights": 1000}, "optimizer": {"weights": 1000}})
+    known = Estimator(16)
+    known.learn_base(16, plain)
+    known.learn_rung(
+        LORA,
+        predicted({"forward": {"weights": 1000}, "optimizer": {"weights": 1000}, "save": {"weights": 1000}}),
+        plain,
+    )
+    known.learn_rung(NARROW, predicted({"forward": {"weights": 500}, "optimizer": {"weights": 500}}), plain)
+    assert known.estimate((LORA, NARROW), 16).reserved_bytes == pytest.approx(500 + OVERHEAD)
+
+
+def test_where_weights_come_in_their_format_what_is_made_until_then_is_not_estimated() -> None:
+    plain = predicted({"setup": {"weights": 1000}, "forward": {"weights": 1000}})
+    quantised = predicted({"setup": {"weights": 250, "temporaries": 1000}, "forward": {"weights": 250}})
+    whole, so = Estimator(16), Estimator(16, lambda added: NARROW in added)
+    for known in (whole, so):
+        known.learn_base(16, plain)
+        known.learn_rung(NARROW, quantised, plain)
+    assert whole.estimate((NARROW,), 16).reserved_bytes == pytest.approx(1250 + OVERHEAD)
+    assert so.estimate((NARROW,), 16).reserved_bytes == pytest.approx(250 + OVERHEAD)
+
+
+def test_an_allocator_takes_a_share_of_what_is_allocated_beside_what_is_fixed() -> None:
+    plain = predicted({"forward": {"activations": 1000}})
+    known = Estimator(16, fixed_bytes=OVERHEAD - 30)  # of each byte that is allocated it takes 1.03
+    known.learn_base(16, plain)
+    known.learn_rung(RECOMPUTE, predicted({"forward": {"activations": 100}}), plain)
+    assert known.estimate((RECOMPUTE,), 16).reserved_bytes == pytest.approx(103 + OVERHEAD - 30)

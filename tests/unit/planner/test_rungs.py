@@ -25,7 +25,7 @@ def test_a_level_has_what_the_device_can_compute_and_nothing_of_other_levels() -
         {each.card.name for each in coarser(Fidelity.MIXED, find_device(name))} for name in ("t4", "rtx4090")
     )
     assert "bf16" in new and "bf16" not in old, "Turing has no bf16"
-    assert "fp16" in old & new
+    assert "fp16" in old and "fp16" not in new, "bf16 takes as much and needs no scale"
     assert "adamw_8bit" not in new
 
 
@@ -47,6 +47,21 @@ def test_what_excludes_each_other_is_in_no_set() -> None:
         (OFFLOAD, RECOMPUTE),
         (narrow, RECOMPUTE),
     ]
+
+
+def test_what_is_done_to_frozen_weights_is_done_beneath_adapters_alone() -> None:
+    lora, quantised, streamed = (find(name)() for name in ("lora", "nf4", "weight_streaming"))
+    found = [added for added, _ in sets([ADAMW], [streamed, quantised, lora])]
+    assert set(found) == {
+        (),
+        (lora,),
+        (lora, streamed),
+        (lora, quantised),
+        (lora, streamed, quantised),
+    }
+    beneath_own = [added for added, _ in sets([ADAMW, lora], [quantised])]
+    assert beneath_own == [(), (quantised,)]
+    assert not list(find("ia3").rungs()), "it learns less than lora, and needs as much"
 
 
 def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:

@@ -57,7 +57,9 @@ class Laws:
     )
     asked: list[tuple[Any, int]] = field(default_factory=list)
     subject: Any = field(
-        default_factory=lambda: SimpleNamespace(window=SimpleNamespace(rows=ROWS), techniques=OWN)
+        default_factory=lambda: SimpleNamespace(
+            window=SimpleNamespace(rows=ROWS), techniques=OWN, loaded_so=lambda added: False
+        )
     )
     machine: Any = field(
         default_factory=lambda: SimpleNamespace(

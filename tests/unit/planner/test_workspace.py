@@ -162,6 +162,10 @@ CASES = {
         backward(lambda w: F.embedding(torch.arange(40).view(8, 5), w).transpose(0, 1), (100, 64)),
     ),
     "sort": ("aten::sort", lambda: torch.randn(64, 128).sort(-1)),
+    "norm in a wider type": (
+        "aten::linalg_vector_norm",
+        lambda: torch.linalg.vector_norm(torch.ones(64, 128, dtype=torch.bfloat16), dtype=torch.float32),
+    ),
     "cumulative sum of truths": ("aten::cumsum", lambda: torch.ones(64, 128, dtype=torch.bool).cumsum(1)),
     "two types": ("aten::mul.Tensor", lambda: torch.ones(64, 128).bfloat16() * torch.ones(64, 128)),
     "choice": (

@@ -90,6 +90,10 @@ class IA3(Technique):
     def example(cls) -> Self:
         return cls()
 
+    @classmethod
+    def rungs(cls) -> tuple[Self, ...]:
+        return ()  # it needs hardly less than lora, and learns less
+
     def prepare(self, model: nn.Module) -> nn.Module:
         return ia3_(model, self.targets, self.feedforward, head=self.head)
 
