@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.in_file import set_aside_
 from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
 from snugfit.core.names import find_modules, matches
 from snugfit.core.placing import host_copy
@@ -157,18 +158,19 @@ def adapted(model: nn.Module) -> dict[str, Any]:
 def merged(model: nn.Module) -> nn.Module:
     """A copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
 
-    Quantised weights are made whole before, in the type they had, and stay so.
+    Quantised weights are made whole before, in the type they had, and stay so; where they lie `core.in_file` says.
 
     Raises:
         SettingError: there are none.
     """
     plain = host_copy(model)
-    layers = _layers(plain)
+    for name, layer in _layers(plain).items():  # one after the other, as each is made whole
+        if isinstance(layer.get_base_layer(), QuantisedLinear):
+            layer.base_layer = layer.get_base_layer().whole()
+        if not layer.merged:
+            _merge({name: layer})
+        replace_module(plain, name, set_aside_(in_stock_form(layer.get_base_layer())))
     dequantise_(plain)
-    if not any(layer.merged for layer in layers.values()):
-        _merge(layers)
-    for name, layer in layers.items():
-        replace_module(plain, name, in_stock_form(layer.get_base_layer()))
     plain.__dict__.pop("peft_config", None)
     return plain.requires_grad_(True)
 

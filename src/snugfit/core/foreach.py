@@ -105,13 +105,13 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all elements of all tensors, on all ranks, accumulated in float32 at least."""
-    wide = [tensor for tensor in tensors if tensor.dtype.itemsize >= 4]
-    norms = [
-        torch.linalg.vector_norm(tensor, dtype=torch.float32)  # one after the other: a CPU makes each wide
-        for tensor in tensors
-        if tensor.dtype.itemsize < 4
-    ]
-    return whole(torch.nn.utils.get_total_norm([*wide, *norms]))
+    if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
+        return whole(torch.nn.utils.get_total_norm(tensors))
+    types = [torch.promote_types(tensor.dtype, torch.float32) for tensor in tensors]
+    widest = functools.reduce(torch.promote_types, types)
+    # one after the other, as a CPU makes each wide
+    norms = [torch.linalg.vector_norm(each, dtype=kind) for each, kind in zip(tensors, types, strict=True)]
+    return whole(torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms])))
 
 
 @functools.cache

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from snugfit.core.read import is_fake
 from snugfit.errors import RunFolderError
 
 
@@ -34,6 +38,36 @@ def in_file(tensor: Tensor, folder: Path) -> Tensor:
             storage: Any = torch.UntypedStorage.from_file(file.name, shared=False, nbytes=source.nbytes)
     except OSError as error:
         raise RunFolderError(
-            f"The weights of {folder.name} cannot be gathered in {folder}: {error.strerror or error}."
+            f"The weights of {folder.name} cannot be made in {folder}: {error.strerror or error}."
         ) from error
     return torch.empty(0, dtype=source.dtype).set_(storage).view(source.shape)
+
+
+_SMALL = 2**20
+"""Bytes up to which a weight stays in memory."""
+
+_folder: ContextVar[Path | None] = ContextVar("folder", default=None)
+
+
+@contextmanager
+def making_in_files(folder: Path) -> Iterator[None]:
+    """Within, weights that are made to be delivered lie in files of `folder`, one after the other as they are made."""
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
+def set_aside_(module: nn.Module) -> nn.Module:
+    """Put the weights of a module that was just made where `making_in_files` says; in a dry run what is in a file takes no memory.
+
+    Raises:
+        RunFolderError: they cannot be written there.
+    """
+    folder = _folder.get()
+    for name, weight in module._parameters.items():
+        if folder is not None and weight is not None and weight.nbytes > _SMALL:
+            data = torch.empty_like(weight, device="meta") if is_fake(weight) else in_file(weight, folder)
+            module._parameters[name] = nn.Parameter(data, weight.requires_grad)
+    return module

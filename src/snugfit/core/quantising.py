@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.in_file import set_aside_
 from snugfit.core.layers import (
     base_of,
     is_conv1d,
@@ -162,11 +163,10 @@ def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
 
 
 def dequantise_(model: nn.Module) -> nn.Module:
-    """Make the quantised weights of `model` whole in place, in the type they had; beside adapters, as linear layers."""
+    """Make the quantised weights of `model` whole in place, one after the other, in the type they had."""
     for name, module in list(model.named_modules()):
         if isinstance(module, QuantisedLinear):
-            whole = module.whole()
-            replace_module(model, name, whole if name.endswith("base_layer") else in_stock_form(whole))
+            replace_module(model, name, set_aside_(in_stock_form(module.whole())))
     return model
 
 

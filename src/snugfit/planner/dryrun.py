@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from snugfit.core.batch import Batch
+from snugfit.core.in_file import making_in_files
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.sharded import own_parts
@@ -151,7 +153,7 @@ def _own_garbage() -> Iterator[None]:
 
 def _deliver(step: Step) -> None:
     """The model as it is saved: adapters merged, quantised weights made whole, averages in their places."""
-    with torch.no_grad(), step.averaged():
+    with torch.no_grad(), step.averaged(), making_in_files(Path()):
         if step.seams.export is not None:
             step.seams.export(step.model)
 

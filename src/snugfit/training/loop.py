@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.core.batch import Batch
+from snugfit.core.in_file import making_in_files
 from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import peak_memory_bytes
 from snugfit.core.phases import phase
@@ -278,7 +279,8 @@ class Training:
             trained = self.step.strategy.whole(self.step.model, self.folder.path)
             if trained is None:
                 return
-            delivered = trained if seams.export is None else seams.export(trained)
+            with making_in_files(self.folder.path):
+                delivered = trained if seams.export is None else seams.export(trained)
             description = {"update": update, "metrics": metrics, "weights": seams.weights_name}
             if seams.extended_by:
                 description["extended_by"] = seams.extended_by

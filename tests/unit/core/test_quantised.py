@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from snugfit.core import in_file
 from snugfit.core.adapter_files import load_adapter, save_adapter
 from snugfit.core.adapters import merge_, merged
 from snugfit.core.quantised import QuantisedLinear
@@ -23,6 +25,8 @@ from snugfit.techniques.numerics.int8 import Int8, int8_
 from snugfit.techniques.numerics.nf4 import NF4, nf4_
 from snugfit.training.assemble import describe_model
 from snugfit.training.step import Step
+from tests.laws.compare import differences
+from tests.unit.techniques.live_memory import Live
 
 QUANTISERS = [nf4_, int8_]
 each_format = pytest.mark.parametrize("quantise_", QUANTISERS, ids=["nf4", "int8"])
@@ -192,6 +196,35 @@ def test_adapters_on_it_are_merged_into_whole_weights(quantise_: Any, dora: bool
     torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)  # each product is rounded once more
     with pytest.raises(SettingError, match=r"weight of '.+' is quantised, .+ Take merged\(model\)"):
         merge_(model)
+
+
+@each_format
+@pytest.mark.parametrize("adapted", [False, True], ids=["bare", "adapted"])
+def test_what_is_delivered_is_made_in_files_one_weight_at_a_time(
+    quantise_: Any, adapted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve layers of 64 KiB in float32: in memory no more than what one of them takes to be made."""
+    monkeypatch.setattr(in_file, "_SMALL", 1024)
+    torch.manual_seed(0)
+    model = quantise_(nn.Sequential(*(nn.Linear(128, 128) for _ in range(12)), nn.Linear(128, 2)))
+    if adapted:
+        lora_(model, rank=2)
+    make = merged if adapted else dequantised
+    plain = make(model)
+    kept = sum(parameter.nbytes for parameter in model.parameters())
+    with in_file.making_in_files(tmp_path):
+        found = make(model)
+    assert not differences(dict(plain.state_dict()), dict(found.state_dict()))
+    assert not list(tmp_path.iterdir()), "the files have no name"
+    peaks = []
+    for write in (lambda tensor, _: tensor.new_empty(()).expand(tensor.shape), lambda tensor, _: tensor):
+        monkeypatch.setattr(
+            in_file, "in_file", write
+        )  # as if it were in a file, and as if it stayed in memory
+        with Live() as live, in_file.making_in_files(tmp_path):
+            make(model)
+        peaks.append(live.peak - kept)
+    assert peaks[0] < 8 * 4 * 128 * 128 < 10 * 4 * 128 * 128 < peaks[1]
 
 
 @each_format
