@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugfit.core.combined import CombinedOptimizer
+from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.training.step import Step
 
 
@@ -63,6 +65,18 @@ def gradients_taken(step: Step) -> Iterator[dict[str, Tensor]]:
     """Within, copies of the gradients as the optimizer gets them: those that it frees in the backward have gone afterwards."""
     names = {parameter: name for name, parameter in step.model.named_parameters()}
     taken: dict[str, Tensor] = {}
+    if isinstance(step.optimizer, ShadowOptimizer):
+        lend = step.optimizer.lend
+
+        def lending(parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+            for parameter in parameters:
+                assert parameter.grad is not None
+                taken[names[parameter]] = parameter.grad.detach().clone()
+                yield from lend([parameter])
+
+        with mock.patch.object(step.optimizer, "lend", lending):
+            yield taken
+        return
 
     def take(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         for group in optimizer.param_groups:
