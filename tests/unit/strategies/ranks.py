@@ -39,6 +39,8 @@ def group(folder: Path, rank: int = 0, world_size: int = 1) -> Iterator[None]:
     )
     try:
         yield
+        if world_size > 1:
+            dist.barrier()  # one that leaves while another still receives takes it down
     finally:
         dist.destroy_process_group()
 
