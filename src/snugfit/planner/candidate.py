@@ -15,7 +15,7 @@ _UNMEASURED = 0.05
 def margin_on(kind: str) -> float:
     """Share of the memory of a kind of device that is left free, for what it takes that no one asked for.
 
-    On a CPU predictions of what a process is resident with were short of it by 0.14% at most (benchmarks/planner/memory.md); on other
+    On a CPU predictions of what a process is resident with were short of it by 0.3% at most (benchmarks/planner/memory.md); on other
     devices that has not been measured.
     """
     return _MARGINS.get(kind, _UNMEASURED)
