@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -35,12 +36,22 @@ def everywhere(strategy: Strategy, batch: Batch) -> Batch:
     """The rows of a batch on all ranks, from those on this one."""
     if batch.share is None:
         return batch
-    joined = joining(strategy, batch)
+    counts, joined = batch.share.counts, joining(strategy, batch)
+
+    def listed(rows: Any) -> Any:
+        """What is no tensor and has an entry a row, such as names."""
+        if not isinstance(rows, (list, tuple)):
+            return rows
+        told = strategy.tell((rows, len(rows) == batch.rows))  # by all ranks, whatever one has
+        if not all(of_rows for _, of_rows in told):
+            return rows
+        return type(rows)(row for (part, _), count in zip(told, counts, strict=True) for row in part[:count])
+
     batch = batch.padded_to(max(strategy.counts(batch.padded)))
     return replace(
         batch,
-        data=map_tree(joined, batch.data),
-        extras=map_tree(joined, dict(batch.extras)),
+        data=map_tree(joined, batch.data, listed),
+        extras=map_tree(joined, dict(batch.extras), listed),
         rows=batch.total,
         ids=(),
         lengths=None,

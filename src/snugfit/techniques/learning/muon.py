@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
@@ -33,7 +33,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     for layer in layers(model):
         if isinstance(base_of(layer), (nn.Embedding, nn.EmbeddingBag)):
             outside |= _weights(layer)
-        elif isinstance(weight := getattr(base_of(layer), "weight", None), Tensor) and weight.ndim == 2:
+        elif (weight := base_of(layer)._parameters.get("weight")) is not None and weight.ndim == 2:
             head = layer
     outside |= set() if head is None else _weights(head)
     return [
