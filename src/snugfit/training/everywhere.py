@@ -40,7 +40,7 @@ def everywhere(strategy: Strategy, batch: Batch) -> Batch:
 
     def listed(rows: Any) -> Any:
         """What is no tensor and has an entry a row, such as names."""
-        if not isinstance(rows, (list, tuple)):
+        if type(rows) not in (list, tuple):
             return rows
         told = strategy.tell((rows, len(rows) == batch.rows))  # by all ranks, whatever one has
         if not all(of_rows for _, of_rows in told):

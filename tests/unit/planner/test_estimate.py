@@ -141,3 +141,20 @@ def test_an_allocator_takes_a_share_of_what_is_allocated_beside_what_is_fixed() 
     known.learn_base(16, plain)
     known.learn_rung(RECOMPUTE, predicted({"forward": {"activations": 100}}), plain)
     assert known.estimate((RECOMPUTE,), 16).reserved_bytes == pytest.approx(103 + OVERHEAD - 30)
+
+
+def test_a_prediction_mends_the_estimates_of_plans_with_fewer_rungs_too() -> None:
+    plain = predicted({"forward": {"activations": 950}}, 1.0)
+    known = Estimator(16)
+    known.learn_base(16, plain)
+    for rung in (RECOMPUTE, CHUNKED, LORA, NARROW):
+        known.learn_rung(rung, predicted({"forward": {"activations": 855}}, 1.0), plain)
+        known.learn_plan((rung,), 16, predicted({"forward": {"activations": 855}}, 1.0))
+    guess = known.estimate((RECOMPUTE, CHUNKED, LORA, NARROW), 16).reserved_bytes
+    half = predicted({"forward": {"activations": round(guess / 2 - OVERHEAD)}}, 1.0)
+    before = known.estimate((RECOMPUTE, CHUNKED, LORA), 16).reserved_bytes
+    known.learn_plan((RECOMPUTE, CHUNKED, LORA, NARROW), 16, half)
+    assert known.estimate((RECOMPUTE, CHUNKED, LORA), 16).reserved_bytes == pytest.approx(
+        before / 2, rel=0.01
+    )
+    assert known.estimate((RECOMPUTE,), 16).reserved_bytes == pytest.approx(855 + OVERHEAD), "known itself"

@@ -320,3 +320,34 @@ def test_after_the_deadline_what_was_found_is_compared() -> None:
     search.deadline = 0.0
     chosen = search.best()
     assert chosen is not None and chosen.fits
+
+
+def test_where_even_the_smallest_plan_is_far_too_large_no_plan_of_a_level_is_tried() -> None:
+    laws = Laws()
+    search = searched(laws, 50, Fidelity.QUANTIZED)
+    assert search.best() is None
+    weighed = {names for names, _ in laws.asked}
+    assert max(map(len, weighed)) == 3, "nothing but what the estimates come from"
+    assert {("adamw", "lora", "nf4"), ("adamw", "bf16", "lora"), ("adamw", "pure_bf16", "lora")} <= weighed
+
+
+class Streamed(Laws):
+    """Weights that are frozen may be on the host; others may not."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        streamed = "weight_streaming" in names and "lora" in names
+        return super().law([*names, "nf4"] if streamed else names, size)
+
+
+def test_what_is_done_to_frozen_weights_is_looked_at_once_there_are_adapters() -> None:
+    laws = Streamed()
+    chosen = searched(laws, 225, Fidelity.ADAPTERS).best()
+    assert chosen is not None and {"lora", "weight_streaming"} <= set(chosen.added)
+    assert ("adamw", "weight_streaming") not in {names for names, _ in laws.asked}
+
+
+def test_on_an_accelerator_what_is_reserved_beside_the_peak_grows_with_it_but_for_what_is_fixed() -> None:
+    device = SimpleNamespace(flops={"bfloat16": 1e12}, reserved=40 * MB)
+    laws = Laws(machine=SimpleNamespace(type="cuda", device=device))
+    assert searched(laws, 900)._estimator.fixed_bytes == 40 * MB
+    assert searched(Laws(), 900)._estimator.fixed_bytes is None

@@ -246,3 +246,10 @@ def test_only_kernels_of_half_precision_on_a_cpu_leave_a_doubt_and_the_largest_c
 def test_a_doubt_covers_what_predictions_were_short_of() -> None:
     assert doubt([of("convolution_backward", torch.bfloat16)]) > 0.0104
     assert doubt([of("addmm", torch.bfloat16)]) > 0.00153
+
+
+def test_an_operator_of_a_device_that_reads_from_the_host_takes_nothing_of_the_cpus() -> None:
+    here, there = torch.ones(64, dtype=torch.bfloat16), torch.ones(64, device="meta")
+    product = torch.ops.aten.mul.Tensor
+    assert workspace_bytes(product, (here, there.new_ones(64, device="cpu")), {}, torch.ones(64)) > 0
+    assert workspace_bytes(product, (here, there), {}, there) == 0

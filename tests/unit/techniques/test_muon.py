@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from snugfit.core.parameters import parameter_groups
+from snugfit.core.quantised import QuantisedLinear
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.learning.muon import Muon, hidden_matrices
+from snugfit.techniques.numerics.nf4 import nf4_
 from tests.unit.techniques.settings import context, refuses
 
 
@@ -161,3 +163,12 @@ def test_adapters_go_with_what_they_adapt() -> None:
         "1.lora_A.default.weight",
         "1.lora_B.default.weight",
     ]
+
+
+def test_no_quantised_weight_is_made_whole_to_find_the_hidden_matrices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is spread over devices cannot be, by one of them."""
+    model = nf4_(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 2)))
+    monkeypatch.setattr(QuantisedLinear, "weight", property(lambda layer: pytest.fail("it was read")))
+    assert not hidden_matrices(model), "the last layer is the head, and what is quantised learns nothing"

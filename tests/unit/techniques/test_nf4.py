@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core import in_file
 from snugfit.errors import SettingError
+from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.lora import LoRA
 from snugfit.techniques.numerics.nf4 import NF4, NF4Format, nf4_
 from tests.oracles import nf4 as oracle
 from tests.unit.techniques.quantised_runs import (
     DECODERS,
+    IDS,
     adapted_step,
     adapter_under_plain_peft,
     bytes_of,
@@ -25,6 +29,7 @@ from tests.unit.techniques.quantised_runs import (
     stopped_and_resumed,
     wide_llama,
 )
+from tests.unit.training.runs import finish, make_training
 
 # rows that end within a block and an odd number among them: bitsandbytes alone takes the wrong scales for some
 SHAPES = [(1, 1), (8, 16), (4, 96), (5, 7), (16, 24), (48, 64), (3, 130)]
@@ -96,6 +101,22 @@ def test_the_adapter_alone_gives_the_same_outputs_on_a_base_of_plain_transformer
 
 def test_a_run_stopped_and_resumed_is_the_run_that_was_not_stopped(tmp_path) -> None:
     stopped_and_resumed(NF4(), tmp_path)
+
+
+def test_what_a_run_delivers_is_made_in_files_of_its_folder(tmp_path, monkeypatch) -> None:
+    written = []
+    monkeypatch.setattr(in_file, "_SMALL", 1024)
+    monkeypatch.setattr(
+        in_file, "in_file", lambda tensor, folder: (written.append((tensor.shape, folder)), tensor)[1]
+    )
+    rows = [{"input_ids": row, "attention_mask": torch.ones(16).long(), "labels": row} for row in IDS]
+    techniques = (AdamW(learning_rate=1e-2), LoRA(rank=4), NF4())
+    training = make_training(
+        tmp_path, model=llama(), train=rows, validation=rows, techniques=techniques, loss="causal_lm"
+    )
+    finish(training)
+    assert {folder for _, folder in written} == {training.folder.path}
+    assert {shape for shape, _ in written} == {(64, 64), (32, 64), (96, 64), (64, 96)}, "each projection"
 
 
 def test_adapters_on_it_learn_as_on_the_whole_base(tmp_path) -> None:

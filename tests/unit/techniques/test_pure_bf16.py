@@ -231,6 +231,8 @@ def test_beside_a_quantised_base_all_that_is_left_of_it_is_in_bf16_and_so_is_wha
     assert step.seams.export is not None
     whole = step.seams.export(copy.deepcopy(step.model))
     assert {p.dtype for p in whole.parameters()} == {BF16}
+    in_place = PureBF16().prepare(quantised.prepare(llama()))
+    assert {each.weight.dtype for each in in_place.modules() if isinstance(each, nn.Linear)} == {BF16}
 
 
 def test_averages_are_in_fp32_and_swapped_in_and_out_without_a_trace() -> None:
