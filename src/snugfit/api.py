@@ -19,7 +19,7 @@ from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
-from snugfit.events import Display, Silent, opened
+from snugfit.events import AGAIN, Display, Silent, goes_on, opened
 from snugfit.models.bundle import save_bundle
 from snugfit.planner.answer import Answer
 from snugfit.planner.target import Target
@@ -103,7 +103,8 @@ def train(
         strategy: how processes that were started by torchrun or srun share each update: "ddp" copies the model to each device, which
             "auto" stands for, "fsdp" spreads it over them, and so do "fsdp-zero2", "fsdp-hybrid" and "fsdp-offload" in other ways. All
             call this function alike, and get the same result.
-        resume: the folder of a run of the same model, data and settings, to go on from its newest checkpoint.
+        resume: the folder of a run of the same model, data and settings, to go on from its newest checkpoint; a run that was killed
+            before its first one starts again there.
         track: send the run to MLflow, by default in a database beside the runs.
 
     Returns:
@@ -179,7 +180,11 @@ def train(
             check_same({**identity, **shared, "versions": versions()})
         ranks = strategy_of(plan, world)
         folder = shared_folder(ranks, Path(output), name) if resume is None else RunFolder.open(Path(resume))
+        again = resume is not None and not goes_on(folder, ranks)
         events = stack.enter_context(opened(folder, display) if world.leads else nullcontext(Silent()))
+        if again:
+            events("resume", update=0, window=0)
+            events("warning", message=AGAIN)
         training = assemble(
             job,
             plan,
@@ -195,7 +200,7 @@ def train(
         )
         options = RunOptions(stop_after_seconds=stop_after_seconds)
         if not world.leads:
-            return follow(training, options, resume is not None)
+            return follow(training, options, resume is not None and not again)
         described = {
             "recipe": {
                 "evaluate": {"best": job.best},
@@ -211,7 +216,7 @@ def train(
             header,
             tracking=tracking,
             options=options,
-            resume=resume is not None,
+            resume=resume is not None and not again,
         )
 
 

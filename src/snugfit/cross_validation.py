@@ -82,7 +82,7 @@ def cross_validate(
     check_folds(made, rows.labels, rows.groups)
     notes = [*rows.notes, *_doubtful(recipe, made, rows)]
     folder = RunFolder.create(Path(recipe.output) / recipe.name, "cv")
-    (folder.path / _RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
+    folder.write_text(_RECIPE, recipe.to_yaml())
     kept = {
         "settings": dataclasses.asdict(settings),
         "group_by": list(group_by),

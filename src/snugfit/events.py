@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from snugfit.errors import UserError
+from snugfit.errors import RunFolderError, UserError
+from snugfit.strategies.base import Strategy
+from snugfit.strategies.world import agreed
 from snugfit.tracking.spool import Spool, read_events
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
@@ -31,6 +33,36 @@ def has_begun(folder: RunFolder) -> bool:
 
 def _has_left(folder: RunFolder) -> bool:
     return checkpoint.any_in(folder.checkpoints) or folder.best.exists()
+
+
+def goes_on(folder: RunFolder, strategy: Strategy) -> bool:
+    """Return whether a run that is resumed has a checkpoint to go on from, the same on all ranks; without one it starts again.
+
+    Raises:
+        RunFolderError: it is no run's folder, or the checkpoints that it had are gone.
+    """
+    with agreed():
+        begun = checkpoint.any_in(folder.checkpoints)
+        if not begun:
+            _check_starts_again(folder)
+    return any(strategy.counts(int(begun)))
+
+
+def _check_starts_again(folder: RunFolder) -> None:
+    events = read_events(folder.events, raw=True) if folder.events.exists() else []
+    kinds = {event["event"] for event in events}
+    if "checkpoint" in kinds:
+        raise RunFolderError(
+            f"{folder.path}: the run has saved checkpoints, and {folder.checkpoints.name}/ has none of them. Put them back, or start a "
+            "new run with snugfit train."
+        )
+    if "run" not in kinds and not (folder.path / "plan.json").exists():
+        raise RunFolderError(
+            f"{folder.path}: not a run's folder: no run has begun in it. Give <output>/<name>/<id>, or start one with snugfit train."
+        )
+
+
+AGAIN = "no checkpoint was saved before this run ended: it starts again from its beginning."
 
 
 class Events:
@@ -66,8 +98,8 @@ class Silent(Events):
 
 @contextmanager
 def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """The events of a run, for this process alone; on an error, a folder in which no run has begun is removed, and so is
-    one whose run could not use its first window.
+    """The events of a run, for this process alone; on an error, a folder that this process has made and in which no run has begun is
+    removed, and so is one whose run could not use its first window.
 
     Raises:
         RunFolderError: another process is training it, or its events cannot be written.

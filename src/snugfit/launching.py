@@ -78,7 +78,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
             folder.discard()
         raise
     finally:
-        if folder.path.exists() and not folder.events.exists():
+        if not folder.events.exists() or folder.events.stat().st_size == 0:
             folder.discard()
 
 

@@ -117,7 +117,8 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
 
 def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:
     """Write into a new run's folder what it begins with: the recipe, and how it was planned."""
-    (folder.path / RECIPE).write_text(recipe.to_yaml(), encoding="utf-8")
+    # a folder with a recipe alone may be somebody's own, so the plan comes first
     folder.write_json(PLAN, dataclasses.asdict(plan) if answer is None else answer.as_dict())
+    folder.write_text(RECIPE, recipe.to_yaml())
     if answer is not None and answer.prediction.timeline is not None:
         folder.write_json(_TIMELINE, dataclasses.asdict(answer.prediction.timeline))

@@ -16,7 +16,7 @@ from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import RunFolderError, SettingError
-from snugfit.events import Display, Events, Silent, opened
+from snugfit.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.planner.answer import Answer
 from snugfit.planning import expected, is_tight
 from snugfit.plans import PLAN, RECIPE, planned, write_beginning
@@ -202,16 +202,16 @@ def _run_on_rank(
     folder: RunFolder | None,
     strategy: Strategy,
 ) -> RunResult:
+    resume = folder is not None and goes_on(folder, strategy)
     with agreed():
         run = _prepare(recipe, options, folder, strategy)
     data, material = dict(run.task.fingerprints), run.task.material
     if strategy.world_size > 1:
         rows = {"data.train": material.train, "data.validation": material.validation or ()}
         check_same({"data": data, **{f"{name} (rows)": len(each) for name, each in rows.items()}})
-    resume = folder is not None
     if folder is None:
         folder = _new_folder(run, strategy)
-    else:
+    elif resume or (folder.path / _DATA).exists():
         check_fingerprints(folder.read_json(_DATA), data)
     if strategy.rank == 0:
         folder.write_json(_DATA, data)
@@ -259,6 +259,7 @@ def _tell(
     recipe, options, folder = run.recipe, run.options, training.folder
     if not resume and folder.events.stat().st_size > 0:  # processes ended before they had saved anything
         events("resume", update=0, window=0)
+        events("warning", message=AGAIN)
     if message := started_anew():
         events("warning", message=message)
     _expect(run, training)

@@ -30,10 +30,11 @@ from snugfit.tooling.many_runs import Tell, TrackedRuns, Watch, begun_in
 from snugfit.tooling.pruning import Pruning
 from snugfit.tooling.search_space import applied, check_space, read_space
 from snugfit.tooling.setups import output_of
-from snugfit.tools.found import keep, new_folder
+from snugfit.tools.found import keep
 from snugfit.tools.study import Study, check_installed, check_pruner
 from snugfit.tools.tuning import Space, Trial, Tuned, shown, size
 from snugfit.tracking.spool import Spool
+from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
 from snugfit.training.result import RunResult
 from snugfit.training.watch import monitored
@@ -86,7 +87,7 @@ def tune(
     identity = _identity(recipe, space, pruner)
     begun = _begun(recipe, identity)
     if begun is None:
-        folder = RunFolder(new_folder(output_of(recipe), recipe.name, _TOOL))
+        folder = RunFolder.create(output_of(recipe) / recipe.name / "tools", _TOOL)
         folder.write_json(_SEARCH, identity)
     else:
         folder = begun
@@ -248,7 +249,7 @@ class _Searching:
 def _forget(ended: RunResult) -> None:
     """Remove a run's checkpoints, each of which is several times as large as the model, and of one that was pruned the model too."""
     run = RunFolder(Path(ended.run_dir))
-    shutil.rmtree(run.checkpoints, ignore_errors=True)
+    checkpoint.remove_all(run.checkpoints)
     if ended.resumable:  # it was, until now
         shutil.rmtree(run.best, ignore_errors=True)
         with Spool(run.events) as spool:

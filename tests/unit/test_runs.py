@@ -32,7 +32,7 @@ from snugfit.recipe import load_recipe
 from snugfit.runs import evaluate_run, predict_rows, resume_run, train_recipe
 from snugfit.session import RunOptions
 from snugfit.tracking.spool import read_events
-from snugfit.training.checkpoint import load_newest
+from snugfit.training.checkpoint import load_newest, remove_all
 
 GOOD = ["good", "fine", "great", "lovely"]
 BAD = ["bad", "poor", "awful", "dull"]
@@ -168,6 +168,24 @@ def test_a_stopped_run_goes_on_to_the_same_weights(project: Path, tmp_path: Path
     for part in ("model", "techniques/ema"):
         assert all(torch.equal(a, b) for a, b in zip(leaves(whole[part]), leaves(parts[part]), strict=True))
     assert resumed.best == finished.best
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_from_its_recipe(
+    project: Path, tmp_path: Path, finished: Any
+) -> None:
+    begun = train_recipe(recipe(project, tmp_path), RunOptions(stop_after_seconds=1e-6))
+    run, whole = Path(begun.run_dir), Path(finished.run_dir)
+    remove_all(run / "checkpoints")
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    lines = [line for line in lines if '"event":"checkpoint"' not in line and '"event":"end"' not in line]
+    (run / "events.jsonl").write_text("".join(lines))
+    (run / "notes.txt").write_text("mine")
+    again = resume_run(run)
+    assert (again.status, again.updates, again.best) == ("finished", finished.updates, finished.best)
+    one, other = (load_newest(folder / "checkpoints").parts["model"] for folder in (whole, run))
+    assert all(torch.equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
+    assert (run / "notes.txt").read_text() == "mine"
+    assert (run / "events.jsonl").read_text().startswith("".join(lines))
 
 
 def test_resuming_under_another_plan_gives_the_same_run(project: Path, tmp_path: Path, finished: Any) -> None:

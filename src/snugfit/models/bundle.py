@@ -42,8 +42,8 @@ def save_bundle(
     *,
     adapters_of: nn.Module | None = None,
 ) -> None:
-    """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, replacing what is
-    there.
+    """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, replacing the bundle
+    that is there.
 
     All is written to a sibling folder, fsynced, and renamed: a reader, or a process that is killed at any
     point, never meets half a bundle. Tied weights are stored once.
@@ -52,10 +52,14 @@ def save_bundle(
         adapters_of: the model whose adapters were merged into `model`; they are written alone to `adapter/`, in peft's
             format. Nothing is where it has none.
     Raises:
-        RunFolderError: the folder cannot be written.
+        RunFolderError: the folder cannot be written, or holds something else than a bundle.
         ModelError: the model holds state that safetensors cannot.
     """
     new, old = _siblings(folder)
+    if folder.exists() and not (folder / META).is_file() and any(folder.iterdir()):
+        raise RunFolderError(
+            f"The best model cannot be written to {folder}: it holds files and no {META}, so they are not Snugfit's. Move them away."
+        )
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +35,7 @@ from snugfit.training.packed import Packed, unpack
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _TEMPORARY = ".saving-"
-_PREFIX = "update-"
+_NAMED = re.compile(r"update-\d+(-window-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def write(
             return final
         _write(temporary, packed, sharded)
         if final.exists():  # damaged, or this moment would not come again
-            shutil.rmtree(final)
+            _remove(final)
         os.replace(temporary, final)
         _flush_folder(root)
         _remove_all_but(final, keep)
@@ -113,11 +115,23 @@ def load_newest(root: Path) -> Loaded:
         except (OSError, ValueError, TypeError, LookupError, SafetensorError) as error:
             rejected.append(f"{folder.name}: {error}")
     found = f" Found: {'; '.join(rejected)}." if rejected else ""
-    raise RunFolderError(f"{root}: no valid checkpoint to go on from.{found} Start again with snugfit train.")
+    raise RunFolderError(
+        f"{root}: no valid checkpoint to go on from.{found} Put back whole ones, or start a new run with snugfit train."
+    )
+
+
+def remove_all(root: Path) -> None:
+    """Remove every checkpoint under `root`, and `root` if nothing else is in it."""
+    for folder in _newest_first(root):
+        _remove(folder)
+    with suppress(OSError):  # something else is in it, or it is not there
+        root.rmdir()
 
 
 def _newest_first(root: Path) -> list[Path]:
-    return sorted(root.glob(f"{_PREFIX}*"), key=lambda path: path.name, reverse=True)
+    """Return the folders that are named as this module names them: a copy under another name is the user's."""
+    named = [path for path in root.glob("*") if path.is_dir() and _NAMED.fullmatch(path.name)]
+    return sorted(named, key=lambda path: path.name, reverse=True)
 
 
 def _remove_all_but(final: Path, keep: int) -> None:
@@ -125,7 +139,15 @@ def _remove_all_but(final: Path, keep: int) -> None:
     older = [folder for folder in others if folder.name < final.name]
     for folder in others:
         if folder not in older[: keep - 1]:
-            shutil.rmtree(folder)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint; where the user has linked it from another place, it stays there."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
 
 
 def _make_room(temporary: Path) -> None:

@@ -10,10 +10,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from snugfit.errors import RunFolderError
+
+_FILES = (
+    *("recipe.yaml", "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
+    *("tracking.json", "tracking.json.tmp", "tracking.lock", "cv.json", "cv.html", "tune.json", "tune.html"),
+    *("study.db", "best.yaml", "found.json", "checkpoints", "fold-*", "trial-*"),
+)
+"""What Snugfit writes into the folder of a run in which nothing is learned yet, or of work of many runs, as patterns."""
+
+_made_here: set[Path] = set()
+"""Folders that this process has made, of which alone it may remove any whole."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class RunFolder:
             RunFolderError: it cannot be written.
         """
         path = output / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        missing = [folder for folder in (path.parent, path) if not folder.exists()]
         try:
             path.mkdir(parents=True)
             probe = path / ".writable"
@@ -39,6 +51,7 @@ class RunFolder:
             raise RunFolderError(
                 f"output: the run's folder {path} cannot be written: {error.strerror}. Choose another `output`."
             ) from error
+        _made_here.update(folder.resolve() for folder in missing)
         return cls(path.resolve())
 
     @classmethod
@@ -50,7 +63,7 @@ class RunFolder:
         """
         if not path.is_dir():
             raise RunFolderError(f"{path}: no such run folder. Runs live in <output>/<name>/<id>.")
-        if not (path / "events.jsonl").exists():
+        if not any((path / name).exists() for name in ("events.jsonl", "plan.json")):
             raise RunFolderError(
                 f"{path}: not a run's folder: it has no events.jsonl. Give <output>/<name>/<id>."
             )
@@ -68,7 +81,7 @@ class RunFolder:
         except ImportError:  # Windows: no such lock; two at a time are the user's to avoid
             yield
             return
-        with (self.path / ".lock").open("w") as file:
+        with (self.path / ".lock").open("a") as file:
             try:
                 # not flock: forked workers would hold it for some seconds after the run was killed
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,10 +92,19 @@ class RunFolder:
             yield
 
     def discard(self) -> None:
-        """Remove a folder in which no run has begun, and the one above it if that is empty then."""
+        """Remove a folder in which no run has begun, and the one above it if that is empty then.
+
+        A folder that this process has not made stays, and so does one with a file of somebody else in it.
+        """
+        if self.path not in _made_here or not self.path.exists():
+            return
+        names = [entry.name.removeprefix(".") for entry in self.path.iterdir()]
+        if not all(any(fnmatch(name, pattern) for pattern in (*_FILES, "lock")) for name in names):
+            return
         shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):  # other runs of this name are in it
-            self.path.parent.rmdir()
+        if self.path.parent in _made_here:
+            with suppress(OSError):  # other runs of this name are in it
+                self.path.parent.rmdir()
 
     @property
     def id(self) -> str:
@@ -102,8 +124,12 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write `name` whole or not at all."""
+        self.write_text(name, json.dumps(value, indent=1))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write `name` whole or not at all."""
         temporary = self.path / f".{name}"
-        temporary.write_text(json.dumps(value, indent=1))
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self.path / name)
 
     def read_json(self, name: str) -> Any:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
+from snugfit.strategies.world import agreed
 from snugfit.training import checkpoint, shards
 from snugfit.training.packed import Packed, pack
 from snugfit.training.snapshot import Snapshot
@@ -143,7 +144,8 @@ class Saving:
             SettingError: it is of another model, optimizer or set of techniques.
         """
         self.finish()
-        loaded = checkpoint.load_newest(self._training.folder.checkpoints)
+        with agreed():
+            loaded = checkpoint.load_newest(self._training.folder.checkpoints)
         names = self._strategy.tell(loaded.folder.name)
         if len({*names}) > 1:
             raise RunFolderError(

@@ -105,6 +105,10 @@ def _mapped(file: Path, weights: list[Weight], nbytes: int) -> Tensor:
     """Memory of a new file of safetensors, which has the tensors by their names and the gaps between them as `gap.N`."""
     header = json.dumps(_header(weights)).encode()
     header = header.ljust(aligned(8 + len(header)) - 8)  # the format allows spaces behind
+    if file.exists() and not _is_ours(file):
+        raise SettingError(
+            f"weight_streaming.folder: '{file}' is there already, and was not written by weight_streaming. Give an empty folder."
+        )
     file.unlink(missing_ok=True)  # an older one may still be mapped, and lives until it is not
     start = 8 + len(header)
     whole = torch.from_file(str(file), shared=True, size=start + nbytes, dtype=torch.uint8)
@@ -112,8 +116,17 @@ def _mapped(file: Path, weights: list[Weight], nbytes: int) -> Tensor:
     return whole[start:]
 
 
+_METADATA = {"written_by": "snugfit weight_streaming"}
+
+
+def _is_ours(file: Path) -> bool:
+    """Return whether an earlier run has written the file for the same purpose."""
+    with file.open("rb") as opened:
+        return json.dumps(_METADATA).encode() in opened.read(8 + 4 * len(json.dumps(_METADATA)))
+
+
 def _header(weights: list[Weight]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"__metadata__": _METADATA}
     for weight in weights:
         for part, place in weight.places.items():
             end = place.offset + place.nbytes
