@@ -85,7 +85,12 @@ def evaluated(
 
 
 def assert_exact(
-    ranks: Ranks, folder: Path, kind: str, strategy: str, batch: int, micro_batch: int | None
+    ranks: Ranks,
+    folder: Path,
+    kind: str,
+    strategy: str,
+    batch: int,
+    micro_batch: int | None,
 ) -> None:
     expected = evaluated(folder / "alone", kind, "alone", HELD_OUT, None)
     assert expected.keys() == {"loss", *KINDS[kind][1]}
@@ -112,6 +117,56 @@ def test_every_kind_of_score_is_exact_on_two_ranks(
 ) -> None:
     # the same batches on both sides: a loss that compares rows compares those of a batch
     assert_exact(two, tmp_path, kind, strategy, HELD_OUT, 2)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_rank_without_rows_of_the_last_batch_makes_as_many_passes_where_rows_are_compared(
+    two: Ranks, tmp_path: Path, strategy: str
+) -> None:
+    """Under fsdp each pass gathers the blocks, which all ranks have to do as often."""
+    expected = embedded(tmp_path / "alone", "alone")
+    for found in two.run(embedded, tmp_path / "ranks", strategy):
+        assert found == pytest.approx(expected, rel=TOLERANCE)
+
+
+def embedded(folder: Path, strategy: str) -> float:
+    """The loss of 5 rows in batches of 4, by similarity to each other."""
+    torch.manual_seed(0)
+    data = [(inputs.double(), labels) for inputs, labels in points(5)]
+    training = make_training(
+        folder,
+        model=Tower().double(),
+        train=data,
+        validation=data,
+        techniques=(AdamW(learning_rate=0.01), GradientCache()),
+        loss=similarity,
+        epochs=None,
+        windows=1,
+        strategy=STRATEGIES[strategy](),
+    )
+    training.run(Never())  # type: ignore[arg-type]
+    return training.last_metrics["loss"]
+
+
+class Tower(torch.nn.Module):
+    """Numbered blocks, each of which fsdp gathers by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = block(inputs).tanh()
+        return inputs
+
+
+def similarity(outputs: Any, data: Any) -> LossTerms:
+    scores = outputs @ outputs.T
+    return LossTerms(torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)), reduction="none"))
+
+
+similarity.couples_rows = True  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

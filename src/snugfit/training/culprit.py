@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
+from snugfit.core.sharded import own_part
 from snugfit.core.tree import leaves
 from snugfit.errors import RunFolderError
+from snugfit.strategies.base import Strategy
 from snugfit.training.compute import WindowCompute
 from snugfit.training.step import Step
 
@@ -22,39 +24,50 @@ KEPT_WINDOWS = 10
 
 
 def find_culprit(step: Step, window: Batch) -> str:
-    """Name the first tensor of the window's forward and backward that is not finite.
+    """Name the first tensor of the window's forward and backward that is not finite, on any rank.
 
     Runs the window again, under the same randomness, with a look at each module. Weights, buffers, gradients and
-    counters are as before on return. Call it after the step that refused the window.
+    counters are as before on return. Call it after the step that refused the window. All ranks call it and get the same answer: they
+    agree before each pass, because a rank whose own rows and shards are finite would wait in a pass that the others do not make.
     """
-    first: list[str] = []
+    strategy = step.strategy
+    bad = (f"parameter {name}" for name, each in step.model.named_parameters() if not _finite(own_part(each)))
+    if (parameter := _first_of_ranks(strategy, next(bad, None))) is not None:
+        return parameter
+    places = (place for place, leaf in enumerate(leaves(window.data)) if not _finite(leaf))
+    bad = (f"the batch itself, tensor {place}" for place in places)
+    if (tensor := _first_of_ranks(strategy, next(bad, None))) is not None:
+        return tensor
+    outputs, gradients = _run_again(step, window)
+    if (output := _first_of_ranks(strategy, next(iter(outputs), None))) is not None:
+        return output
+    gradient = _first_of_ranks(strategy, next(iter(gradients), None))
+    return gradient or "the loss, or a later pass of a technique"
+
+
+def _run_again(step: Step, window: Batch) -> tuple[list[str], list[str]]:
+    """The first module output of this rank's rows that is not finite, and the gradients that are not."""
+    outputs: list[str] = []
 
     def look(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
-            if not first and not _finite(outputs):
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not outputs and not _finite(output):
                 origin = "from finite inputs" if _finite(inputs) else "its inputs already were not"
-                first.append(f"output of {name or 'the model'} ({type(module).__name__}), {origin}")
+                outputs.append(f"output of {name or 'the model'} ({type(module).__name__}), {origin}")
 
         return hook
 
-    for name, parameter in step.model.named_parameters():
-        if not _finite(parameter):
-            return f"parameter {name}"
-    bad_input = next((place for place, leaf in enumerate(leaves(window.data)) if not _finite(leaf)), None)
-    if bad_input is not None:
-        return f"the batch itself, tensor {bad_input}"
     hooks = [module.register_forward_hook(look(name)) for name, module in step.model.named_modules()]
     # the step counted the window already; layers draw by the window's number
     step.progress.windows -= 1
-    buffers = [buffer.detach().clone() for buffer in step.model.buffers()]
     try:
-        with preserved_randomness(step.device):
-            moved = window.to(step.device)
-            WindowCompute(step, step.seams.batch(moved, step.progress, step.seed), step.seams.loss).run()
+        with preserved_randomness(step.device), step.kept_buffers():
+            shared = step.shared(window.to(step.device))
+            WindowCompute(step, step.transformed(shared), step.seams.loss).run()
         gradients = [
             f"gradient of {name}"
             for name, p in step.model.named_parameters()
-            if p.grad is not None and not _finite(p.grad)
+            if p.grad is not None and not _finite(own_part(p.grad))
         ]
     finally:
         step.progress.windows += 1
@@ -62,34 +75,68 @@ def find_culprit(step: Step, window: Batch) -> str:
             hook.remove()
         for parameter in step.parameters:
             parameter.grad = None
-        with torch.no_grad():
-            for buffer, copy in zip(step.model.buffers(), buffers, strict=True):
-                buffer.copy_(copy)
-    return next(iter([*first, *gradients]), "the loss, or a later pass of a technique")
+    return outputs, gradients
 
 
-def keep_window(folder: Path, number: int, window: Batch) -> str | None:
+def _first_of_ranks(strategy: Strategy, finding: str | None) -> str | None:
+    """The finding of the first rank that has one, with its rank where others have another; all ranks call it."""
+    findings = strategy.tell(finding)
+    rank = next((rank for rank, each in enumerate(findings) if each is not None), None)
+    if rank is None:
+        return None
+    first: str = findings[rank]
+    return first if all(each == first for each in findings) else f"{first} (rank {rank})"
+
+
+def keep_window(folder: Path, number: int, window: Batch, strategy: Strategy | None = None) -> str | None:
     """Keep a window for inspection as safetensors, with the example ids in its metadata; the first few of a run only.
 
+    Each of several ranks writes the rows that it has, under a name of its own; all call it.
+
     Returns:
-        The file's name; None if there are enough of them.
+        The file's name, of several ranks with * for their numbers; None if there are enough of them.
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: it cannot be written, on this rank or another one.
     """
-    path = folder / f"window-{number:08d}.safetensors"
+    strategy = strategy or Strategy()
+    name = f"window-{number:08d}"
+    problem: OSError | SafetensorError | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists() and len(list(folder.iterdir())) >= KEPT_WINDOWS:
-            return None
-        tensors = {
-            # safetensors refuses what overlaps: labels are often the inputs themselves
-            f"tensor-{place}": leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for place, leaf in enumerate(leaves(window.data))
-        }
-        save_file(tensors, path, metadata={"example_ids": ",".join(map(str, window.ids))})
-    except (OSError, SafetensorError) as error:
-        raise RunFolderError(f"{path}: the batch cannot be written: {error}.") from error
-    return f"{folder.name}/{path.name}"
+        room = _has_room(folder, name)
+    except OSError as error:
+        room, problem = False, error
+    room = strategy.tell(room)[0]  # another rank may see what the first one has written by then
+    if room and (window.share is None or window.share.rows):
+        path = folder / f"{name}{_suffix(strategy, strategy.rank)}.safetensors"
+        try:
+            _write(path, window)
+        except (OSError, SafetensorError) as error:
+            problem = error
+    for rank, reason in enumerate(strategy.tell(None if problem is None else str(problem))):
+        if reason is not None:
+            path = folder / f"{name}{_suffix(strategy, rank)}.safetensors"
+            raise RunFolderError(f"{path}: the batch cannot be written: {reason}.") from problem
+    return f"{folder.name}/{name}{_suffix(strategy, '*')}.safetensors" if room else None
+
+
+def _has_room(folder: Path, name: str) -> bool:
+    """Whether the window of this name is there already, or there are not enough others."""
+    names = {path.name[: len(name)] for path in folder.iterdir()}
+    return name in names or len(names) < KEPT_WINDOWS
+
+
+def _suffix(strategy: Strategy, rank: int | str) -> str:
+    return "" if strategy.world_size == 1 else f"-rank-{rank}"
+
+
+def _write(path: Path, window: Batch) -> None:
+    tensors = {
+        # safetensors refuses what overlaps: labels are often the inputs themselves
+        f"tensor-{place}": leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for place, leaf in enumerate(leaves(window.data))
+    }
+    save_file(tensors, path, metadata={"example_ids": ",".join(map(str, window.ids))})
 
 
 def _finite(tree: Any) -> bool:

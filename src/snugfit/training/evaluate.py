@@ -130,8 +130,9 @@ def _scored_parts(
         own, start, found = counts[strategy.rank], 0, []
         # where weights are gathered for each of them, ranks with fewer rows make as many passes
         passes = [len(split(count, micro_batch)) * (count > 0) for count in counts]
-        for _ in range(max(passes) - passes[strategy.rank] if strategy.shards else 0):
-            _score(scored, batch.select(range(1)), keep=False)
+        most = max(passes) if strategy.shards else int(scored.couples_rows)  # outputs of no rows have a shape
+        for _ in range(most - passes[strategy.rank]):
+            outputs = _score(scored, batch.select(range(1)), keep)[1]
         while start < own:
             count = len(split(own - start, micro_batch)[0])
             rows = range(start, start + count)
@@ -153,7 +154,7 @@ def _scored_parts(
             micro_batch = replan.after
             tell(replan)
         if scored.couples_rows:
-            outputs = joined(found or [_score(scored, batch.select(range(1)), keep)[1]])
+            outputs = joined(found or [outputs])
             outputs = map_tree(joining(strategy, batch), outputs)
             part = everywhere(strategy, batch.to(scored.device))
             with scored.forward(part):

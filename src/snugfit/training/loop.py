@@ -161,8 +161,9 @@ class Training:
             RanksLost: other ranks have ended, or do not answer.
         """
         start, examples = time.monotonic(), self.step.progress.examples
-        status, reason = "finished", self.watch.exhausted(self.job)
+        status: str = "finished"
         with self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):
+            reason = self._exhausted()
             while self.step.progress.windows < self.total_windows and reason is None:
                 outcome = self._run_until_boundary(stop)
                 if outcome is not None:
@@ -204,7 +205,7 @@ class Training:
                 evaluated = last or self._due(job.evaluate_every or self.loader.order.windows_per_epoch)
                 if evaluated:
                     self.evaluate(stop)
-                exhausted = self.watch.exhausted(job) if evaluated else None
+                exhausted = self._exhausted() if evaluated else None
                 asked = None if last else self._asked(stop)
                 due = self._due(job.checkpoint_every) if job.checkpoint_every else evaluated
                 if due or last or asked or exhausted or refused:
@@ -217,6 +218,20 @@ class Training:
                     return "stopped", asked
                 before = time.perf_counter()
         return "finished", None
+
+    def _exhausted(self) -> str | None:
+        """Why the run should stop early, or None. The first rank decides for all: `stop_when` is the user's code, and may look at a clock.
+
+        Raises:
+            As `Watch.exhausted`.
+        """
+        strategy = self.step.strategy
+        if strategy.world_size == 1:
+            return self.watch.exhausted(self.job)
+        with agreed():
+            reason = self.watch.exhausted(self.job) if strategy.rank == 0 else None
+        decided: str | None = strategy.tell(reason)[0]
+        return decided
 
     def _asked(self, stop: StopRequest) -> str | None:
         """Why to stop, if one of the ranks was asked to; the same on all of them.

@@ -85,5 +85,6 @@ def _reason(training: Training, result: StepResult, window: Batch) -> str:
         reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"
     else:
         reason = f"loss {result.loss:.4g}: {result.refused}"
-    kept = keep_window(training.folder.path / "culprits", training.step.progress.windows, window)
+    folder, number = training.folder.path / "culprits", training.step.progress.windows
+    kept = keep_window(folder, number, window, training.step.strategy)
     return f"{reason}; the batch is in {kept}" if kept else reason

@@ -128,13 +128,14 @@ class Saving:
             raise SaidElsewhere(message)
 
     def any(self) -> bool:
-        """Whether there is a checkpoint to go back to; all ranks call it.
+        """Whether the first rank has a checkpoint to go back to; all ranks call it.
 
         Raises:
             As `finish`.
         """
         self.finish()
-        return checkpoint.any_in(self._training.folder.checkpoints)
+        # another host may see the folder later than the one that has written it
+        return bool(self._strategy.tell(checkpoint.any_in(self._training.folder.checkpoints))[0])
 
     def load(self) -> tuple[str, ...]:
         """Take the state of the newest valid checkpoint; returns what was wrong with newer ones.

@@ -166,10 +166,10 @@ class Step:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
         window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
         with preserved_randomness(self.device):
-            return self._train_step(self._shared(window))
+            return self._train_step(self.shared(window))
 
-    def _shared(self, window: Batch) -> Batch:
-        """The window with what the other ranks have of it."""
+    def shared(self, window: Batch) -> Batch:
+        """The window with what the other ranks have of it; all ranks call it."""
         strategy = self.strategy
         if strategy.world_size == 1:
             return window
@@ -261,7 +261,7 @@ class Step:
         def passes() -> Generator[None]:
             with closing(taking()) as taken:
                 for number, window in enumerate(taken):
-                    batch = self._shared(
+                    batch = self.shared(
                         (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
                     )
                     compute = WindowCompute(self, batch, self.seams.loss)
@@ -319,14 +319,15 @@ class Step:
         self.largest, self.handed = 0, False
         try:
             with phase("techniques"):
-                transformed = self._shared_anew(self.seams.batch(window, self.progress, self.seed), window)
+                transformed = self.transformed(window)
             return self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
         except BaseException:
             self._undo(buffers)
             raise
 
-    def _shared_anew(self, transformed: Batch, window: Batch) -> Batch:
-        """The window after techniques that may have put several of its examples into one row, on each rank by itself."""
+    def transformed(self, window: Batch) -> Batch:
+        """The shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
+        transformed = self.seams.batch(window, self.progress, self.seed)
         share = window.share
         if share is None or not self.seams.transforms:
             return transformed
