@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 Rebuild = Callable[[Sequence[Tensor]], Any]
 
@@ -54,10 +56,20 @@ class _Gap:
 _GAP = _Gap()
 
 
+@dataclass(frozen=True, eq=False)
+class _PackedGap:
+    """Where the elements of packed sequences were."""
+
+    packed: PackedSequence
+
+
 def _taken(tree: Any, tensors: list[Tensor]) -> Any:
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return _GAP
+    if isinstance(tree, PackedSequence):  # its batch sizes and indices are no inputs of the computation
+        tensors.append(tree.data)
+        return _PackedGap(tree)
     if isinstance(tree, tuple):
         entries = [_taken(entry, tensors) for entry in tree]
         return type(tree)(*entries) if hasattr(tree, "_fields") else type(tree)(entries)
@@ -67,6 +79,8 @@ def _taken(tree: Any, tensors: list[Tensor]) -> Any:
 def _filled(shape: Any, tensors: Iterator[Tensor]) -> Any:
     if shape is _GAP:
         return next(tensors)
+    if isinstance(shape, _PackedGap):
+        return PackedSequence(next(tensors), *shape.packed[1:])
     if isinstance(shape, tuple):
         entries = [_filled(entry, tensors) for entry in shape]
         return type(shape)(*entries) if hasattr(shape, "_fields") else type(shape)(entries)

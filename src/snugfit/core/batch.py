@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
-from snugfit.core.tree import leaves, map_tree
+from snugfit.core.packed_sequences import rows_of_packed, select_packed
+from snugfit.core.tree import leaves, map_tree, parts
 from snugfit.errors import DataError, SettingError
 
 LABELS = "labels"
@@ -101,15 +103,19 @@ class Batch:
             DataError: `data` holds no tensor, or its tensors disagree on the number of rows.
         """
         rows = -1
-        for tensor in leaves(data):
-            if tensor.ndim == 0:
+        for part in parts(data):
+            if isinstance(part, PackedSequence):
+                count, found = rows_of_packed(part), "packed sequences"
+            elif part.ndim == 0:
                 continue
+            else:
+                count, found = part.shape[0], f"shape {tuple(part.shape)}"
             if rows < 0:
-                rows = tensor.shape[0]
-            elif tensor.shape[0] != rows:
+                rows = count
+            elif count != rows:
                 raise DataError(
-                    f"batch: one tensor has {rows} rows, another has shape {tuple(tensor.shape)}. The first "
-                    "dimension of every tensor in a batch is the row; give shared tensors to the model instead."
+                    f"batch: one tensor has {rows} rows, another has {found} with {count}. The first dimension of every tensor in a "
+                    "batch is the row; give shared tensors to the model instead."
                 )
         if rows < 0:
             raise DataError(
@@ -145,7 +151,7 @@ class Batch:
             return leaf
 
         return Batch(
-            data=map_tree(take_trimmed, self.data, take_entries),
+            data=map_tree(take_trimmed, self.data, take_entries, lambda packed: select_packed(packed, rows)),
             rows=count,
             ids=tuple(self.ids[row] for row in rows) if self.ids else (),
             lengths=lengths,
@@ -243,9 +249,9 @@ def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last."""
     if isinstance(data, Mapping):
         return (), {key: value for key, value in data.items() if key != LABELS}
-    if isinstance(data, (tuple, list)) and len(data) > 1:
-        return tuple(data[:-1]), {}
-    return ((data[0] if isinstance(data, (tuple, list)) else data),), {}
+    if isinstance(data, PackedSequence) or not isinstance(data, (tuple, list)):
+        return (data,), {}
+    return tuple(data[:-1] if len(data) > 1 else data), {}
 
 
 def labels_of(data: Any) -> Tensor:
@@ -257,7 +263,7 @@ def labels_of(data: Any) -> Tensor:
     if isinstance(data, Mapping) and LABELS in data:
         labels: Tensor = data[LABELS]
         return labels
-    if isinstance(data, (tuple, list)) and len(data) > 1:
+    if isinstance(data, (tuple, list)) and len(data) > 1 and not isinstance(data, PackedSequence):
         target: Tensor = data[-1]
         return target
     raise DataError(

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.batch import LABELS, Batch, labels_of
 from snugfit.core.losses import LossTerms
 from snugfit.core.technique import BatchLoss, Moment
-from snugfit.core.tree import leaves, map_tree
+from snugfit.core.tree import leaves, map_tree, mapping_like
+from snugfit.errors import DataError
 
 PAIR = 2
 _SHARE, _LABELS = "mixing_share", "mixing_labels"
@@ -137,14 +139,22 @@ def map_inputs(function: Callable[[Tensor], Any], data: Any) -> Any:
     """
     labels_of(data)
     if isinstance(data, Mapping):
-        inputs = map_tree(function, {name: value for name, value in data.items() if name != LABELS})
+        inputs = map_tree(
+            function, {name: value for name, value in data.items() if name != LABELS}, packed=_not_mixed
+        )
         return _like(data, {name: inputs.get(name, value) for name, value in data.items()})
-    return _like(data, [*(map_tree(function, value) for value in data[:-1]), data[-1]])
+    return _like(data, [*(map_tree(function, value, packed=_not_mixed) for value in data[:-1]), data[-1]])
 
 
 def with_entry(data: Mapping[str, Any], name: str, value: Any) -> Any:
     """The same mapping with another value."""
     return _like(data, {**data, name: value})
+
+
+def _not_mixed(packed: PackedSequence) -> NoReturn:
+    raise DataError(
+        "batch: holds packed sequences, whose elements are not in rows that could be mixed. Return padded tensors from collate."
+    )
 
 
 def _with_labels(data: Any, labels: Tensor) -> Any:
@@ -155,8 +165,8 @@ def _with_labels(data: Any, labels: Tensor) -> Any:
 
 def _like(data: Any, values: Any) -> Any:
     """A container of the type of `data`."""
-    if type(data) is dict:
-        return values
+    if isinstance(data, Mapping):
+        return values if type(data) is dict else mapping_like(data, values)
     return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
 
 

@@ -216,6 +216,14 @@ def _save_plain(model: nn.Module, path: Path) -> None:
     save_file(kept, path, metadata={"format": "pt", **tied})
 
 
+def _tied_in(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the file leaves out because the model ties it to a weight that is there: transformers does not say so in it."""
+    own = model.state_dict(keep_vars=True)
+    there = {id(own[name]): name for name in state if name in own}
+    left_out = {name: there.get(id(own[name])) for name in own.keys() - state.keys()}
+    return {name: state[same] for name, same in left_out.items() if same is not None}
+
+
 def _load_plain(model: nn.Module, folder: Path) -> None:
     from safetensors import SafetensorError, safe_open
 
@@ -226,6 +234,7 @@ def _load_plain(model: nn.Module, folder: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"model: {folder / WEIGHTS} cannot be read: {error}.") from error
     state |= {name: state[same] for name, same in tied.items()}
+    state |= _tied_in(model, state)
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.batch import Batch
 from snugfit.core.tree import map_tree
@@ -50,11 +51,18 @@ def everywhere(strategy: Strategy, batch: Batch) -> Batch:
     batch = batch.padded_to(max(strategy.counts(batch.padded)))
     return replace(
         batch,
-        data=map_tree(joined, batch.data, listed),
+        data=map_tree(joined, batch.data, listed, _not_joined),
         extras=map_tree(joined, dict(batch.extras), listed),
         rows=batch.total,
         ids=(),
         lengths=None,
         padded=0,
         share=None,
+    )
+
+
+def _not_joined(packed: PackedSequence) -> NoReturn:
+    raise PlanConflict(
+        "packed sequences cannot be joined over ranks, which a loss that compares all rows of a window needs. Return padded tensors from "
+        "collate."
     )

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from snugfit.core.batch import Batch, Share, inputs_of
+from snugfit.core.batch import Batch, Share, inputs_of, labels_of
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import Buffers
+from snugfit.core.compiled_modules import unwrapped
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
@@ -32,6 +33,7 @@ from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
 
 Forward = Callable[[nn.Module, Any], Any]
+_DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}
 
 
 class StepResult(NamedTuple):
@@ -110,6 +112,7 @@ class Step:
                 "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
                 "such as AdamW()."
             )
+        model = unwrapped(model)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
@@ -134,6 +137,8 @@ class Step:
         self.nominal = nominal
         self.progress = Progress()
         self._forward = forward
+        # transformers' models that write one text after reading another take what they write from the labels
+        self._decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
@@ -233,6 +238,8 @@ class Step:
             if self._forward is not None:
                 return self._forward(self.model, batch.data)
             args, kwargs = inputs_of(batch.data)
+            if self._decoder_inputs is not None and not _DECODER_INPUTS & kwargs.keys():
+                kwargs["decoder_input_ids"] = self._decoder_inputs(labels_of(batch.data))
             return self.model(*args, **kwargs)
 
     @contextmanager

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
-from collections import UserDict, namedtuple
-from dataclasses import dataclass
+from collections import UserDict, defaultdict, namedtuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
 
 from snugfit.core.tree import joined, leaves, map_tree, zip_tensors
+from snugfit.errors import DataError
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -81,3 +84,53 @@ def test_structures_are_joined_along_the_rows() -> None:
     found = joined(parts)
     assert found["a"].tolist() == [[2.0, 2.0], [2.0, 2.0], [1.0, 1.0]]
     assert found["b"].left.tolist() == [0, 1, 0]
+
+
+class FromNames(Mapping[str, Any]):
+    """A mapping that is made from names and values, not from a dict."""
+
+    def __init__(self, **entries: Any) -> None:
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> Any:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def test_a_default_dict_keeps_its_default() -> None:
+    given = defaultdict(list, x=torch.zeros(2))
+    mapped = map_tree(lambda tensor: tensor + 1, given)
+    assert type(mapped) is defaultdict
+    assert mapped["x"].tolist() == [1.0, 1.0] and mapped["new"] == []
+    assert given["x"].tolist() == [0.0, 0.0]
+
+
+def test_a_mapping_that_cannot_be_made_from_a_dict_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match="a FromNames cannot be made again .* Return a dict from collate"):
+        map_tree(lambda tensor: tensor + 1, FromNames(x=torch.zeros(2)))
+
+
+def test_what_a_dataclass_computes_itself_is_computed_anew() -> None:
+    @dataclass
+    class Counted:
+        rows: Tensor
+        count: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            self.count = len(self.rows)
+
+    assert map_tree(lambda tensor: tensor[:2], Counted(torch.zeros(3))).count == 2
+
+
+def test_packed_sequences_are_mapped_element_by_element_and_never_joined() -> None:
+    packed = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
+    mapped = map_tree(lambda tensor: tensor * 2, {"x": packed})["x"]
+    assert [each.tolist() for each in leaves(packed)] == [[1.0] * 5]
+    assert mapped.data.tolist() == [2.0] * 5 and mapped.batch_sizes.tolist() == [2, 2, 1]
+    with pytest.raises(RuntimeError, match="packed sequences cannot be joined"):
+        joined([{"x": packed}, {"x": packed}])

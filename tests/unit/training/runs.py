@@ -101,6 +101,7 @@ def make_training(
     identity: Mapping[str, Any] | None = None,
     display: Callable[[dict[str, Any]], None] | None = None,
     strategy: Strategy | None = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
     **job: Any,
 ) -> Training:
     """A run in `folder`, new or to be restored; 12 points in windows of 4 unless other data is given."""
@@ -111,7 +112,7 @@ def make_training(
     training = assemble(
         Job(**settings),
         plan or Plan(),
-        Material(model, points(12) if train is None else train, validation, loss, collate),
+        Material(model, points(12) if train is None else train, validation, loss, collate, forward),
         None,
         techniques,
         metrics or {},

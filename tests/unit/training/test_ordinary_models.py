@@ -1,0 +1,171 @@
+"""Ordinary models of all kinds: each is cut, stopped, resumed, scored and delivered as any other."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from snugfit.core.tree import leaves
+from snugfit.models.bundle import load_bundle
+from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.learning.ema import EMA
+from snugfit.training.loop import Training
+from snugfit.training.step import Step
+from tests.unit.training import ordinary
+from tests.unit.training.ordinary import CASES, Case
+from tests.unit.training.runs import finish, make_training, resumed, stop_at, told
+
+NAMES = list(CASES)
+
+
+def window_of(case: Case, rows: list[Any]) -> Any:
+    return (case.collate or default_collate)(rows)
+
+
+def step_of(case: Case, micro_batch: int | None = None, learning_rate: float = 0.01) -> Step:
+    optimizer = AdamW(learning_rate=learning_rate)
+    return Step(
+        case.model(), optimizer, case.loss, micro_batch=micro_batch, forward=case.forward, total_updates=10
+    )
+
+
+def run_of(case: Case, folder: Path, **settings: Any) -> Training:
+    rows = case.rows()
+    return make_training(
+        folder,
+        model=case.model(),
+        train=rows,
+        validation=rows[:5],
+        loss=case.loss,
+        collate=case.collate,
+        forward=case.forward,
+        techniques=(AdamW(learning_rate=0.01), EMA(decay=0.5)),
+        **{"global_batch": 4, "epochs": 2.0, "checkpoint_every": 1, **settings},
+    )
+
+
+def state_of(step: Step) -> list[Tensor]:
+    return [leaf.clone() for leaf in leaves(step.state_dict())]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_micro_batches_give_the_update_of_the_whole_window(name: str) -> None:
+    case = CASES[name]
+    whole, cut = step_of(case), step_of(case, micro_batch=2)
+    for module in [*whole.model.modules(), *cut.model.modules()]:
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    rows = case.rows()
+    for start in (0, 4, 7):
+        batch = window_of(case, rows[start : start + 4])
+        results = whole(copy.deepcopy(batch)), cut(copy.deepcopy(batch))
+        assert all(result.applied for result in results)
+        assert results[0].loss == pytest.approx(results[1].loss, rel=case.rounding)
+    assert cut.largest == 2
+    for one, other in zip(whole.parameters, cut.parameters, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=100 * case.rounding)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_goes_on_from_the_files_of_a_checkpoint_bit_for_bit(name: str, tmp_path: Path) -> None:
+    unbroken = run_of(CASES[name], tmp_path / "unbroken")
+    finish(unbroken)
+    stop_at(run_of(CASES[name], tmp_path / "stopped"), windows=4)
+    again = resumed(run_of(CASES[name], tmp_path / "stopped"))
+    finish(again)
+    one, other = unbroken.step.state_dict(), again.step.state_dict()
+    assert list(one) == list(other)
+    for mine, its in zip(leaves(one), leaves(other), strict=True):
+        assert torch.equal(mine, its)
+    assert repr(one.get("modules")) == repr(other.get("modules"))
+    assert told(again)[-1] == told(unbroken)[-1]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("t5", "bart")])
+def test_a_window_that_is_not_finite_changes_nothing(name: str) -> None:
+    case = CASES[name]
+    rows = case.rows()
+    for begun in (False, True):
+        step, never = step_of(case, micro_batch=3), step_of(case, micro_batch=3)
+        for each in (step, never):
+            if begun:
+                each(window_of(case, rows[:4]))
+        assert not step(window_of(case, [*rows[:3], case.poison(rows[3])])).applied
+        never.progress.consume(4, applied=False)
+        for window in (rows[4:8], rows[6:10]):
+            assert step(window_of(case, window)).loss == never(window_of(case, window)).loss
+        for mine, its in zip(leaves(step.state_dict()), leaves(never.state_dict()), strict=True):
+            assert torch.equal(mine, its)
+        assert repr(step.state_dict().get("modules")) == repr(never.state_dict().get("modules"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_best_model_loads_strictly_into_the_plain_module(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    training = run_of(case, tmp_path, epochs=1.0)
+    finish(training)
+    plain = (case.plain or case.make)().double()
+    loaded, _, _ = load_bundle(tmp_path / "best", model=plain)
+    with training.step.averaged():
+        expected = {
+            key: value.clone()
+            for key, value in training.step.model.state_dict().items()
+            if isinstance(value, Tensor)
+        }
+    found = {key: value for key, value in loaded.state_dict().items() if isinstance(value, Tensor)}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_micro_batch_is_found_and_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    tried, given = (
+        run_of(CASES[name], tmp_path / "auto", epochs=1.0),
+        run_of(CASES[name], tmp_path / "4", epochs=1.0),
+    )
+    tried.planned = "auto"
+    tried.fit()
+    assert tried.step.micro_batch == 4
+    given.step.micro_batch = 4
+    for training in (tried, given):
+        finish(training)
+    for mine, its in zip(leaves(tried.step.state_dict()), leaves(given.step.state_dict()), strict=True):
+        assert torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_model_that_writes_gets_what_it_writes_from_the_labels(name: str) -> None:
+    case = CASES[name]
+    window = window_of(case, case.rows()[:4])
+    expected = case.model().train()(**window).loss
+    assert step_of(case)(window).loss == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [ordinary.compiled, ordinary.PartlyCompiled])
+def test_a_compiled_model_runs_compiled_under_plain_names(make: Any) -> None:
+    calls: list[int] = []
+
+    def counting(graph: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            calls.append(1)
+            return graph.forward(*args)
+
+        return run
+
+    model = ordinary.Named() if make is ordinary.compiled else ordinary.PartlyCompiled(False)
+    torch._dynamo.reset()
+    if make is ordinary.compiled:
+        wrapped: Any = torch.compile(model, backend=counting)
+    else:
+        model.encoder = torch.compile(model.encoder, backend=counting)
+        wrapped = model
+    step = Step(wrapped, AdamW(learning_rate=0.01))
+    assert not any("_orig_mod" in name for name, _ in step.model.named_parameters())
+    step({"inputs": torch.ones(4, ordinary.WIDTH), "labels": torch.tensor([0, 1, 2, 0])})
+    assert calls
