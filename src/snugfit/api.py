@@ -30,7 +30,7 @@ from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
-from snugfit.training.folder import RunFolder
+from snugfit.training.folder import RunFolder, check_name
 from snugfit.training.metrics import RowMetric
 from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
 from snugfit.training.result import RunResult
@@ -113,6 +113,7 @@ def train(
         UserError: a setting, the data or the folder cannot be used.
         TrainingFailed: the run failed on its own account.
     """
+    check_name(name)
     if isinstance(metrics, str):
         metrics = (metrics,)
     metric_map: dict[str, str | RowMetric] = (

@@ -104,6 +104,8 @@ def resume(
     options: RunOptions | None = None,
     watch: Watch = lambda title: nullcontext(),
     tell: Tell = lambda words: None,
+    *,
+    allow_code: bool = False,
 ) -> CrossValidation:
     """Go on with a cross-validation: finished folds stay as they are, a fold that was begun goes on from its checkpoint.
 
@@ -118,7 +120,8 @@ def resume(
         raise RunFolderError(
             f"{path}: has no {CV}, so it is no cross-validation. Give <output>/<name>/cv/<id>."
         )
-    recipe, kept = load_recipe(folder.path / _RECIPE), folder.read_json(CV)
+    recipe = load_recipe(folder.path / _RECIPE, allow_code=allow_code)
+    kept = folder.read_json(CV)
     rows = fold_rows(recipe, kept["group_by"], labelled=kept["settings"]["stratified"])
     dealt = kept["held_out"]
     if rows.sha256 != kept["sha256"] or any(len(numbers) != rows.count for numbers in dealt):

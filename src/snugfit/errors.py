@@ -9,6 +9,7 @@ SnugfitError
 │   ├── PlanConflict          techniques that exclude each other
 │   ├── RunFolderError        a run's folder that cannot be resumed, read or written
 │   ├── TrackingError         a tracker or registry address
+│   ├── CodeRefused           a file that names code to run, without consent
 │   ├── MissingExtra          an optional package that is not installed
 │   └── SaidElsewhere         what another process of the run says
 └── TrainingFailed        the run itself failed: exit code 1
@@ -64,6 +65,10 @@ class RunFolderError(UserError):
 
 class TrackingError(UserError):
     """A tracking or registry address cannot be used."""
+
+
+class CodeRefused(UserError):
+    """A recipe, a bundle or a stored model names code, and nobody has consented to run it."""
 
 
 class MissingExtra(UserError):

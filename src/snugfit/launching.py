@@ -60,6 +60,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
     folder = RunFolder.create(Path(recipe.output), recipe.name)
     plans.write_beginning(folder, recipe, plan_of(recipe), answer)
     command = ["train", str(folder.path / plans.RECIPE), "--no-plan", "--into", str(folder.path)]
+    command += _consent(recipe)
     if options.fast_dev_run:
         command.append("--fast-dev-run")
     if options.overfit_batches is not None:
@@ -92,7 +93,15 @@ def resume_on_devices(
     """
     folder, plan = RunFolder.open(run), recipe.plan
     check_devices(plan_of(recipe).device, plan.devices)
-    command = ["resume", str(run), "--devices", str(plan.devices), "--strategy", plan.strategy]
+    command = [
+        "resume",
+        str(run),
+        "--devices",
+        str(plan.devices),
+        "--strategy",
+        plan.strategy,
+        *_consent(recipe),
+    ]
 
     def launch(finer: int | None) -> int:
         micro_batch = plan.micro_batch if finer is None else finer
@@ -100,6 +109,11 @@ def resume_on_devices(
         return _launch([*command, *changed, *_until(options), *shown], plan.devices, max_restarts, folder)
 
     return _until_it_fits(launch)
+
+
+def _consent(recipe: Recipe) -> list[str]:
+    """The option by which processes may run what this one may."""
+    return ["--allow-code"] if recipe.code else []
 
 
 def _until_it_fits(launch: Callable[[int | None], int]) -> int:

@@ -64,23 +64,27 @@ def resume_run(
     options: RunOptions | None = None,
     display: Display | None = None,
     changes: Sequence[str] = (),
+    *,
+    allow_code: bool = False,
 ) -> RunResult:
     """Go on with a stopped or killed run from its newest valid checkpoint.
 
     Args:
         changes: settings over the recipe's that leave the updates as they are, such as plan.devices=2.
+        allow_code: consent to run what the run's recipe names; a run under the current directory needs none.
     Raises:
         UserError: not a run's folder, nothing to go on from, or the data changed.
         TrainingFailed: the run failed on its own account.
     """
-    recipe = recipe_of(run, changes)
+    recipe = recipe_of(run, changes, allow_code=allow_code)
     return _run_recipe(recipe, options or RunOptions(), display, RunFolder.open(Path(run)))
 
 
-def recipe_of(run: str | Path, changes: Sequence[str] = ()) -> Recipe:
+def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool = False) -> Recipe:
     """The recipe of a run, with settings over it.
 
     Raises:
+        CodeRefused: it names code, and is neither under the current directory nor allowed to.
         RunFolderError: not a run's folder, or one of a run that was made in Python.
     """
     from snugfit.recipe import load_recipe
@@ -90,27 +94,44 @@ def recipe_of(run: str | Path, changes: Sequence[str] = ()) -> Recipe:
         raise RunFolderError(
             f"{run}: has no {RECIPE}. Runs made in Python go on with snugfit.train(…, resume=…)."
         )
-    return load_recipe(folder.path / RECIPE, changes)
+    return load_recipe(folder.path / RECIPE, changes, allow_code=allow_code)
 
 
 def evaluate_run(
-    source: str, data: str, *, metrics: Sequence[str] = (), bad_rows: str = "fail", uri: str | None = None
+    source: str,
+    data: str,
+    *,
+    metrics: Sequence[str] = (),
+    bad_rows: str = "fail",
+    uri: str | None = None,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Loss and metrics of a run's best model, or of a registered one, on labelled rows."""
     from snugfit.deliver.predict import evaluate_file
 
     return evaluate_file(
-        resolve_model(source, uri=uri), data, metrics or ("accuracy", "macro_f1"), bad_rows=bad_rows
+        resolve_model(source, uri=uri),
+        data,
+        metrics or ("accuracy", "macro_f1"),
+        bad_rows=bad_rows,
+        allow_code=allow_code,
     )
 
 
 def predict_rows(
-    source: str, data: str, output: str | Path, *, bad_rows: str = "fail", uri: str | None = None
+    source: str,
+    data: str,
+    output: str | Path,
+    *,
+    bad_rows: str = "fail",
+    uri: str | None = None,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Write `data` with predictions of a run's best model, or of a registered one."""
     from snugfit.deliver.predict import predict_file
 
-    return predict_file(resolve_model(source, uri=uri), data, Path(output), bad_rows=bad_rows)
+    folder = resolve_model(source, uri=uri)
+    return predict_file(folder, data, Path(output), bad_rows=bad_rows, allow_code=allow_code)
 
 
 def _run_recipe(

@@ -111,5 +111,5 @@ def test_instruction_tuning_with_adapters_on_a_base_in_4_bit(
 
 
 def test_a_module_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(capsys, "mlp/mlp.yaml")
+    found = run(capsys, "mlp/mlp.yaml", "--allow-code")
     assert (found["status"], found["updates"]) == ("finished", 2)

@@ -97,7 +97,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one device comes to."""
     folder = tmp_path_factory.mktemp("alone")
-    assert main(["train", recipe(folder), "--no-plan", "-q"]) == 0
+    assert main(["train", recipe(folder), "--no-plan", "--allow-code", "-q"]) == 0
     (run,) = (folder / "runs/faulty").iterdir()
     return trained(run)
 

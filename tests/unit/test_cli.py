@@ -75,7 +75,7 @@ def train(monkeypatch):
     """Training replaced by a record of its calls; `.outcome` is what it returns or raises."""
     record = SimpleNamespace(calls=[], outcome=result(), events=[])
 
-    def fake(recipe, options, display, changes=()):
+    def fake(recipe, options, display, changes=(), *, allow_code=False):
         record.calls.append((recipe, options))
         for event in record.events:
             display(event)
@@ -85,8 +85,8 @@ def train(monkeypatch):
 
     monkeypatch.setattr(snugfit.runs, "train_recipe", fake)
     monkeypatch.setattr(snugfit.runs, "resume_run", fake)
-    one_device = SimpleNamespace(plan=SimpleNamespace(devices=1))
-    monkeypatch.setattr(snugfit.runs, "recipe_of", lambda run, changes: one_device)
+    one_device = SimpleNamespace(plan=SimpleNamespace(devices=1), code={})
+    monkeypatch.setattr(snugfit.runs, "recipe_of", lambda run, changes, allow_code: one_device)
     return record
 
 
@@ -259,9 +259,18 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
     assert main(["predict", "models:/my@champion", "new.csv", "-o", "out.csv", *store, "--json"]) == 0
     assert last_line(capsys) == {"output": "out.csv", "rows": 2, "predictions": {"a": 2}}
     assert calls == [
-        ("runs/my/1", "test.csv", {"metrics": ("accuracy", "mae"), "bad_rows": "skip", "uri": None}),
-        ("runs/my/1", "test.csv", {"metrics": (), "bad_rows": "fail", "uri": None}),
-        ("models:/my@champion", "new.csv", "out.csv", {"bad_rows": "fail", "uri": "http://host:5000"}),
+        (
+            "runs/my/1",
+            "test.csv",
+            {"metrics": ("accuracy", "mae"), "bad_rows": "skip", "uri": None, "allow_code": False},
+        ),
+        ("runs/my/1", "test.csv", {"metrics": (), "bad_rows": "fail", "uri": None, "allow_code": False}),
+        (
+            "models:/my@champion",
+            "new.csv",
+            "out.csv",
+            {"bad_rows": "fail", "uri": "http://host:5000", "allow_code": False},
+        ),
     ]
 
 

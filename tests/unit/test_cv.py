@@ -108,7 +108,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def points(project: Path, tmp_path: Path, *overrides: str) -> Recipe:
-    return load_recipe(project / "points.yaml", [f"output={tmp_path / 'runs'}", *overrides])
+    return load_recipe(project / "points.yaml", [f"output={tmp_path / 'runs'}", *overrides], allow_code=True)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -357,6 +357,7 @@ def test_the_command_says_its_result_as_one_object_and_writes_a_page(project: Pa
         "--folds",
         "2",
         "--no-plan",
+        "--allow-code",
         "--json",
     ]
     assert main(given) == 0

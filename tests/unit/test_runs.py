@@ -102,7 +102,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(project: Path, tmp_path: Path, *overrides: str) -> Any:
-    return load_recipe(project / "films.yaml", [f"output={tmp_path / 'runs'}", *overrides])
+    return load_recipe(project / "films.yaml", [f"output={tmp_path / 'runs'}", *overrides], allow_code=True)
 
 
 @pytest.fixture(scope="module")

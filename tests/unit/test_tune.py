@@ -67,7 +67,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parabola(project: Path, tmp_path: Path, *overrides: str) -> Recipe:
-    return load_recipe(project / "parabola.yaml", [f"output={tmp_path / 'runs'}", *overrides])
+    return load_recipe(
+        project / "parabola.yaml", [f"output={tmp_path / 'runs'}", *overrides], allow_code=True
+    )
 
 
 def told(found: Tuned) -> list[tuple[Any, ...]]:
@@ -100,7 +102,9 @@ def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path
     best = load_recipe(Path(found.folder) / "best.yaml")
     assert (
         best.as_dict()
-        == load_recipe(project / "parabola.yaml", [f"output={recipe.output}", f"{RATE}=0.4"]).as_dict()
+        == load_recipe(
+            project / "parabola.yaml", [f"output={recipe.output}", f"{RATE}=0.4"], allow_code=True
+        ).as_dict()
     )
     assert runs.train_recipe(best).best["metrics"]["loss"] == found.best.value  # type: ignore[index]
 
@@ -319,7 +323,15 @@ def test_runs_of_trials_are_shown_under_one_run(project: Path, tmp_path: Path):
 
 def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_path: Path, capsys):
     recipe = str(project / "parabola.yaml")
-    given = ["tune", recipe, f"output={tmp_path / 'runs'}", "--search", f"{RATE}=0.1,0.4", "--no-plan"]
+    given = [
+        "tune",
+        recipe,
+        "--allow-code",
+        f"output={tmp_path / 'runs'}",
+        "--search",
+        f"{RATE}=0.1,0.4",
+        "--no-plan",
+    ]
     assert main([*given, "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["best"]["parameters"] == {RATE: 0.4} and said["counts"]["finished"] == 2
@@ -328,7 +340,7 @@ def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_pat
     printed = capsys.readouterr()
     assert "trial" in printed.out and "0.4" in printed.out and f"goes on with {said['folder']}" in printed.err
     assert main([*given, "--stop-after", "1s", "--trials", "1"]) == 0, "it is done"
-    run = runs.train_recipe(load_recipe(recipe, [f"output={tmp_path / 'runs'}"]))
+    run = runs.train_recipe(load_recipe(recipe, [f"output={tmp_path / 'runs'}"], allow_code=True))
     assert "tune.html" in found_by_tools(Path(run.run_dir)) and "the best of 2" in found_by_tools(
         Path(run.run_dir)
     )
@@ -336,14 +348,27 @@ def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_pat
 
 def test_a_file_says_what_to_search_and_an_option_over_it(project: Path, tmp_path: Path, capsys):
     (tmp_path / "space.yaml").write_text(f"search: {{{RATE}: [0.1, 0.2], train.epochs: [1, 2]}}\n")
-    given = ["tune", str(project / "parabola.yaml"), f"output={tmp_path / 'runs'}", "--space", "space.yaml"]
+    given = [
+        "tune",
+        str(project / "parabola.yaml"),
+        "--allow-code",
+        f"output={tmp_path / 'runs'}",
+        "--space",
+        "space.yaml",
+    ]
     assert main([*given, "--search", f"{RATE}=0.3,0.4", "--trials", "1", "--no-plan", "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["search"] == {RATE: "0.3,0.4", "train.epochs": "1,2"}
 
 
 def test_exit_codes_tell_a_failure_a_mistake_and_a_stop_apart(project: Path, tmp_path: Path, capsys):
-    given = ["tune", str(project / "parabola.yaml"), f"output={tmp_path / 'runs'}", "--no-plan"]
+    given = [
+        "tune",
+        str(project / "parabola.yaml"),
+        "--allow-code",
+        f"output={tmp_path / 'runs'}",
+        "--no-plan",
+    ]
     assert main(["tune"]) == 2 and main(given) == 2
     assert "nothing to search" in capsys.readouterr().err
     assert main([*given, "--search", f"{RATE}=0.1,0.2", "--stop-after", "0.000001s"]) == 75

@@ -20,7 +20,7 @@ from snugfit.cli.certify import certify
 from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
 from snugfit.cli.find import find_app
-from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
@@ -128,6 +128,7 @@ def train(
     strategy: _Strategy = None,
     max_restarts: _MaxRestarts = 0,
     into: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
     quiet: _Quiet = False,
 ) -> int:
@@ -146,10 +147,12 @@ def train(
         raise SettingError(
             f"{given[0]}: with a recipe, write the setting as key=value, such as data.train=FILE."
         )
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
 
     with located(path, changes):
-        return train_recipe(load_recipe(path, changes), options, as_json, quiet)
+        loaded = recipes.load(path, changes, allow_code=allow_code, quiet=quiet)
+        return train_recipe(loaded, options, as_json, quiet)
 
 
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
@@ -160,6 +163,7 @@ def resume(
     strategy: _Strategy = None,
     micro_batch: _MicroBatch = None,
     max_restarts: _MaxRestarts = 0,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
     quiet: _Quiet = False,
 ) -> int:
@@ -169,7 +173,8 @@ def resume(
     rounding.
     """
     options = Options(stop_after, max_restarts=max_restarts)
-    return resume_run(run, options, placing(devices, strategy, micro_batch), as_json, quiet)
+    changes = placing(devices, strategy, micro_batch)
+    return resume_run(run, options, changes, as_json, quiet, allow_code=allow_code)
 
 
 @app.command(epilog="Example: snugfit evaluate runs/agnews/20261121-0930-1a2b test.csv")
@@ -181,13 +186,15 @@ def evaluate(
     metrics: Annotated[str, typer.Option(metavar="NAMES", help="What to measure: accuracy,macro_f1.")] = "",
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
     from snugfit import runs
 
     asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    show(runs.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows, uri=uri), as_json)
+    found = runs.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    show(found, as_json)
 
 
 @app.command(epilog="Example: snugfit predict models:/agnews@champion new.csv -o predictions.csv")
@@ -199,6 +206,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The CSV file to write.")],
     bad_rows: _BadRows = "fail",
     uri: _Registry = None,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write rows with their predictions.
@@ -207,7 +215,8 @@ def predict(
     """
     from snugfit import runs
 
-    show(runs.predict_rows(source, data, output, bad_rows=bad_rows, uri=uri), as_json)
+    found = runs.predict_rows(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    show(found, as_json)
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")

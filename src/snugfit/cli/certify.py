@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption, OverrideArguments
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments
 from snugfit.cli.output import show
 from snugfit.cli.training import split
 from snugfit.errors import SettingError
@@ -30,6 +30,7 @@ def certify(
     ] = None,
     rows: Annotated[int, typer.Option(metavar="N", help="Examples of a window, at most.")] = 8,
     ranks: Annotated[bool, typer.Option(help="Also start two processes.")] = True,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Try the laws of training on a recipe's own model and data, each with its error.
@@ -42,13 +43,14 @@ def certify(
         raise SettingError(
             "certify: name a recipe or a run's folder, for example: snugfit certify agnews.yaml"
         )
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
     from snugfit.tooling.certify import certify_recipe
 
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(_recipe_of(run))
     with located(file, changes):
-        recipe = load_recipe(file, changes)
+        recipe = recipes.load(file, changes, allow_code=allow_code)
     found, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=_tell)
     print(f"page  {page}", file=sys.stderr)
     if as_json:

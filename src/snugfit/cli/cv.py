@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
 from snugfit.errors import SettingError
@@ -45,6 +45,7 @@ def cv(
         typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
     ] = None,
     plan: Annotated[bool, typer.Option(help="Plan each fold first, and run what fits.")] = True,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")] = False,
 ) -> int:
@@ -64,7 +65,8 @@ def cv(
     if resume is None and path is None:
         raise SettingError("cv: name a recipe, for example: snugfit cv agnews.yaml --folds 5")
     from snugfit import cross_validation
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
 
     def tell(words: str) -> None:
         if not quiet:
@@ -72,11 +74,13 @@ def cv(
 
     if path is None:
         assert resume is not None
-        found = cross_validation.resume(resume, options.make(), each_shown(quiet), tell)
+        found = cross_validation.resume(
+            resume, options.make(), each_shown(quiet), tell, allow_code=allow_code
+        )
     else:
         with located(path, changes):
             found = cross_validation.cross_validate(
-                load_recipe(path, changes),
+                recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
                 folds=5 if folds is None else folds,
                 repeats=1 if repeats is None else repeats,
                 stratified=stratified,

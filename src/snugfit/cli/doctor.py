@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from snugfit.cli.options import JsonOption, OverrideArguments
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments
 from snugfit.cli.output import show
 from snugfit.cli.training import split
 from snugfit.errors import SettingError
@@ -63,6 +63,7 @@ def doctor(
     updates: Annotated[int, typer.Option(metavar="N", help="Of a command: updates looked at closely.")] = 8,
     seconds: Annotated[float, typer.Option(metavar="S", help="Of a command: when it is stopped.")] = 120.0,
     html: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the page there.")] = None,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Look for pitfalls: in a recipe or a run, a model, a file of rows, or a training script of your own.
@@ -81,7 +82,15 @@ def doctor(
             "doctor: name a recipe, a run, a file of rows or package.module:function, or a command: snugfit doctor -- python train.py"
         )
     found, folder = _examine(
-        path, changes, data=data, loss=loss, text=text, label=label, validation=validation, model=model
+        path,
+        changes,
+        allow_code=allow_code,
+        data=data,
+        loss=loss,
+        text=text,
+        label=label,
+        validation=validation,
+        model=model,
     )
     page = _page(found, html or folder)
     if as_json:
@@ -94,7 +103,9 @@ def doctor(
     return 1 if found.ill else 0
 
 
-def _examine(path: str, changes: Sequence[str], **given: Any) -> tuple[Examination, Path | None]:
+def _examine(
+    path: str, changes: Sequence[str], *, allow_code: bool, **given: Any
+) -> tuple[Examination, Path | None]:
     """What was found, and where it is kept, if it is."""
     from snugfit.core.imports import is_python_path
     from snugfit.tooling import doctor as tool
@@ -106,12 +117,13 @@ def _examine(path: str, changes: Sequence[str], **given: Any) -> tuple[Examinati
         return tool.examine_file(
             path, text=columns, label=given["label"], validation=given["validation"], tokenizer=given["model"]
         ), None
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
 
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(run / "recipe.yaml")
     with located(file, changes):
-        recipe = load_recipe(file, changes)
+        recipe = recipes.load(file, changes, allow_code=allow_code)
     return tool.examine_recipe(recipe, run=run, tell=lambda what: print(f"doctor  {what}", file=sys.stderr))
 
 

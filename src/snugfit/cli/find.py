@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import split
 from snugfit.errors import SettingError
@@ -44,6 +44,7 @@ def lr(
     ] = False,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the curve.")] = None,
     apply: _Apply = False,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Find a learning rate: raise it from update to update, and look where the loss falls.
@@ -51,14 +52,15 @@ def lr(
     The updates are the recipe's own, without its schedule. Nothing of them is kept. Exit code 1: no rate can be said.
     """
     path, changes = _named("lr", recipe, overrides)
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
     from snugfit.report.find_lr_page import check_plot, write_lr_picture
     from snugfit.tooling.find_lr import find_lr_recipe
 
     if png is not None:
         check_plot()
     with located(path, changes):
-        loaded = load_recipe(path, changes)
+        loaded = recipes.load(path, changes, allow_code=allow_code)
         found, page = find_lr_recipe(
             loaded,
             start=start,
@@ -101,6 +103,7 @@ def batch(
     ] = None,
     updates: Annotated[int, typer.Option(metavar="N", help="Updates that are timed of each size.")] = 3,
     apply: _Apply = False,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Find the largest and the fastest micro-batch for the recipe on this device.
@@ -109,13 +112,17 @@ def batch(
     Exit code 1: none fits.
     """
     path, changes = _named("batch", recipe, overrides)
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
     from snugfit.tooling.find_batch import find_batch_recipe
 
     budget = None if memory is None else parse_bytes(memory, "--memory")
     with located(path, changes):
         found, page = find_batch_recipe(
-            load_recipe(path, changes), memory_bytes=budget, updates=updates, tell=_tell
+            recipes.load(path, changes, allow_code=allow_code),
+            memory_bytes=budget,
+            updates=updates,
+            tell=_tell,
         )
     _say("page", page)
     if apply:

@@ -12,3 +12,10 @@ OverrideArguments = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Settings over the recipe's: train.epochs=1."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+AllowCodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Run the code that the file names as package.module:function. A recipe under the current directory needs no such consent.",
+    ),
+]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show, write
 from snugfit.cli.training import split
 from snugfit.errors import SettingError
@@ -72,6 +72,7 @@ def plan(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this device first, for some 20 seconds.")
     ] = False,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Say what a recipe needs, in memory and time, before it runs: here or on another machine.
@@ -104,7 +105,7 @@ def plan(
         network=network,
     )
     check(asked)
-    return _plan(path, changes, asked, as_json)
+    return _plan(path, changes, asked, as_json, allow_code=allow_code)
 
 
 @dataclass(frozen=True)
@@ -154,17 +155,18 @@ class Asked:
         )
 
 
-def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool) -> int:
+def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, allow_code: bool) -> int:
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
     from snugfit.planner.worker import Worker
 
     worker = Worker(hide_gpu=not asked.probe)  # loads its libraries while we load ours
     try:
-        from snugfit.recipe import load_recipe, located
+        from snugfit.cli import recipes
+        from snugfit.recipe import located
         from snugfit.training.told import warnings_told
 
         with located(path, overrides), warnings_told(_warn):
-            recipe = load_recipe(path, overrides)
+            recipe = recipes.load(path, overrides, allow_code=allow_code)
             worker.load(*_libraries(recipe))
             from snugfit import plans  # takes as long as the recipe, and the worker need not wait for it
 

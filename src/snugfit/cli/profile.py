@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import split
 from snugfit.errors import SettingError
@@ -28,6 +28,7 @@ def profile(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the trace for TensorBoard's plug-in.")
     ] = False,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what limits the updates of a recipe, where their time goes and what to try.
@@ -39,12 +40,17 @@ def profile(
         raise SettingError("profile: name a recipe, for example: snugfit profile agnews.yaml")
     if updates < 1:
         raise SettingError(f"--updates: must be at least 1, found {updates}.")
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
     from snugfit.tooling.profile import profile_recipe
 
     with located(path, changes):
         found = profile_recipe(
-            load_recipe(path, changes), updates=updates, memory=memory, tensorboard=tensorboard, tell=_tell
+            recipes.load(path, changes, allow_code=allow_code),
+            updates=updates,
+            memory=memory,
+            tensorboard=tensorboard,
+            tell=_tell,
         )
     if as_json:
         show(found.as_dict(), as_json)

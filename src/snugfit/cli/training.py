@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.cli.output import show
+from snugfit.cli.recipes import say_code
 from snugfit.core.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.errors import SettingError
 from snugfit.units import parse_seconds
@@ -163,18 +164,27 @@ def _save_recipe(name: str, text: str) -> str:
     return f"  recipe  could not be saved: {name}.yaml to {name}-999.yaml are taken"
 
 
-def resume_run(run: Path, options: Options, changes: Sequence[str], as_json: bool, quiet: bool) -> int:
+def resume_run(
+    run: Path,
+    options: Options,
+    changes: Sequence[str],
+    as_json: bool,
+    quiet: bool,
+    *,
+    allow_code: bool = False,
+) -> int:
     """Go on with a run; returns the exit code."""
     from snugfit import runs
     from snugfit.display import TerminalDisplay
 
-    recipe = runs.recipe_of(run, changes)
+    recipe = runs.recipe_of(run, changes, allow_code=allow_code)
+    say_code(recipe, run, quiet)
     if must_start(recipe.plan.devices):
         from snugfit.launching import resume_on_devices
 
         return resume_on_devices(run, recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
     with TerminalDisplay(quiet=quiet or follows()) as display:
-        result = runs.resume_run(run, options.make(), display, changes)
+        result = runs.resume_run(run, options.make(), display, changes, allow_code=allow_code)
     return finish(result, as_json)
 
 

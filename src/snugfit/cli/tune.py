@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snugfit.cli.options import JsonOption, OverrideArguments, RecipeArgument
+from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
 from snugfit.errors import SettingError
@@ -44,6 +44,7 @@ def tune(
         typer.Option(metavar="TIME", help="Save and stop after this time (30s, 2h), with exit code 75."),
     ] = None,
     plan: Annotated[bool, typer.Option(help="Plan each trial first, and run what fits.")] = True,
+    allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing while it runs.")] = False,
 ) -> int:
@@ -58,17 +59,21 @@ def tune(
         )
     options = Options(stop_after, plan=plan)
     from snugfit import tuning
-    from snugfit.recipe import load_recipe, located
+    from snugfit.cli import recipes
+    from snugfit.recipe import located
     from snugfit.tooling.search_space import read_file, read_options
 
     def tell(words: str) -> None:
         if not quiet:
             print(f"tune  {words}", file=sys.stderr)
 
-    wanted = {**({} if space is None else read_file(space)), **read_options(search or ())}
+    wanted = {
+        **({} if space is None else read_file(space, allow_code=allow_code)),
+        **read_options(search or ()),
+    }
     with located(path, changes):
         found = tuning.tune(
-            load_recipe(path, changes),
+            recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
             wanted,
             trials=trials,
             pruner=pruner,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from snugfit.core.json_text import parse_json
 from snugfit.data.validation import BadRow, Fault, shorten
 from snugfit.errors import DataError
 
@@ -174,10 +175,10 @@ def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
 
 def _json_object(line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except json.JSONDecodeError as error:
         raise BadRow("broken JSON", f"broken JSON: {error.msg} at column {error.colno}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadRow("broken JSON", f"JSON that cannot be read: {shorten(error, 80)}") from error
     if not isinstance(value, dict):
         raise BadRow("broken JSON", f"a {type(value).__name__} instead of an object with columns")

@@ -92,13 +92,18 @@ class Predictor:
         return nullcontext() if forward is None else forward(batch)
 
 
-def load_predictor(folder: str | os.PathLike[str], device: str = "auto") -> Predictor:
+def load_predictor(
+    folder: str | os.PathLike[str], device: str = "auto", *, allow_code: bool = False
+) -> Predictor:
     """Load a bundle for prediction.
 
+    Args:
+        allow_code: consent to run what the bundle names as `package.module:function`.
     Raises:
+        CodeRefused: it names code, without consent.
         ModelError: the bundle is damaged, or is not a text classifier.
     """
-    model, meta, tokenizer = load_bundle(Path(folder), extend=extended)
+    model, meta, tokenizer = load_bundle(Path(folder), extend=extended, allow_code=allow_code)
     if meta.get("task") != CLASSIFICATION or tokenizer is None:
         raise ModelError(
             f"{folder}: holds a model for the task '{meta.get('task')}', and evaluate and predict take {CLASSIFICATION} models "
@@ -123,7 +128,13 @@ def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -
 
 
 def predict_file(
-    folder: Path, data: str, output: Path, *, bad_rows: str = "fail", device: str = "auto"
+    folder: Path,
+    data: str,
+    output: Path,
+    *,
+    bad_rows: str = "fail",
+    device: str = "auto",
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Write the rows of `data` with the columns `prediction` and `probability` as CSV.
 
@@ -132,7 +143,7 @@ def predict_file(
     Raises:
         DataError: the data cannot be used, or has a column of one of those names.
     """
-    predictor = load_predictor(folder, device)
+    predictor = load_predictor(folder, device, allow_code=allow_code)
     rows = _rows(predictor, data, label=None, bad_rows=bad_rows)
     taken = {"prediction", "probability"} & set(rows.columns)
     if taken:
@@ -155,14 +166,20 @@ def predict_file(
 
 
 def evaluate_file(
-    folder: Path, data: str, metrics: Sequence[str], *, bad_rows: str = "fail", device: str = "auto"
+    folder: Path,
+    data: str,
+    metrics: Sequence[str],
+    *,
+    bad_rows: str = "fail",
+    device: str = "auto",
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Loss and metrics of a bundle on labelled rows.
 
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
-    predictor = load_predictor(folder, device)
+    predictor = load_predictor(folder, device, allow_code=allow_code)
     rows = _rows(predictor, data, label=predictor.meta["label_column"], bad_rows=bad_rows)
     loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
     found = evaluate(

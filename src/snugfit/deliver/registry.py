@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import math
 import os
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.core.json_text import parse_json
 from snugfit.deliver.mlflow_session import downloaded, session
 from snugfit.errors import RunFolderError, TrackingError
 from snugfit.tracking.uri import check_uri, database_path, resolve_uri
@@ -179,7 +179,7 @@ def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, prediction
     from mlflow.models import Model, infer_signature
 
     inputs = pandas.DataFrame(rows)
-    update = int(json.loads((bundle / BUNDLE_FILE).read_text(encoding="utf-8")).get("update") or 0)
+    update = int(parse_json((bundle / BUNDLE_FILE).read_text(encoding="utf-8")).get("update") or 0)
     run = client.get_run(run_id)
     logged = client.create_logged_model(
         run.info.experiment_id,

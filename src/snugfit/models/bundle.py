@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from snugfit.core.adapter_files import save_adapter
 from snugfit.core.adapters import adapted
+from snugfit.core.consent import named_code, require
+from snugfit.core.json_text import parse_json
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
@@ -30,6 +32,9 @@ ADAPTER = "adapter"
 FORMAT = 1
 EXTENDED_BY = "extended_by"
 """Where the meta data say which techniques added modules, as a recipe writes them."""
+
+_NAMING = ("numerics",)
+"""Meta data whose settings may name code, beside the model and what extended it."""
 
 Extend = Callable[[nn.Module, Sequence[Mapping[str, Mapping[str, Any]]]], nn.Module]
 
@@ -100,6 +105,7 @@ def load_bundle(
     model: nn.Module | None = None,
     search: Path | None = None,
     extend: Extend | None = None,
+    allow_code: bool = False,
 ) -> tuple[nn.Module, dict[str, Any], PreTrainedTokenizerBase | None]:
     """Load a bundle: the model in eval mode, its meta data, and its tokenizer if it has one.
 
@@ -108,7 +114,9 @@ def load_bundle(
         `package.module:function` makes.
         search: where the module of such a function is looked for first.
         extend: adds the modules that techniques had added, from their entries; a `model` that is given has them already.
+        allow_code: consent to run what the bundle names as `package.module:function`.
     Raises:
+        CodeRefused: it names code, without consent.
         ModelError: no bundle, a damaged one, or one whose model cannot be made.
     """
     folder = find_bundle(folder)
@@ -118,6 +126,9 @@ def load_bundle(
             raise ModelError(
                 f"model: {folder / name} is missing or damaged (its sha256 is not the recorded one)."
             )
+    resolved = (*_NAMING, *(() if model is not None else ("model", EXTENDED_BY)))
+    code = named_code({key: meta.get(key) for key in resolved})
+    require(code, folder / META, folder=search, allowed=allow_code)
     extended = meta.get(EXTENDED_BY)
     if model is None and (folder / CONFIG).is_file() and not extended:
         model = _load_transformers(folder)
@@ -177,7 +188,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         ModelError: they cannot be read, or are of a format this version does not know.
     """
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = parse_json((folder / META).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"model: {folder / META} cannot be read: {error}.") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
@@ -279,9 +290,9 @@ def _architecture(folder: Path) -> Any:
     """The class of transformers that the configuration names."""
     import transformers
 
-    named = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
+    named = parse_json((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
     kind = getattr(transformers, named[0], None)
-    if kind is None:
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):  # not any function
         raise ModelError(
             f"model: {folder} needs {named[0] or 'an architecture it does not name'}, which "
             f"transformers {transformers.__version__} does not have."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import socket
 import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import MissingExtra, ModelError, nearest
 
 CONFIG = "config.json"
@@ -82,7 +82,7 @@ def check_config(folder: Path) -> None:
         what = "an adapter without its base model" if adapter.is_file() else f"no {CONFIG}"
         raise ModelError(f"model: folder {folder} holds {what}. It holds {_contents(folder)}.")
     try:
-        values = json.loads(config.read_text(encoding="utf-8"))
+        values = parse_json(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"model: {config} cannot be read: {error}.") from error
     if not isinstance(values, dict) or "model_type" not in values:
@@ -102,7 +102,7 @@ def check_weights(folder: Path) -> None:
         )
     if (folder / WEIGHTS_INDEX).is_file():
         try:
-            index = json.loads((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))
+            index = parse_json((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))
             files = sorted(set(index["weight_map"].values()))
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelError(f"model: {folder / WEIGHTS_INDEX} cannot be read: {error}.") from error

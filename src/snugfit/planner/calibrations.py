@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import SettingError
 from snugfit.planner.device import Device, Link
 
@@ -63,7 +64,7 @@ def _key(device: Device) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = parse_json(path.read_text())
     except ValueError as error:
         raise SettingError(
             f"{path}: the stored calibration cannot be read ({error}). Delete the file."

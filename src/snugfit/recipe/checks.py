@@ -10,6 +10,7 @@ from snugfit.core.imports import is_python_path
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.source import Keys, Places
+from snugfit.training.folder import check_name
 from snugfit.units import parse_bytes
 
 
@@ -62,15 +63,8 @@ def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
 
 
 def _check_names(recipe: m.Recipe, places: Places) -> None:
-    name = recipe.name
-    if (
-        not name.strip()
-        or name.startswith(".")
-        or any(c in '/\\:*?"<>|' or not c.isprintable() for c in name)
-    ):
-        raise places.error(
-            ("name",), f"'{name}' cannot be a folder's name. Write name: with letters, digits, - and _."
-        )
+    with placed(places, ("name",)):
+        check_name(recipe.name)
     for keys, text in ((("model",), recipe.model), (("data", "train"), recipe.data.train)):
         if not text.strip():
             raise places.error(keys, "is empty.")

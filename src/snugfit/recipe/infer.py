@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from snugfit.core.imports import is_python_path
+from snugfit.core.json_text import parse_json
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.model import Recipe
@@ -72,7 +72,7 @@ def _columns(data: str) -> tuple[str, ...]:
                     next(csv.reader(file, delimiter=_DELIMITERS[path.suffix.lower()], strict=True))
                 )
             else:
-                rows = [json.loads(line) for line in itertools.islice(file, _ROWS) if line.strip()]
+                rows = [parse_json(line) for line in itertools.islice(file, _ROWS) if line.strip()]
                 columns = tuple(dict.fromkeys(key for row in rows for key in dict(row)))
     except (OSError, ValueError, TypeError, StopIteration, csv.Error):
         columns = ()

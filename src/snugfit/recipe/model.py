@@ -228,6 +228,13 @@ class Recipe(_Section):
         schedule = () if self.schedule is None else (self.schedule,)
         return (self.optimizer, *schedule, *numerics, *self.techniques)
 
+    @property
+    def code(self) -> dict[str, str]:
+        """Settings that name the user's code, each with its `package.module:function`."""
+        from snugfit.recipe.code import code_of
+
+        return code_of(self)
+
     def as_dict(self) -> dict[str, Any]:
         """All settings that this task uses, as plain values; a password in `track.uri` is left out."""
         from snugfit.recipe.write import as_dict

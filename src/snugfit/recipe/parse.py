@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from snugfit.core import consent
 from snugfit.core.imports import is_python_path
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
@@ -25,10 +26,15 @@ from snugfit.recipe.wording import shown, wanted
 _LIMIT_BYTES = 2**20
 
 
-def load_recipe(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> m.Recipe:
+def load_recipe(
+    path: str | os.PathLike[str], overrides: Iterable[str] = (), *, allow_code: bool = False
+) -> m.Recipe:
     """Read a recipe's file, with overrides such as `train.epochs=3` on top.
 
+    Args:
+        allow_code: consent to run what it names as `package.module:function`; a file under the current directory needs none.
     Raises:
+        CodeRefused: it names code, and is neither under the current directory nor allowed to.
         SettingError: the file cannot be read, or a setting is unknown or impossible; names the line.
         PlanConflict: its techniques exclude each other.
     """
@@ -40,7 +46,9 @@ def load_recipe(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         raise SettingError(
             f"{path}: a recipe is a list of settings such as 'task: text-classification', found {found}."
         )
-    return build(tree, overrides, places, folder=path.absolute().parent, name=path.stem)
+    recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem)
+    consent.require(recipe.code, path, folder=recipe.folder, allowed=allow_code or consent.is_here(path))
+    return recipe
 
 
 def build(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from snugfit.core.json_text import MAX_DEPTH
 from snugfit.errors import SettingError
 
 Keys = tuple[str, ...]
@@ -23,11 +24,21 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.MarkedYAMLError(problem="a recipe has no aliases (*name)", problem_mark=mark)
-        return super().compose_node(parent, index)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise RecursionError
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 class Dumper(yaml.SafeDumper):
@@ -81,10 +92,7 @@ def read_yaml(text: str, name: str, places: Places) -> Any:
         SettingError: a syntax error, a key given twice, an alias, or a tag that is not plain YAML.
     """
     node = compose(text, name)
-    try:
-        return None if node is None else _value(node, (), lambda line: f"{name}:{line}", places)
-    except RecursionError as error:
-        raise SettingError(f"{name}: is nested too deeply for a recipe.") from error
+    return None if node is None else _value(node, (), lambda line: f"{name}:{line}", places)
 
 
 def compose(text: str, name: str) -> yaml.Node | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
@@ -92,7 +93,7 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
 def _plan(story: Story, run_dir: Path) -> dict[str, Any]:
     """The plan file; without a readable one, the plan in the run's first event."""
     try:
-        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
+        plan = parse_json((run_dir / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         plan = story.run.get("plan")
     return mapping(plan)

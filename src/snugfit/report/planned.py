@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from snugfit.core.json_text import parse_json
 from snugfit.planner.answer import Timeline
 from snugfit.planner.words import compare_line
 from snugfit.report.parts import facts, flat
@@ -60,7 +60,7 @@ def read_timeline(path: Path) -> Timeline | None:
     True
     """
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = parse_json(path.read_text(encoding="utf-8"))
         segments = tuple(str(each) for each in kept["segments"])
         seconds = tuple(float(each) for each in kept["seconds"])
         kinds = {

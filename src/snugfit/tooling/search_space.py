@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.core import consent
 from snugfit.errors import SettingError, UserError, nearest
 from snugfit.tools.tuning import Choices, Parameter, Range, Space, shown
 
@@ -73,10 +74,13 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_file(path: str | os.PathLike[str], *, allow_code: bool = False) -> dict[str, Any]:
     """The settings of a YAML file under its key `search`.
 
+    Args:
+        allow_code: consent to run what its values name; a file under the current directory needs none.
     Raises:
+        CodeRefused: its values name code, without consent.
         SettingError: it cannot be read, or has no such key.
     """
     from snugfit.recipe.source import Places, read_yaml
@@ -93,6 +97,10 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"--space: {path}: write the settings under the one key search, such as 'search: {{optimizer.adamw.learning_rate: "
             "log:1e-5..1e-2}'."
         )
+    spaces = read_space(search) if search else {}
+    choices = {name: each.values for name, each in spaces.items() if isinstance(each, Choices)}
+    code = consent.named_code(choices)
+    consent.require(code, path, folder=None, allowed=allow_code or consent.is_here(path))
     return dict(search)
 
 
@@ -124,7 +132,9 @@ def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
     tree = read_yaml(recipe.to_yaml(), recipe.name, Places())
     overrides = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
-    return build(tree, overrides, Places(recipe.name), folder=recipe.folder, name=recipe.name)
+    changed = build(tree, overrides, Places(recipe.name), folder=recipe.folder, name=recipe.name)
+    consent.grant(changed.code, changed.folder)  # of a recipe and values that were consented to
+    return changed
 
 
 def _tried(recipe: Recipe, name: str, value: Any) -> Recipe:

@@ -5,11 +5,11 @@ A cross-validation, whose folder holds runs, lies beside `tools`: `<output>/<nam
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError
 from snugfit.training.folder import RunFolder
 
@@ -50,6 +50,6 @@ def results(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     home = Path(output, name)
     for path in sorted([*home.glob(f"tools/*/*/{FOUND}"), *home.glob(f"cv/*/{FOUND}")], reverse=True):
         try:
-            yield path.parent, json.loads(path.read_text(encoding="utf-8"))
+            yield path.parent, parse_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # torn, or of something else
             continue

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError, TrackingError
 from snugfit.tracking.pending import Thinning
 from snugfit.tracking.uri import database_path, database_uri, redact
@@ -46,7 +47,7 @@ class Cursors:
         if not path.exists():
             return
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']} is not {FORMAT}")
             for key, values in content["trackers"].items():

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError
 
 Event = dict[str, Any]
@@ -148,8 +149,8 @@ def complete_lines(
 def parse_line(line: bytes) -> Event | None:
     """The event of one line, or None if the line is not one."""
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+        event = parse_json(line)
+    except ValueError:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return None

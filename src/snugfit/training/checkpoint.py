@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError
 from snugfit.strategies.base import Strategy
 from snugfit.training import shards
@@ -229,7 +230,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    manifest = parse_json((folder / _MANIFEST).read_text(encoding="utf-8"))
     if manifest["format"] != _FORMAT:
         raise ValueError(f"it has format {manifest['format']}, this version of Snugfit reads {_FORMAT}")
     for name, digest in manifest["sha256"].items():
@@ -242,7 +243,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _read_part(folder: Path, name: str) -> Any:
     weights = folder / f"{name}.safetensors"
     tensors = load_file(weights) if weights.exists() else {}
-    return unpack(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")), tensors, folder)
+    return unpack(parse_json((folder / f"{name}.json").read_text(encoding="utf-8")), tensors, folder)
 
 
 def _write_json(path: Path, value: Any) -> None:

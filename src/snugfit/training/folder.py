@@ -14,7 +14,38 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from snugfit.errors import RunFolderError
+from snugfit.core.json_text import parse_json
+from snugfit.errors import RunFolderError, SettingError
+
+_RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{device}{number}" for device in ("com", "lpt") for number in range(1, 10)),
+}
+"""Names of devices on Windows, with any extension."""
+
+
+def check_name(name: str) -> None:
+    """Refuse a run's name that cannot be one folder in the output folder, on any system.
+
+    Raises:
+        SettingError
+    """
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or name != name.strip()
+        or name.startswith(".")
+        or name.endswith(".")
+        or any(character in '/\\:*?"<>|' or not character.isprintable() for character in name)
+        or name.partition(".")[0].rstrip().lower() in _RESERVED
+        or len(name.encode("utf-8", "surrogatepass")) > 200
+    ):
+        raise SettingError(
+            f"name: {name!r} cannot be a folder's name. Write at most 200 letters, digits, - and _."
+        )
 
 _FILES = (
     *("recipe.yaml", "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
@@ -38,8 +69,10 @@ class RunFolder:
         """A new folder `output/name/<time>-<random>`.
 
         Raises:
+            SettingError: `name` is no folder's name.
             RunFolderError: it cannot be written.
         """
+        check_name(name)
         path = output / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         missing = [folder for folder in (path.parent, path) if not folder.exists()]
         try:
@@ -139,6 +172,6 @@ class RunFolder:
             RunFolderError: it is missing or torn.
         """
         try:
-            return json.loads((self.path / name).read_text())
+            return parse_json((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{self.path / name}: cannot be read: {error}.") from error

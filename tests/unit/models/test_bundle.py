@@ -70,7 +70,7 @@ def test_a_plain_model_is_made_again_by_its_python_path(tmp_path):
     )
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     save_bundle(tmp_path / "best", model, {**META, "model": "bundled_net:build"})
-    assert equal(load_bundle(tmp_path / "best", search=tmp_path)[0], model)
+    assert equal(load_bundle(tmp_path / "best", search=tmp_path, allow_code=True)[0], model)
 
 
 def test_a_plain_model_that_cannot_be_made_asks_for_it(tmp_path):

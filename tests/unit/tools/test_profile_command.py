@@ -41,7 +41,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_last_line_is_one_object_and_the_result_lies_beside_the_runs(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [str(recipe), f"output={tmp_path / 'runs'}", "--updates", "2", "--memory", "--json"]
+    arguments = [
+        str(recipe),
+        f"output={tmp_path / 'runs'}",
+        "--updates",
+        "2",
+        "--memory",
+        "--json",
+        "--allow-code",
+    ]
     assert main(["profile", *arguments]) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out.splitlines()[-1])
@@ -58,7 +66,9 @@ def test_the_last_line_is_one_object_and_the_result_lies_beside_the_runs(
 def test_what_is_said_names_limit_culprits_and_files(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["profile", str(recipe), f"output={tmp_path / 'runs'}", "--updates", "1"]) == 0
+    assert (
+        main(["profile", str(recipe), f"output={tmp_path / 'runs'}", "--updates", "1", "--allow-code"]) == 0
+    )
     said = capsys.readouterr().out
     assert "limit" in said.splitlines()[0]
     for words in ("Culprits", "  1. ", "examples/s", "forward", "profile.html", "trace.json"):

@@ -62,7 +62,9 @@ def run(material: Path, tmp_path: Path) -> Run:
     ) -> RunResult:
         text = RECIPE.replace("SMOKE_MODULE", "smoke_material").replace("OUTPUT", str(tmp_path / "runs"))
         (material / "tiny.yaml").write_text(text.replace("RATE", str(rate)) + more)
-        return train_recipe(load_recipe(material / "tiny.yaml", overrides), RunOptions(**options))
+        return train_recipe(
+            load_recipe(material / "tiny.yaml", overrides, allow_code=True), RunOptions(**options)
+        )
 
     return run_recipe
 

@@ -1,0 +1,26 @@
+"""The user's code that a recipe names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from snugfit.core.consent import named_code
+
+if TYPE_CHECKING:
+    from snugfit.recipe.model import Recipe
+
+_TEXT = ("name", "task", "preset", "folder", "output", "track")
+_COLUMNS = ("text", "label", "completion")
+"""Settings whose text is never imported, whatever it looks like."""
+
+
+def code_of(recipe: Recipe) -> dict[str, str]:
+    """Return the settings that name code, each with its `package.module:function`.
+
+    Every other setting counts, so that a new one that names code needs no line here.
+    """
+    values = {key: value for key, value in recipe.as_dict().items() if key not in _TEXT}
+    values["data"] = {key: value for key, value in values["data"].items() if key not in _COLUMNS}
+    if recipe.task != "python":
+        del values["model"]  # a name on the hub, a folder, or `config:NAME`
+    return named_code(values)
