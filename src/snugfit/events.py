@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,9 +74,9 @@ class Events:
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
         self.begun = self.begun or kind in _BEGINNING
-        self._spool.append(kind, **fields)
+        event = self._spool.append(kind, **fields)
         if self._display is not None:
-            self._display({"event": kind, "time": time.time(), **fields})
+            self._display(event)
 
     def close(self) -> None:
         self._spool.close()

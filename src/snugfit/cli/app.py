@@ -34,6 +34,7 @@ from snugfit.core.processes import (
     make_torch_quiet,
     record_failure,
 )
+from snugfit.core.redaction import redact
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 
 _INTERRUPTED = 130
@@ -300,10 +301,9 @@ def replay(
     With another tracker's address, the whole run is sent there.
     """
     from snugfit.tracking.sender import replay as send
-    from snugfit.tracking.uri import redact
 
     found = send(run, uri)
-    show({**dataclasses.asdict(found), "uri": redact(found.uri)}, as_json)
+    show(dataclasses.asdict(found), as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -343,5 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if record_failure(error, 1, expected=False, final=False, lost=False):
             return 1
         if as_json:
-            print(json.dumps({"error": {"kind": type(error).__name__, "message": str(error)}}), flush=True)
+            print(
+                json.dumps({"error": {"kind": type(error).__name__, "message": redact(str(error))}}),
+                flush=True,
+            )
         raise

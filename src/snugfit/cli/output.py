@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.core.processes import follows, own_rank
+from snugfit.core.redaction import redact, redacted
 from snugfit.errors import RunFolderError
 from snugfit.units import format_bytes
 
 
 def show(found: Mapping[str, Any], as_json: bool) -> None:
     """A result on stdout, as one JSON object or as lines."""
+    found = redacted(found)
     if as_json:
         print(json.dumps(_strict(found)))
         return
@@ -78,6 +80,7 @@ def usage(error: Any) -> str:
 
 def refuse(kind: str, message: str, code: int, as_json: bool) -> int:
     """Say what is wrong, on stderr and for programs also as an object on stdout; returns the exit code."""
+    message = redact(message)
     rank = f" (rank {own_rank()})" if follows() else ""
     print(f"error{rank}: {message}", file=sys.stderr)
     if as_json and not rank:  # an object on stdout is the first process's

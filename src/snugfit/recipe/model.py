@@ -236,7 +236,7 @@ class Recipe(_Section):
         return code_of(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings that this task uses, as plain values; a password in `track.uri` is left out."""
+        """All settings that this task uses, as plain values; secrets in them, such as a password in `track.uri`, are left out."""
         from snugfit.recipe.write import as_dict
 
         return as_dict(self)

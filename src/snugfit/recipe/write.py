@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from snugfit.core.entry import as_entry
+from snugfit.core.redaction import redacted
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
 from snugfit.recipe.presets import presets
 from snugfit.recipe.source import Dumper
-from snugfit.tracking.uri import redact
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
@@ -57,10 +57,9 @@ def as_dict(recipe: m.Recipe) -> dict[str, Any]:
     values["plan"] = {key: plan[key] for key in m.PlanSettings.model_fields}
     for section, key in m.UNUSED[recipe.task]:
         del values[section][key]
-    if recipe.track.uri is not None:
-        values["track"]["uri"] = redact(recipe.track.uri)
     plain: dict[str, Any] = json.loads(json.dumps({key: values[key] for key in m.Recipe.model_fields}))
-    return plain
+    without_secrets: dict[str, Any] = redacted(plain)
+    return without_secrets
 
 
 def numerics_entry(recipe: m.Recipe) -> Any:

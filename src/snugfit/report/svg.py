@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from snugfit.core.redaction import redact
 from snugfit.report.series import (
     Point,
     decimate,
@@ -28,12 +28,10 @@ GRID = 1000  # the nested drawing's own units in each direction
 MOST_DOTS = 60
 FEWEST_TO_SMOOTH = 20
 
-_CREDENTIALS = re.compile(r"://[^/\s]*@")
-
 
 def escape(text: object) -> str:
-    """Text for HTML, without the user and password of an address: a page is passed on."""
-    return html.escape(_CREDENTIALS.sub("://…@", str(text)))
+    """Return text for HTML, without secrets: a page is passed on."""
+    return html.escape(redact(str(text)))
 
 
 @dataclass(frozen=True)

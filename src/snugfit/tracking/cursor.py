@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from snugfit.core.json_text import parse_json
+from snugfit.core.redaction import redact
 from snugfit.errors import RunFolderError, TrackingError
 from snugfit.tracking.pending import Thinning
-from snugfit.tracking.uri import database_path, database_uri, redact
+from snugfit.tracking.uri import database_path, database_uri
 
 CURSOR_NAME = "tracking.json"
 LOCK_NAME = "tracking.lock"

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from snugfit.core.redaction import redact
 from snugfit.tracking.backend import Backend
 from snugfit.tracking.cursor import Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.sender import MakeBackend, Sender, mlflow_backend, reason
 from snugfit.tracking.spool import SPOOL_NAME
-from snugfit.tracking.uri import database_path, redact
+from snugfit.tracking.uri import database_path
 
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 60.0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from snugfit.core.redaction import redact
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
 from snugfit.tracking.backend import Backend, RunGone
 from snugfit.tracking.cursor import Cursor, Cursors, sending
@@ -16,7 +17,7 @@ from snugfit.tracking.mlflow import MlflowBackend
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.spool import SPOOL_NAME
 from snugfit.tracking.translate import to_batch
-from snugfit.tracking.uri import check_uri, redact, resolve_uri
+from snugfit.tracking.uri import check_uri, resolve_uri
 
 MakeBackend = Callable[[str, str], Backend]  # (uri, experiment)
 

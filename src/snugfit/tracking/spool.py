@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from snugfit.core.json_text import parse_json
+from snugfit.core.redaction import redacted
 from snugfit.errors import RunFolderError
 
 Event = dict[str, Any]
@@ -58,9 +59,12 @@ class Spool:
         size = os.fstat(self._descriptor).st_size
         self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
 
-    def append(self, kind: str, /, **fields: Any) -> None:
-        """Write one event. Scalars and arrays of numpy and torch become numbers and lists, paths become strings."""
-        event = {"event": kind, "time": time.time(), **fields}
+    def append(self, kind: str, /, **fields: Any) -> dict[str, Any]:
+        """Write one event, without secrets in it, and return it.
+
+        In the file, scalars and arrays of numpy and torch are numbers and lists, and paths are strings.
+        """
+        event: dict[str, Any] = redacted({"event": kind, "time": time.time(), **fields})
         try:
             text = _encoder.encode(event)
         except ValueError:  # a non-finite number: rare, so the search for it is not on the usual way
@@ -76,6 +80,7 @@ class Spool:
         except OSError as error:
             raise RunFolderError(f"{self.path}: an event cannot be written: {error.strerror}.") from error
         self._torn = written < len(line)
+        return event
 
     def close(self) -> None:
         """Flush to the device and close; a second call does nothing."""

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from snugfit.core.redaction import redacted
 from snugfit.tracking.backend import Batch, Metric
 from snugfit.tracking.spool import Event
-from snugfit.tracking.uri import redact
 
 MAX_NAME = 250
 MAX_VALUE = (
@@ -235,5 +235,6 @@ def _time_ms(event: Event) -> int:
 
 
 def _text(value: Any) -> str:
-    text = redact(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    value = redacted(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from snugfit.core.redaction import redact
 from snugfit.errors import TrackingError, nearest
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 DATABRICKS = ("databricks", "databricks-uc")
 DEFAULT_DATABASE = "mlflow.db"
-
-_SECRET = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 
 
 def resolve_uri(
@@ -32,11 +31,10 @@ def resolve_uri(
         output: folder of the runs.
         stored: what `stored_uri(run_dir)` says, when a run is resumed.
     """
-    if setting and not (stored and redact(setting) == setting == stored):
-        return _absolute(setting)
     environment_uri = _absolute(environment.get("MLFLOW_TRACKING_URI", ""))
-    if stored:  # an address is stored without its password; the environment may have the whole
-        return environment_uri if environment_uri and redact(environment_uri) == stored else stored
+    of_run = stored if stored and (not setting or setting == stored) else _absolute(setting or "")
+    if of_run:  # an address is written without its secrets; the environment may have the whole
+        return environment_uri if environment_uri and redact(environment_uri) == of_run else of_run
     return environment_uri or database_uri(Path(output) / DEFAULT_DATABASE)
 
 
@@ -58,15 +56,6 @@ def database_path(uri: str) -> Path | None:
     """The file of a SQLite address; None for any other address and for a database in memory."""
     match = re.match(r"sqlite(?:\+\w+)?:///([^?]*)", uri)
     return Path(match[1]) if match and match[1] not in ("", ":memory:") else None
-
-
-def redact(uri: str) -> str:
-    """The address without its password, for files and messages.
-
-    >>> redact("https://me:secret@host/mlflow")
-    'https://me:***@host/mlflow'
-    """
-    return _SECRET.sub(r"\1:***@", uri)
 
 
 def check_uri(uri: str, *, experiment: str | None = None, model: str | None = None) -> None:

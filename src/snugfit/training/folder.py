@@ -47,6 +47,7 @@ def check_name(name: str) -> None:
             f"name: {name!r} cannot be a folder's name. Write at most 200 letters, digits, - and _."
         )
 
+
 _FILES = (
     *("recipe.yaml", "plan.json", "timeline.json", "data.json", "events.jsonl", "report.html", "memory.html"),
     *("tracking.json", "tracking.json.tmp", "tracking.lock", "cv.json", "cv.html", "tune.json", "tune.html"),

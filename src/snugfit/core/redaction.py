@@ -1,0 +1,159 @@
+"""Secrets left out of text: passwords in addresses, values by the name they stand under, tokens by their shape.
+
+Everything that leaves the process as text goes through here: events (and so reports and trackers), messages, copies of recipes. Nothing
+is guessed from randomness alone, so hashes, run ids, UUIDs and paths stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN = "***"
+
+_ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[^\s\"'<>`]+)", re.IGNORECASE)
+_PORT = re.compile(r"\d{0,5}")
+
+_WORDS = (
+    r"password|passwd|passphrase|pwd|secret|credentials?|authorization|(?:api|access|account|private|secret|shared|encryption|auth)[_-]?key"
+    r"|x-amz-(?:signature|security-token)|cookie"
+)
+_TOKENIZERS = r"(?:pad|eos|bos|cls|sep|mask|unk|special|image|audio|video|start|end|stop|next|new|first|last|per|max|num|min)"
+"""Before `token` these make a word of tokenizers, not a secret."""
+_NAME = (
+    rf"(?:[\w.-]{{0,60}}?(?:{_WORDS})|(?!{_TOKENIZERS}[_-]?token)(?:[\w.-]{{0,60}}[_.-])?[a-z]{{0,20}}token)"
+)
+_VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'<>(){}\[\]]+)"
+_NAMED = re.compile(
+    rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\s*(?P<sign>[=:])\s*)"
+    rf"(?P<scheme>[\"']?(?:bearer|basic|token|digest|apikey)\s+)?(?P<value>{_VALUE})",
+    re.IGNORECASE,
+)
+_OPTION = re.compile(rf"(?P<name>(?<![\w-])--{_NAME}\s+)(?P<value>(?!-){_VALUE})", re.IGNORECASE)
+_QUERY = re.compile(
+    r"(?P<name>[?&#;](?:[\w.-]{0,60}token|key|auth|sig|signature|sas|jwt)=)[^\s&#;\"'<>]+", re.IGNORECASE
+)
+_COOKIES = re.compile(r"(?P<name>\b(?:set-)?cookie:\s*)[^\n\"']+", re.IGNORECASE)
+
+_SHAPES = re.compile(
+    r"""
+      -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    | (?<![A-Za-z0-9])(?:
+        hf_[A-Za-z0-9]{16,}
+      | api_org_[A-Za-z0-9]{16,}
+      | (?:sk|pk|rk)-[A-Za-z0-9_-]{20,}
+      | [spr]k_(?:live|test)_[A-Za-z0-9]{10,}
+      | gh[pousr]_[A-Za-z0-9]{16,}
+      | github_pat_[A-Za-z0-9_]{16,}
+      | glpat-[A-Za-z0-9_-]{16,}
+      | (?:AKIA|ASIA)[A-Z0-9]{16}
+      | dapi[0-9a-f]{16,}(?:-\d+)?
+      | xox[abeprs]-[A-Za-z0-9-]{10,}
+      | AIza[A-Za-z0-9_-]{30,}
+      | ya29\.[A-Za-z0-9_-]{16,}
+      | npm_[A-Za-z0-9]{30,}
+      | pypi-[A-Za-z0-9_-]{30,}
+      | hvs\.[A-Za-z0-9_-]{20,}
+      | SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}
+      | wandb_v1_[A-Za-z0-9_]{16,}
+      | eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?
+    )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BEARER = re.compile(r"(?P<name>\bbearer\s+)(?=\S*[\d._~+/=-])[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:{_NAME})", re.IGNORECASE)
+_FEW_DIGITS = re.compile(r"[\d.,]{1,6}")
+
+
+def redact(text: str) -> str:
+    """Return a text without its secrets; a second call changes nothing.
+
+    >>> redact("https://me:secret@host/mlflow?token=abc")
+    'https://me:***@host/mlflow?token=***'
+    >>> redact("Authorization: Bearer abc.def, run 20261121-0930-1a2b")
+    'Authorization: Bearer ***, run 20261121-0930-1a2b'
+    """
+    if len(text) < 16 and text.isalnum():  # most names and kinds of events
+        return text
+    if "://" in text:
+        text = _ADDRESS.sub(_without_userinfo, text)
+    text = _SHAPES.sub(HIDDEN, text)
+    if "=" in text or ":" in text:
+        text = _COOKIES.sub(rf"\g<name>{HIDDEN}", text)
+        text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
+        text = _NAMED.sub(_without_value, text)
+    if "--" in text:
+        text = _OPTION.sub(rf"\g<name>{HIDDEN}", text)
+    return _BEARER.sub(rf"\g<name>{HIDDEN}", text)
+
+
+def redacted(value: Any) -> Any:
+    """Return nested plain values without their secrets: texts under a secret's name, and secrets in any text.
+
+    >>> redacted({"track": {"uri": "https://abc@host"}, "api_key": "abc", "max_tokens": 5})
+    {'track': {'uri': 'https://***@host'}, 'api_key': '***', 'max_tokens': 5}
+    """
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {
+            key: HIDDEN if isinstance(inner, str) and inner and _is_secret(key) else redacted(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [redacted(inner) for inner in value]
+    return tuple(redacted(inner) for inner in value) if type(value) is tuple else value
+
+
+def _is_secret(name: Any) -> bool:
+    return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
+
+
+def _without_userinfo(match: re.Match[str]) -> str:
+    scheme, rest = match["scheme"], match["rest"]
+    at = _end_of_userinfo(scheme.lower(), rest)
+    userinfo, rest = (rest[:at], rest[at:]) if at >= 0 else ("", rest)
+    if "://" in rest:  # an address in the query of another one
+        rest = _ADDRESS.sub(_without_userinfo, rest)
+    name, colon, _ = userinfo.partition(":")
+    if colon:
+        userinfo = f"{HIDDEN if _is_token(name) else name}:{HIDDEN}"
+    elif userinfo and (scheme.lower().endswith(("http", "https")) or _is_token(userinfo)):
+        userinfo = HIDDEN  # http has no users without a password: it is a token
+    return f"{scheme}://{userinfo}{rest}"
+
+
+def _end_of_userinfo(scheme: str, rest: str) -> int:
+    """Return where the `@` behind the userinfo stands, -1 without one.
+
+    A password may hold `@`, `/`, `?` and `#` as they are, which no parser of addresses takes for a password.
+    """
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    head, colon, tail = authority.partition(":")
+    if "@" in authority:
+        at = authority.rindex("@")
+        return max(at, re.split(r"[?]", rest, maxsplit=1)[0].rfind("@")) if ":" in authority[:at] else at
+    of_web = scheme.endswith(("http", "https")) or "." in head or not tail
+    is_host = of_web and _PORT.fullmatch(tail) is not None
+    return -1 if not colon or is_host or authority.startswith("[") else rest.rfind("@")
+
+
+def _is_token(name: str) -> bool:
+    return (len(name) >= 12 and any(character.isdigit() for character in name)) or _SHAPES.match(
+        name
+    ) is not None
+
+
+def _without_value(match: re.Match[str]) -> str:
+    value = match["value"]
+    if value.startswith(("//", HIDDEN)):
+        return match[0]  # the name is an address's scheme, or the value is hidden already
+    word = re.sub(r"[\"'\s=:]+$", "", match["name"]).lower()
+    if word.endswith("token") and _FEW_DIGITS.fullmatch(value):
+        return match[0]  # a count or an id of a tokenizer
+    quote = value[0] if value[0] in "\"'" else ""
+    if quote and len(value) == 2:
+        return match[0]
+    return f"{match['name']}{match['scheme'] or ''}{quote}{HIDDEN}{quote}"
