@@ -90,6 +90,9 @@ class Strategy:
     def average_(self, buffers: Sequence[Tensor]) -> None:
         """Give each buffer its mean over ranks, in place."""
 
+    def take_first_(self, tensors: Sequence[Tensor]) -> None:
+        """Give each tensor the first rank's numbers, in place."""
+
     def whole(self, model: nn.Module, folder: Path) -> nn.Module | None:
         """The model with all of its weights, on the first rank, which may use `folder` for them meanwhile; None on the others."""
         return model if self.rank == 0 else None
@@ -149,6 +152,22 @@ class SeveralRanks(Strategy):
         for buffer in buffers:
             dist.all_reduce(buffer)
             buffer.div_(self.world_size)
+
+    @torch.no_grad()
+    def take_first_(self, tensors: Sequence[Tensor]) -> None:
+        """Give each tensor the first rank's numbers, in place, in one exchange for all tensors of a device."""
+        if self.pretended:
+            return
+        for device in {tensor.device: None for tensor in tensors}:
+            there = [tensor for tensor in tensors if tensor.device == device and tensor.numel()]
+            if not there:
+                continue
+            # as bytes: not every backend sends every type
+            sent = torch.cat([tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in there])
+            dist.broadcast(sent, 0)
+            for tensor, part in zip(there, sent.split([tensor.nbytes for tensor in there]), strict=True):
+                # memory of its own begins where any type may
+                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 _NOTHING = nullcontext()

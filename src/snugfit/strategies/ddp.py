@@ -54,8 +54,7 @@ class DataParallel(SeveralRanks):
             # each rank's layers see its own rows; what they keep of them is averaged once a window
             **_no_buffers_in_forward(DistributedDataParallel),
         )
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)
+        self.take_first_([*model.buffers()])
         # the step divides sums by the weight of the whole window, once
         self._around.register_comm_hook(self._exchange, _sum if self._exchange is None else _sum_of_means)
         return model

@@ -22,7 +22,7 @@ from snugfit.core.losses import LossTerms
 from snugfit.core.parts import emptied_
 from snugfit.core.placing import place_, set_data_
 from snugfit.core.reached import leaves_behind, with_no_gradient_of
-from snugfit.core.sharded import of_part, whole
+from snugfit.core.sharded import is_sharded, of_part, whole
 from snugfit.core.skeleton import fill_, skeleton
 from snugfit.strategies.base import SeveralRanks
 
@@ -74,7 +74,7 @@ class FullyShard(SeveralRanks):
     def wrap(self, model: nn.Module) -> nn.Module:
         """Shard the model in place, and move it to the device of the mesh block by block, so that it is never whole there.
 
-        Its parameters become DTensors, each with this rank's rows. Of those in whose places stand-ins are, these are there already.
+        All ranks start with the first one's buffers, and with its weights where they have drawn others. Parameters become DTensors, each with this rank's rows. Of those in whose places stand-ins are, these are there already.
         """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import (
@@ -92,7 +92,9 @@ class FullyShard(SeveralRanks):
         offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
         precision = MixedPrecisionPolicy(param_dtype=self.computes_in, reduce_dtype=self.reduces_in)
         parts, blocks = emptied_(model), _units(model)
+        self.take_first_([*model.buffers()])
         for module in (*blocks.values(), model):
+            self._take_first_weights_(module)
             places = {each.device.type for each in module.parameters()}
             if places != {device} and "meta" not in places:  # else FSDP2 moves what there is to move
                 place_(module, device, blocks if module is model else ())
@@ -114,6 +116,18 @@ class FullyShard(SeveralRanks):
         parameters, place = dict(model.named_parameters()), "cpu" if self.cpu_offload else device
         fill_(model, {name: of_part(part.to(place), parameters[name]) for name, part in parts.items()})
         return model
+
+    def _take_first_weights_(self, module: nn.Module) -> None:
+        """Give all ranks the first one's weights where theirs differ, as those of a model that was made without a seed do."""
+        whole = [each for each in module.parameters() if not is_sharded(each) and not each.is_meta]
+        if self.pretended or not whole:
+            return
+        with torch.no_grad():
+            sums = [each.detach().sum(dtype=torch.float64).item() for each in whole]
+        differing = [len({*of_ranks}) > 1 for of_ranks in zip(*self.tell(sums), strict=True)]
+        for parameter, differs in zip(whole, differing, strict=True):
+            if differs:
+                self.take_first_([parameter])
 
     def _watch(self, unit: FSDPModule) -> None:
         """Know the weights of a unit by what stands in their place while it computes."""

@@ -31,6 +31,7 @@ from snugfit.training import state
 from snugfit.training.compute import WindowCompute
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.training.shared_buffers import SharedBuffers
 
 Forward = Callable[[nn.Module, Any], Any]
 _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}
@@ -139,6 +140,7 @@ class Step:
         self._forward = forward
         # transformers' models that write one text after reading another take what they write from the labels
         self._decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        self._shared_buffers = SharedBuffers(model, self.strategy)
         self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
@@ -195,8 +197,9 @@ class Step:
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
         buffers = None if self._buffers is None else self._buffers.copy()
+        watched = self._shared_buffers.before()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
-        self._average_norms()
+        self._shared_buffers.share(watched)
         loss, weight, nonfinite = gradients.read()
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
@@ -278,7 +281,7 @@ class Step:
                         kept = nullcontext() if counts else self.kept_buffers()
                         with torch.no_grad(), kept, self.seams.forward(part):
                             self.forward(part)
-                    self._average_norms()
+                    self._shared_buffers.share()
                     yield
 
         if not self.model.training:
@@ -340,11 +343,6 @@ class Step:
             return transformed
         counts = self.strategy.counts(transformed.rows if share.rows else 0)
         return replace(transformed, share=share._replace(counts=counts))
-
-    def _average_norms(self) -> None:
-        """Give batch norm the mean of what it keeps on all ranks: on each it is of the rank's own rows."""
-        if self.has_batch_norm:
-            self.strategy.average_([each for each in self.model.buffers() if each.is_floating_point()])
 
     def _undo(self, buffers: list[torch.Tensor] | None) -> None:
         for parameter in self.parameters:
