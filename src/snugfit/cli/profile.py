@@ -15,6 +15,8 @@ from snugfit.errors import SettingError
 if TYPE_CHECKING:
     from snugfit.tools.profiled import Profile
 
+_OPERATORS_SHOWN = 10
+
 
 def profile(
     recipe: RecipeArgument = None,
@@ -28,6 +30,19 @@ def profile(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the trace for TensorBoard's plug-in.")
     ] = False,
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="Also the shapes of the operators' inputs.")
+    ] = False,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Also the functions of your code that the operators come from.")
+    ] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Operators by their time on the device or on the host; on the device by default.",
+        ),
+    ] = None,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,6 +58,7 @@ def profile(
     from snugfit.cli import recipes
     from snugfit.recipe import located
     from snugfit.tooling.profile import profile_recipe
+    from snugfit.tools.profiled import Detail
 
     with located(path, changes):
         found = profile_recipe(
@@ -50,12 +66,15 @@ def profile(
             updates=updates,
             memory=memory,
             tensorboard=tensorboard,
+            detail=Detail(shapes, stacks, sort),
             tell=_tell,
         )
     if as_json:
         show(found.as_dict(), as_json)
     else:
         _print(found)
+        if shapes or stacks or sort is not None:
+            _print_operators(found)
 
 
 def _tell(text: str) -> None:
@@ -87,3 +106,15 @@ def _print(found: Profile) -> None:
     for note in found.notes:
         print(f"\n{note}")
     print(f"\npage   {found.folder / NAME}\ntrace  {found.folder / 'trace.json'}")
+
+
+def _print_operators(found: Profile) -> None:
+    from snugfit.planner.words import brief_seconds
+
+    print(f"\nOperators, by their time on the {found.sorted_by}")
+    for each in found.listed[:_OPERATORS_SHOWN]:
+        seconds = each.host_seconds if found.by_host else each.seconds
+        print(f"  {brief_seconds(seconds):>9}  {each.name}")
+        for words in (each.shapes, each.line):
+            if words:
+                print(f"{'':<13}{words}")

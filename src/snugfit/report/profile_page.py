@@ -13,7 +13,6 @@ from snugfit.report.svg import escape
 from snugfit.tools.profiled import Profile
 
 NAME = "profile.html"
-MOST_OPERATORS = 20
 
 _TONES = {
     "data": 2,
@@ -150,8 +149,12 @@ def _advice(profile: Profile) -> str:
 
 
 def _operators(profile: Profile) -> str:
+    listed = profile.listed
+    shapes, lines = any(each.shapes for each in listed), any(each.line for each in listed)
+    host = profile.by_host
     rows = [
         (
+            *([brief_seconds(each.host_seconds)] if host else []),
             brief_seconds(each.seconds),
             share(each.seconds / profile.seconds_per_update),
             digits(each.calls),
@@ -159,12 +162,19 @@ def _operators(profile: Profile) -> str:
             each.name,
             each.phase,
             f"{printable(each.module)} ({share(each.module_share)})" if each.module else "",
+            *([each.shapes] if shapes else []),
+            *([printable(each.line)] if lines else []),
         )
-        for each in profile.operators[:MOST_OPERATORS]
+        for each in listed
     ]
-    head = ("own time", "share", "calls", "work", "operator", "most in", "module")
+    head = (
+        *(["on the host"] if host else []),
+        *("own time", "share", "calls", "work", "operator", "most in", "module"),
+        *(["mostly of shapes"] if shapes else []),
+        *(["mostly from"] if lines else []),
+    )
     averages = details("torch’s table of key averages", f"<pre tabindex=0>{escape(profile.table)}</pre>")
-    return f"<section><h2>Operators</h2>{table(head, rows, 4)}</section><section>{averages}</section>"
+    return f"<section><h2>Operators</h2>{table(head, rows, 5 if host else 4)}</section><section>{averages}</section>"
 
 
 def _footer(profile: Profile) -> str:

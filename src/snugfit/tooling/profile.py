@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from snugfit.report.profile_page import NAME, write_profile_page
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
 from snugfit.tools.found import keep, new_folder
 from snugfit.tools.profile import UPDATES, profile_setup
-from snugfit.tools.profiled import Profile
+from snugfit.tools.profiled import Detail, Profile
 from snugfit.tools.setup import Setup
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ def profile_recipe(
     updates: int = UPDATES,
     memory: bool = False,
     tensorboard: bool = False,
+    detail: Detail = Detail(),  # noqa: B008 (frozen)
     tell: Tell = lambda text: None,
 ) -> Profile:
     """Profile a recipe, and keep what was found with its page beside the recipe's runs.
 
+    Args:
+        detail: what is told of the operators, and their order.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
         TrainingFailed: an update failed.
@@ -39,7 +43,7 @@ def profile_recipe(
     setup, messages = recipe_setup(recipe)
     for message in messages:
         tell(message)
-    return _kept(setup, output_of(recipe), updates, memory, tensorboard, tell)
+    return _kept(setup, output_of(recipe), updates, memory, tensorboard, detail, tell)
 
 
 def profile(
@@ -49,6 +53,9 @@ def profile(
     steps: int = UPDATES,
     memory: bool = False,
     tensorboard: bool = False,
+    shapes: bool = False,
+    stacks: bool = False,
+    sort: str | None = None,
     output: str | Path = "runs",
     tell: Tell = lambda text: None,
     **settings: Any,
@@ -60,6 +67,9 @@ def profile(
         steps: updates that are timed, and again as many that are profiled.
         memory: also look at what the memory of an update consists of.
         tensorboard: also write the trace for TensorBoard's plug-in.
+        shapes: also tell the shapes of the operators' inputs.
+        stacks: also tell the functions of your code that the operators come from; this makes profiled updates slower.
+        sort: operators by their time on the "device" or on the "host"; by default the device's where it has one of its own.
         output: the folder under which trace, table and page are kept.
         settings: as `sf.train` has them: loss, optimizer, techniques, validation, updates, epochs, global_batch, micro_batch, seed,
             device, collate, forward.
@@ -69,12 +79,18 @@ def profile(
         UserError: a setting or the data cannot be used.
         TrainingFailed: an update failed.
     """
-    return _kept(module_setup(model, data, **settings), Path(output), steps, memory, tensorboard, tell)
+    setup, detail = module_setup(model, data, **settings), Detail(shapes, stacks, sort)
+    return _kept(setup, Path(output), steps, memory, tensorboard, detail, tell)
 
 
-def _kept(setup: Setup, output: Path, updates: int, memory: bool, tensorboard: bool, tell: Tell) -> Profile:
+def _kept(
+    setup: Setup, output: Path, updates: int, memory: bool, tensorboard: bool, detail: Detail, tell: Tell
+) -> Profile:
+    detail.sorted_by(torch.device(setup.plan.device).type)  # refused before there is a folder
     folder = new_folder(output, setup.name, TOOL)
-    found = profile_setup(setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, tell=tell)
+    found = profile_setup(
+        setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, detail=detail, tell=tell
+    )
     keep(folder, TOOL, setup.identity, found.verdict, found.as_dict())
     write_profile_page(found, folder / NAME)
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ from snugfit.tools.labels import MODULE, PHASE
 _BESIDE = (Phase.SETUP, Phase.PRIME, Phase.EVALUATION, Phase.SAVE)
 _NOT_OPERATORS = ("autograd::", "torch::", PHASE, MODULE)
 _ENGINE = "autograd::engine::"
+_FRAME = re.compile(r"[^<].*\(\d+\): ")
+"""A frame of Python as torch writes it: file(line): function."""
+
 _BACKWARD = 1
 """The scope of events that are nodes of the backward graph, as torch numbers scopes."""
 
@@ -35,7 +39,14 @@ class Work:
 @dataclass(frozen=True)
 class Operator:
     """An operator of an update: its own seconds in all, the phase and the module (a dotted name) that each has most of them, and the
-    share of them that this module has."""
+    share of them that this module has.
+
+    Args:
+        host_seconds: of the processor, which starts the kernels of an accelerator; on a CPU its seconds without their scale.
+        shapes: of the inputs that take most of the time; empty where they were not asked for.
+        line: file, first line and name of the function outside of torch and Snugfit that most of the time comes from; empty where it was not
+            asked for.
+    """
 
     name: str
     seconds: float
@@ -44,6 +55,9 @@ class Operator:
     module: str
     module_share: float
     work: Work = field(default_factory=Work)
+    host_seconds: float = 0.0
+    shapes: str = ""
+    line: str = ""
 
 
 def work_of(trace: Trace, device: Device, tf32: bool = False) -> dict[str, Work]:
@@ -78,14 +92,18 @@ def operators_of(
     """
     seconds: Counter[tuple[str, str, str]] = Counter()
     calls: Counter[str] = Counter()
-    within: dict[str, Counter[str]] = {}
+    host: Counter[str] = Counter()
+    within, shapes, lines = (_by_name(), _by_name(), _by_name())
     for event, phase, module in _placed(events):
         if phase in ("evaluation", "save", ""):
             continue
         taken = event.self_cpu_time_total if on_cpu else event.self_device_time_total
         seconds[event.name, phase, module] += taken * scale.get(phase, 1.0) / 1e6 / updates
         calls[event.name] += 1
-        within.setdefault(event.name, Counter())[_counted_as(event, work)] += taken
+        host[event.name] += event.self_cpu_time_total / 1e6 / updates
+        within[event.name][_counted_as(event, work)] += taken
+        shapes[event.name][_shapes(event)] += taken
+        lines[event.name][_line(event)] += taken
     found = []
     for name, count in calls.items():
         parts = {key[1:]: taken for key, taken in seconds.items() if key[0] == name}
@@ -95,10 +113,29 @@ def operators_of(
             modules[module] += taken
         (phase, _), (module, most) = phases.most_common(1)[0], modules.most_common(1)[0]
         share = most / whole if whole > 0 else 0.0
-        counted = within[name].most_common(1)[0][0]
+        counted, shape, line = (each[name].most_common(1)[0][0] for each in (within, shapes, lines))
         own = work[counted] if counted else Work()
-        found.append(Operator(name, whole, count / updates, phase, module, share, own))
+        found.append(
+            Operator(name, whole, count / updates, phase, module, share, own, host[name], shape, line)
+        )
     return sorted(found, key=lambda each: -each.seconds)
+
+
+def _by_name() -> defaultdict[str, Counter[str]]:
+    """Return seconds by the name of an operator and something of its events."""
+    return defaultdict(Counter)
+
+
+def _shapes(event: Any) -> str:
+    """Return the shapes of an event's tensors; a number has none."""
+    return ", ".join("×".join(map(str, shape)) for shape in event.input_shapes or () if shape)
+
+
+def _line(event: Any) -> str:
+    """Return the innermost function of an event's stack outside of torch and Snugfit, or of all if there is none outside."""
+    frames = [frame for frame in event.stack or () if _FRAME.match(frame)]
+    outside = (frame for frame in frames if not frame.startswith(("torch/", "snugfit/")))
+    return next(outside, frames[0] if frames else "")
 
 
 def _placed(events: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, schedule, tensorboard_trace_handler
 
 from snugfit.core.batch import Batch
@@ -29,7 +30,7 @@ from snugfit.tools.limits import Measured, Occasional, advise, culprits, limits,
 from snugfit.tools.memory import MemoryUse, memory_use
 from snugfit.tools.operators import Operator, Work, operators_of, work_of
 from snugfit.tools.predicted import Predicted
-from snugfit.tools.profiled import TABLE, TENSORBOARD, TRACE, Profile
+from snugfit.tools.profiled import TABLE, TENSORBOARD, TRACE, Detail, Profile
 from snugfit.tools.setup import Setup
 from snugfit.tools.snapshot import snapshot
 from snugfit.training import checkpoint
@@ -42,6 +43,12 @@ from snugfit.training.step import Step
 UPDATES = 5
 _UNSEEN = 2
 """Updates before those that are seen: the first makes the optimizer's state, and of the profiler's one waits and one warms up."""
+
+_FRAMES = 5
+"""Of a stack in torch's table."""
+
+_COLUMNS = {"device": "self_device_time_total", "host": "self_cpu_time_total"}
+"""Of torch's table, by what it is sorted by."""
 
 _ORDER = (
     "data",
@@ -64,6 +71,7 @@ def profile_setup(
     updates: int = UPDATES,
     memory: bool = False,
     tensorboard: bool = False,
+    detail: Detail = Detail(),  # noqa: B008 (frozen)
     tell: Callable[[str], None] = lambda text: None,
 ) -> Profile:
     """Profile `updates` updates of a setup on its own windows, an evaluation of as many batches and a save where the run has them.
@@ -73,25 +81,31 @@ def profile_setup(
     Args:
         memory: whether the memory of an update is looked at too.
         tensorboard: whether the trace is also written as TensorBoard's plug-in reads it.
+        detail: what is told of the operators, and their order.
         tell: is told what is being done.
     Raises:
-        SettingError: `updates` is not positive.
+        SettingError: `updates` is not positive, or there is no such order.
         UserError, TrainingFailed: the setup cannot be run.
     """
     if updates < 1:
         raise SettingError(f"updates: must be at least 1, found {updates}.")
+    detail = replace(detail, sort=detail.sorted_by(torch.device(setup.plan.device).type))
     job, windows = setup.job, _warm_up(setup.plan) + 2 * updates + _UNSEEN
     if setup.windows < windows:  # schedules end with the run
         job = replace(job, epochs=None, windows=windows)
     with preserved_randomness(torch.device(setup.plan.device)):
-        return _Profiling(replace(setup, job=job), folder, updates, tell).run(memory, tensorboard, setup)
+        return _Profiling(replace(setup, job=job), folder, updates, detail, tell).run(
+            memory, tensorboard, setup
+        )
 
 
 class _Profiling:
     """One profile in the making: a step, and the windows that it takes one after the other."""
 
-    def __init__(self, setup: Setup, folder: Path, updates: int, tell: Callable[[str], None]) -> None:
-        self.setup, self.folder, self.updates, self.tell = setup, folder, updates, tell
+    def __init__(
+        self, setup: Setup, folder: Path, updates: int, detail: Detail, tell: Callable[[str], None]
+    ) -> None:
+        self.setup, self.folder, self.updates, self.detail, self.tell = setup, folder, updates, detail, tell
         self.step = setup.step()
         self.loader, self.validation = setup.loader(), setup.validation()
         if setup.plan.micro_batch == AUTO:
@@ -150,6 +164,7 @@ class _Profiling:
             slowdown=sum(slow.values()) / measured.seconds,
             table=table,
             folder=self.folder,
+            sorted_by=str(self.detail.sort),
             memory=uses,
             notes=tuple(self.notes),
         )
@@ -211,6 +226,10 @@ class _Profiling:
             activities=[ProfilerActivity.CPU, *cuda],
             schedule=schedule(wait=1, warmup=1, active=self.updates + 1, repeat=1),
             profile_memory=memory,
+            record_shapes=self.detail.shapes,
+            with_stack=self.detail.stacks,
+            # else events have no stacks: https://github.com/pytorch/pytorch/issues/100253
+            experimental_config=_ExperimentalConfig(verbose=True) if self.detail.stacks else None,
         )
         compiled = "compile" in self.names  # whose code has no modules any more
         labels = nullcontext() if compiled else modules_in_trace(self.step.model)
@@ -226,7 +245,10 @@ class _Profiling:
                 if self.validation is not None:
                     self._evaluate(self.validation, self.updates)
                 self._save()
-        table = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=50)
+        averages = profiler.key_averages(
+            group_by_input_shape=self.detail.shapes, group_by_stack_n=_FRAMES if self.detail.stacks else 0
+        )
+        table = averages.table(sort_by=_COLUMNS[str(self.detail.sort)], row_limit=50)
         (self.folder / TABLE).write_text(table, encoding="utf-8")
         self._write_trace(profiler, tensorboard)
         return table, profiler.events()

@@ -99,6 +99,28 @@ def test_what_was_found_is_on_the_page(tmp_path: Path) -> None:
     assert "Memory" not in said
 
 
+def test_shapes_lines_and_the_hosts_time_are_columns_where_there_are_some(tmp_path: Path) -> None:
+    plain = words_of(written(profile(tmp_path), tmp_path))
+    assert not any(words in plain for words in ("mostly of shapes", "mostly from", "on the host"))
+    first = replace(
+        profile(tmp_path).operators[0], host_seconds=0.001, shapes="8×3, 3×4", line="net.py(12): forward"
+    )
+    second = replace(first, name="aten::add", seconds=0.05, host_seconds=0.02)
+    cuda = {"name": "t4", "kind": "cuda", "calibrated": False}
+    found = profile(tmp_path, operators=(first, second), device=cuda, sorted_by="host")
+    assert [each.name for each in found.listed] == ["aten::add", "aten::mm"]
+    assert [each.name for each in replace(found, sorted_by="device").listed] == ["aten::mm", "aten::add"]
+    said = words_of(written(found, tmp_path))
+    for words in (
+        "on the host",
+        "mostly of shapes",
+        "mostly from",
+        "8×3, 3×4 net.py(12): forward",
+        "20 ms 50 ms",
+    ):
+        assert words in said, words
+
+
 def test_a_bar_is_as_long_as_its_part_of_the_update(tmp_path: Path) -> None:
     text = written(profile(tmp_path), tmp_path)
     widths = dict(re.findall(r'style="width:([0-9.]+)%" title="(\w+)"', text[text.index("class=whole") :]))

@@ -26,6 +26,8 @@ def event(name: str, start: float, end: float, own: float = 0.0, **more: Any) ->
         "cpu_parent": None,
         "self_cpu_time_total": own,
         "self_device_time_total": 0.0,
+        "input_shapes": [],
+        "stack": [],
     }
     return SimpleNamespace(
         name=name, time_range=SimpleNamespace(start=start, end=end), **{**defaults, **more}
@@ -149,3 +151,40 @@ def test_work_adds_up_by_operator_at_the_rates_of_the_device() -> None:
         2, 1500, 12, pytest.approx(1500 / device.flops["float32"]), pytest.approx(12 / rate)
     )
     assert (work[""].flops, work[""].calls, work[""].moved_bytes) == (1500, 3, 28)
+
+
+def test_shapes_and_lines_are_those_that_take_most_of_an_operators_time() -> None:
+    here = [
+        "<built-in function linear>",
+        "torch/nn/modules/linear.py(130): forward",
+        "my_net.py(12): forward",
+    ]
+    there = ["snugfit/training/step.py(9): run", "torch/nn/functional.py(3): f"]
+    events = [
+        event("snugfit::forward", 0, 100),
+        event("aten::mm", 10, 20, own=10, input_shapes=[[2, 3], [3, 4], []], stack=here),
+        event("aten::mm", 20, 60, own=40, input_shapes=[[8, 3], [3, 4], []], stack=here),
+        event("aten::mm", 60, 70, own=10, input_shapes=[[2, 3], [3, 4], []], stack=there),
+        event("aten::add", 80, 90, own=10, stack=there),
+        event("aten::mul", 90, 95, own=5),
+    ]
+    operators = found(events)
+    assert (operators["aten::mm"].shapes, operators["aten::mm"].line) == (
+        "8×3, 3×4",
+        "my_net.py(12): forward",
+    )
+    assert (operators["aten::add"].shapes, operators["aten::add"].line) == ("", there[0])
+    assert (operators["aten::mul"].shapes, operators["aten::mul"].line) == ("", "")
+
+
+def test_the_hosts_time_is_told_beside_the_devices() -> None:
+    events = [
+        event("snugfit::forward", 0, 100),
+        event("aten::mm", 10, 20, own=10, self_device_time_total=70.0),
+        event("aten::add", 20, 60, own=40, self_device_time_total=1.0),
+    ]
+    operators = operators_of(events, updates=2, work={}, scale={}, on_cpu=False)
+    assert [(each.name, each.seconds, each.host_seconds) for each in operators] == [
+        ("aten::mm", pytest.approx(35e-6), pytest.approx(5e-6)),
+        ("aten::add", pytest.approx(0.5e-6), pytest.approx(20e-6)),
+    ]

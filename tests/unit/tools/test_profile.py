@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
 import time
@@ -22,7 +23,7 @@ from snugfit.tooling.setups import module_setup
 from snugfit.tools.found import results
 from snugfit.tools.labels import PHASE
 from snugfit.tools.profile import profile_setup
-from snugfit.tools.profiled import Profile
+from snugfit.tools.profiled import Detail, Profile
 
 INPUTS, HIDDEN, CLASSES, ROWS = 12, 20, 3, 8
 
@@ -193,3 +194,57 @@ def test_what_workers_load_is_waited_for_in_data(tmp_path: Path) -> None:
 def test_fewer_than_one_update_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"updates: must be at least 1, found 0"):
         sf.profile(mlp(), rows(), steps=0, device="cpu", output=tmp_path)
+
+
+class Doubling(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.tanh() * 2
+
+
+def doubled(folder: Path, **asked: Any) -> Profile:
+    model = nn.Sequential(nn.Linear(INPUTS, CLASSES), Doubling())
+    return sf.profile(model, rows(), global_batch=ROWS, device="cpu", steps=2, output=folder, **asked)
+
+
+@pytest.mark.slow
+def test_shapes_and_stacks_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
+    found = doubled(tmp_path, shapes=True, stacks=True)
+    (tanh,) = (each for each in found.operators if each.name == "aten::tanh")
+    line = Doubling.forward.__code__.co_firstlineno  # of a function torch tells the first line
+    assert tanh.shapes == f"{ROWS}×{CLASSES}" and tanh.line.endswith(f"test_profile.py({line}): forward")
+    assert f"[[{ROWS}, {CLASSES}]" in found.table and "Source Location" in found.table
+    told = found.as_dict()["operators"]
+    (shapes, *_), (place, *_) = ([each[name] for each in told if name in each] for name in ("shapes", "line"))
+    page = (found.folder / "profile.html").read_text()
+    assert shapes in page and place in html.unescape(page)
+    trace = json.loads((found.folder / "trace.json").read_text())["traceEvents"]
+    (dispatched, *_) = [event for event in trace if event["name"] == "aten::tanh"]
+    assert dispatched["args"]["Input Dims"] == [[ROWS, CLASSES]]
+    assert any(event.get("cat") == "python_function" for event in trace)
+
+
+def test_without_being_asked_for_there_are_neither_shapes_nor_stacks(found: Profile) -> None:
+    assert not any(each.shapes or each.line for each in found.operators)
+    assert "Input Shapes" not in found.table and "Source Location" not in found.table
+    assert found.sorted_by == "host"
+
+
+@pytest.mark.parametrize(
+    ("sort", "device", "by"),
+    [(None, "cpu", "host"), (None, "cuda", "device"), ("host", "cuda", "host"), ("device", "cuda", "device")],
+)
+def test_operators_are_sorted_by_the_devices_time_where_it_has_one(
+    sort: str | None, device: str, by: str
+) -> None:
+    assert Detail(sort=sort).sorted_by(device) == by
+
+
+@pytest.mark.parametrize(
+    ("sort", "says"), [("device", "a CPU has no time beside the host"), ("calls", "got 'calls'")]
+)
+def test_an_order_that_is_not_there_is_refused_before_a_folder_is_made(
+    sort: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=says):
+        doubled(tmp_path / "runs", sort=sort)
+    assert not (tmp_path / "runs").exists()

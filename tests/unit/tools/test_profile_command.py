@@ -66,10 +66,10 @@ def test_the_last_line_is_one_object_and_the_result_lies_beside_the_runs(
 def test_what_is_said_names_limit_culprits_and_files(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(["profile", str(recipe), f"output={tmp_path / 'runs'}", "--updates", "1", "--allow-code"]) == 0
-    )
+    given = [str(recipe), f"output={tmp_path / 'runs'}", "--updates", "1", "--allow-code", "--shapes"]
+    assert main(["profile", *given]) == 0
     said = capsys.readouterr().out
+    assert "Operators, by their time on the host" in said and "6×6, 6×3" in said
     assert "limit" in said.splitlines()[0]
     for words in ("Culprits", "  1. ", "examples/s", "forward", "profile.html", "trace.json"):
         assert words in said
