@@ -203,8 +203,8 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     """
     import shutil
 
+    from snugfit.core.serialize import pack
     from snugfit.training import checkpoint
-    from snugfit.training.packed import pack
 
     root = Path(folder)
 

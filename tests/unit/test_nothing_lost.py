@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
+from snugfit.core.serialize import pack
 from snugfit.core.streaming.host import Packed
 from snugfit.core.streaming.layout import Weight
 from snugfit.errors import RunFolderError, SettingError, UserError
@@ -20,7 +21,6 @@ from snugfit.models.bundle import save_bundle
 from snugfit.tracking.spool import Spool, read_events
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
-from snugfit.training.packed import pack
 
 
 def train(folder: Path, **settings: Any) -> Any:

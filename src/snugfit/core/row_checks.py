@@ -95,18 +95,18 @@ class RowChecks:
                     f"{self._about} cannot work on {rows} rows instead of {total} ({error}). One of its tensors with {total} entries "
                     "does not hold rows: give another micro_batch, leave the block out by blocks, or remove rows."
                 ) from error
-        self.require_parts(outputs, rows)
-        if versions != [tensor._version for tensor in given]:
-            raise SettingError(
-                f"{self._about} changes what it is given in place, so it cannot be computed again from it. Make its first operation "
-                "not in place, leave the block out by blocks, or remove rows."
-            )
-        del outputs, given
-        if kept():
-            raise SettingError(
-                f"{self._about} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "
-                "would be that of some rows, and without a gradient. Leave the block out by blocks, or remove rows."
-            )
+            self.require_parts(outputs, rows)
+            if versions != [tensor._version for tensor in given]:
+                raise SettingError(
+                    f"{self._about} changes what it is given in place, so it cannot be computed again from it. Make its first operation "
+                    "not in place, leave the block out by blocks, or remove rows."
+                )
+            del outputs, given
+            if kept():
+                raise SettingError(
+                    f"{self._about} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "
+                    "would be that of some rows, and without a gradient. Leave the block out by blocks, or remove rows."
+                )
         self._tried = True
 
     def require_parts(self, outputs: Sequence[Tensor], rows: int) -> None:

@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from snugfit.core.adapter_files import save_adapter
 from snugfit.core.adapters import adapted
+from snugfit.core.buffers import has_extra_state
 from snugfit.core.consent import named_code, require
 from snugfit.core.json_text import parse_json
-from snugfit.errors import ModelError, RunFolderError
+from snugfit.core.serialize import pack, unpack
+from snugfit.errors import ModelError, RunFolderError, SettingError
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
 from snugfit.models.python import load_python_model
@@ -32,6 +35,10 @@ ADAPTER = "adapter"
 FORMAT = 1
 EXTENDED_BY = "extended_by"
 """Where the meta data say which techniques added modules, as a recipe writes them."""
+MADE_BUFFERS = "made_buffers"
+"""Where the meta data name the buffers that the model's forward has made, or replaced by others of another shape."""
+EXTRA_STATE = "extra_state"
+"""Names of the files with what modules give by `get_extra_state`, where that is more than tensors."""
 
 _NAMING = ("numerics",)
 """Meta data whose settings may name code, beside the model and what extended it."""
@@ -68,7 +75,8 @@ def save_bundle(
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        if is_transformers_model(model) and not meta.get(EXTENDED_BY):
+        by_library = not meta.get(EXTENDED_BY) and not any(map(has_extra_state, model.modules()))
+        if is_transformers_model(model) and by_library:
             with quiet_transformers():
                 model.save_pretrained(new)  # type: ignore[operator]
         else:
@@ -81,8 +89,8 @@ def save_bundle(
             tokenizer.save_pretrained(new)
         if adapters_of is not None and adapted(adapters_of):
             save_adapter(adapters_of, new / ADAPTER)
-        weights = sorted(new.rglob("*.safetensors"))
-        files = {path.relative_to(new).as_posix(): _sha256(path) for path in weights}
+        weights = [*new.rglob("*.safetensors"), *new.glob(f"{EXTRA_STATE}.json")]
+        files = {path.relative_to(new).as_posix(): _sha256(path) for path in sorted(weights)}
         text = json.dumps(_strict({"format": FORMAT, **meta, "files": files}), indent=2, allow_nan=False)
         (new / META).write_text(text + "\n", encoding="utf-8")
         for path in [*new.rglob("*"), new]:
@@ -130,7 +138,9 @@ def load_bundle(
     code = named_code({key: meta.get(key) for key in resolved})
     require(code, folder / META, folder=search, allowed=allow_code)
     extended = meta.get(EXTENDED_BY)
-    if model is None and (folder / CONFIG).is_file() and not extended:
+    made_buffers = meta.get(MADE_BUFFERS, [])
+    plain = extended or made_buffers or (folder / f"{EXTRA_STATE}.json").is_file()
+    if model is None and (folder / CONFIG).is_file() and not plain:
         model = _load_transformers(folder)
     else:
         if model is None:
@@ -142,7 +152,7 @@ def load_bundle(
                         "model, let the technique prepare it, and give it: load_bundle(folder, model=my_model)"
                     )
                 model = extend(model, extended)
-        _load_plain(model, folder)
+        _load_plain(model, folder, made_buffers)
     tokenizer = load_tokenizer(folder) if has_tokenizer(folder) else None
     return model.eval(), meta, tokenizer
 
@@ -210,12 +220,11 @@ def _save_plain(model: nn.Module, path: Path) -> None:
     kept: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
-    for name, tensor in model.state_dict().items():
+    state = model.state_dict()
+    _save_extra_states({name: v for name, v in state.items() if not isinstance(v, Tensor)}, path.parent)
+    for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
-            raise ModelError(
-                f"model: its state '{name}' is {type(tensor).__name__}, not a tensor, and cannot be stored "
-                "without a pickle. Make it a buffer, or leave it out of get_extra_state."
-            )
+            continue
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         same = first.setdefault(place, name) if tensor.numel() else name
         if same != name:
@@ -227,6 +236,48 @@ def _save_plain(model: nn.Module, path: Path) -> None:
     save_file(kept, path, metadata={"format": "pt", **tied})
 
 
+def _save_extra_states(states: Mapping[str, Any], folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    if not states:
+        return
+    try:
+        packed = pack({EXTRA_STATE: states})
+    except SettingError as error:
+        raise ModelError(
+            f"model: its extra state cannot be stored without a pickle ({error}) Make it a buffer, or leave it out of get_extra_state."
+        ) from error
+    (folder / f"{EXTRA_STATE}.json").write_text(json.dumps(packed.values[EXTRA_STATE]), encoding="utf-8")
+    tensors = packed.tensors[EXTRA_STATE]
+    if tensors:
+        # safetensors refuses what overlaps
+        copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(copies, folder / f"{EXTRA_STATE}.safetensors")
+
+
+def _extra_states(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    path = folder / f"{EXTRA_STATE}.json"
+    if not path.is_file():
+        return {}
+    tensors = path.with_suffix(".safetensors")
+    packed = parse_json(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = unpack(packed, load_file(tensors) if tensors.is_file() else {}, folder)
+    return found
+
+
+def _make_buffers(model: nn.Module, names: Sequence[str], state: Mapping[str, Tensor]) -> None:
+    """Let the model have buffers that its forward would make, so that their values can be loaded."""
+    for name in names:
+        owner_name, _, leaf = name.rpartition(".")
+        owner = model.get_submodule(owner_name)
+        if leaf in owner._buffers:
+            owner._buffers[leaf] = torch.empty_like(state[name])
+        else:
+            owner.register_buffer(leaf, torch.empty_like(state[name]))
+
+
 def _tied_in(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what the file leaves out because the model ties it to a weight that is there: transformers does not say so in it."""
     own = model.state_dict(keep_vars=True)
@@ -235,7 +286,7 @@ def _tied_in(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]
     return {name: state[same] for name, same in left_out.items() if same is not None}
 
 
-def _load_plain(model: nn.Module, folder: Path) -> None:
+def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -246,6 +297,8 @@ def _load_plain(model: nn.Module, folder: Path) -> None:
         raise ModelError(f"model: {folder / WEIGHTS} cannot be read: {error}.") from error
     state |= {name: state[same] for name, same in tied.items()}
     state |= _tied_in(model, state)
+    _make_buffers(model, [name for name in made_buffers if name in state], state)
+    state |= _extra_states(folder)
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:

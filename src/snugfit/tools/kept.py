@@ -32,18 +32,16 @@ def kept(step: Step) -> Iterator[None]:
     (True, 0, 0)
     """
     state = map_tree(_on_host, step.state_dict(), others=copy.deepcopy)
-    # those that a checkpoint leaves out are here too: caches, which may have changed without growing
-    buffers = {name: _on_host(buffer) for name, buffer in step.model.named_buffers()}
     gradients = [parameter.grad for parameter in step.parameters]  # a window drops them, and writes into none
     modes = [(module, module.training) for module in step.model.modules()]
     seams, micro_batch, kernels = step.seams, step.micro_batch, step.kernels
     with preserved_randomness(step.device), preserved_elsewhere():
         try:
-            yield
+            with step.kept_buffers():  # also those that a checkpoint leaves out, and what forward makes
+                yield
         finally:
             step.seams, step.micro_batch, step.kernels = seams, micro_batch, kernels
             step.load_state_dict(state)
-            _restore(step, buffers)
             step.seams.begin(step.model, step.progress, step.seed)
             for parameter, gradient in zip(step.parameters, gradients, strict=True):
                 parameter.grad = gradient
@@ -57,11 +55,3 @@ def kept(step: Step) -> Iterator[None]:
 
 def _on_host(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
-
-
-def _restore(step: Step, buffers: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, buffer in step.model.named_buffers():
-            saved = buffers.get(name)
-            if saved is not None and saved.shape == buffer.shape:  # else a cache that has grown
-                buffer.copy_(saved)

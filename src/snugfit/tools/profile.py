@@ -20,6 +20,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.phases import phase, watched
 from snugfit.core.random import preserved_randomness
+from snugfit.core.serialize import pack
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.planner.device import Device
@@ -36,7 +37,6 @@ from snugfit.tools.snapshot import snapshot
 from snugfit.training import checkpoint
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import cut
-from snugfit.training.packed import pack
 from snugfit.training.probe import find_micro_batch
 from snugfit.training.step import Step
 

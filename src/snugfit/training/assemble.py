@@ -26,6 +26,7 @@ from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.metrics import RowMetric, check_fit, check_metrics
 from snugfit.training.result import Emit, SaveBest
+from snugfit.training.state import check_saved
 from snugfit.training.step import Forward, Step
 from snugfit.training.told import warnings_told
 from snugfit.training.watch import check_watched, monitored
@@ -150,6 +151,7 @@ def make_step(
         load=material.load,
         strategy=strategy,
     )
+    check_saved(step)
     step.seams.begin(step.model, step.progress, job.seed)  # what is frozen at first is not counted as trained
     return step
 

@@ -28,10 +28,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from snugfit.core.json_text import parse_json
+from snugfit.core.serialize import Packed, unpack
 from snugfit.errors import RunFolderError
 from snugfit.strategies.base import Strategy
 from snugfit.training import shards
-from snugfit.training.packed import Packed, unpack
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"

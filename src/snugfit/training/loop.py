@@ -26,6 +26,7 @@ from snugfit.training.probe import find_micro_batch
 from snugfit.training.refused import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
 from snugfit.training.saving import Saving
+from snugfit.training.state import made_buffers
 from snugfit.training.step import Step
 from snugfit.training.stop import StopRequest
 from snugfit.training.telling import Telling
@@ -297,6 +298,8 @@ class Training:
             with making_in_files(self.folder.path):
                 delivered = trained if seams.export is None else seams.export(trained)
             description = {"update": update, "metrics": metrics, "weights": seams.weights_name}
+            if made := made_buffers(self.step):
+                description["made_buffers"] = made
             if seams.extended_by:
                 description["extended_by"] = seams.extended_by
             self.save_best(self.folder.best, delivered, description, trained=trained)

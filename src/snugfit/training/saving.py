@@ -18,10 +18,10 @@ import torch.distributed as dist
 
 from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
+from snugfit.core.serialize import Packed, pack
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.strategies.world import agreed
 from snugfit.training import checkpoint, shards
-from snugfit.training.packed import Packed, pack
 from snugfit.training.snapshot import Snapshot
 from snugfit.training.state import state_like
 
@@ -210,7 +210,7 @@ def parts_of(training: Training) -> dict[str, Any]:
     """What a checkpoint holds, by file; live tensors."""
     state = training.step.state_dict()
     return {
-        "model": {"parameters": state["parameters"], "buffers": state["buffers"]},
+        "model": {kind: state[kind] for kind in ("parameters", "buffers", "modules")},
         "run": {
             "step": {"optimizer": state["optimizer"], "progress": state["progress"]},
             "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},

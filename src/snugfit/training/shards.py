@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from snugfit.core.serialize import FOLDER as FOLDER
+from snugfit.core.serialize import Kept
 from snugfit.core.sharded import is_sharded
-
-FOLDER = "shards"
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A tensor that lies in parts in a checkpoint's files."""
-
-    folder: Path
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def read(cls, folder: Path, described: Mapping[str, Any]) -> Kept:
-        """From what `describe` wrote."""
-        return cls(
-            folder / FOLDER, described["name"], tuple(described["shape"]), getattr(torch, described["dtype"])
-        )
-
-
-def describe(name: str, tensor: Tensor) -> dict[str, Any]:
-    """What is written in the tensor's place."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"name": name, "shape": list(tensor.shape), "dtype": dtype}
 
 
 def write(

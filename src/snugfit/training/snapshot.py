@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from snugfit.core import pinned
+from snugfit.core.serialize import Packed
 from snugfit.core.sharded import own_part
-from snugfit.training.packed import Packed
 
 _PINNED = 1 << 20
 """Bytes from which a copy of what lies on a CUDA device is pinned; of less, pinning would take longer than it gains."""

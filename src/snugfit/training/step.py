@@ -13,7 +13,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch, Share, inputs_of, labels_of
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.buffers import Buffers
+from snugfit.core.buffers import AtFirst, BufferCopies, Buffers
 from snugfit.core.compiled_modules import unwrapped
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
@@ -141,7 +141,8 @@ class Step:
         # transformers' models that write one text after reading another take what they write from the labels
         self._decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         self._shared_buffers = SharedBuffers(model, self.strategy)
-        self._buffers = Buffers(model) if next(model.buffers(), None) is not None else None
+        self._buffers = Buffers(model)
+        self.at_first = AtFirst.of(model)
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
         self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
@@ -196,7 +197,7 @@ class Step:
         if not self.model.training:  # somebody evaluated and did not switch back
             self.model.train()
         self.seams.begin(self.model, self.progress, self.seed)
-        buffers = None if self._buffers is None else self._buffers.copy()
+        buffers = self._buffers.copy()
         watched = self._shared_buffers.before()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
         self._shared_buffers.share(watched)
@@ -228,7 +229,7 @@ class Step:
     @contextmanager
     def computed(self, window: Batch) -> Iterator[None]:
         """Within, the gradients of `window` are there as for an update of it; afterwards nothing of it is."""
-        buffers = None if self._buffers is None else self._buffers.copy()
+        buffers = self._buffers.copy()
         try:
             self._compute(window, buffers)
             yield
@@ -301,7 +302,7 @@ class Step:
 
     def kept_buffers(self) -> AbstractContextManager[None]:
         """Within, buffers such as batch norm's statistics may change; on exit they are as before."""
-        return nullcontext() if self._buffers is None else self._buffers.kept()
+        return self._buffers.kept()
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
@@ -323,7 +324,7 @@ class Step:
         """
         state.load(self, saved)
 
-    def _compute(self, window: Batch, buffers: list[torch.Tensor] | None) -> Gradients:
+    def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
         """The window's gradient; what raises leaves nothing behind."""
         self.begin_passes()
         self.largest, self.handed = 0, False
@@ -344,11 +345,10 @@ class Step:
         counts = self.strategy.counts(transformed.rows if share.rows else 0)
         return replace(transformed, share=share._replace(counts=counts))
 
-    def _undo(self, buffers: list[torch.Tensor] | None) -> None:
+    def _undo(self, buffers: list[BufferCopies]) -> None:
         for parameter in self.parameters:
             parameter.grad = None
-        if buffers is not None and self._buffers is not None:
-            self._buffers.restore(buffers)
+        self._buffers.restore(buffers)
 
 
 def _run(compute: Compute) -> Any:

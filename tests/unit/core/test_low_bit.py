@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from snugfit.core.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
 from snugfit.core.parameters import parameter_groups
+from snugfit.core.serialize import pack
 from snugfit.errors import SettingError
 from snugfit.training.checkpoint import load_newest, write
 from snugfit.training.optimizer import load_optimizer
-from snugfit.training.packed import pack
 
 SETTINGS: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
 from snugfit.techniques import find
 from snugfit.techniques.placement.recompute import Recompute, policy, recomputing
+from snugfit.techniques.placement.tiled_linear import in_tiles
 from tests.laws import problems
 from tests.unit.techniques.live_memory import counting
 from tests.unit.techniques.settings import context, refuses
@@ -202,12 +205,85 @@ def calls_in_backward(model: nn.Module, inputs: Tensor, technique: Recompute | N
 
 
 def test_attention_that_draws_dropout_is_computed_again_whatever_keep_says() -> None:
-    decide = policy(("attention",))
+    decide = partial(policy(("attention",), "block"), SimpleNamespace(op_output=()))
     attention = torch.ops.aten._scaled_dot_product_flash_attention.default
     query = torch.zeros(1)
-    assert decide(None, attention, query, query, query) is CheckpointPolicy.MUST_SAVE
-    assert decide(None, attention, query, query, query, 0.1) is CheckpointPolicy.PREFER_RECOMPUTE
-    assert decide(None, torch.ops.aten.mm.default, query, query) is CheckpointPolicy.PREFER_RECOMPUTE
+    assert decide(attention, query, query, query) is CheckpointPolicy.MUST_SAVE
+    assert decide(attention, query, query, query, 0.1) is CheckpointPolicy.PREFER_RECOMPUTE
+    assert decide(torch.ops.aten.mm.default, query, query) is CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class WritesOver(nn.Module):
+    """A block that writes over a product, in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.layer = way, nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        made = self.layer(inputs)
+        if self.way == "add_":
+            made += inputs
+        elif self.way == "unsafe_chunk":  # torch does not note it, and would go on with wrong numbers
+            made = made.unsafe_chunk(2, 1)[0].mul_(2.0)
+        elif self.way == "reads":
+            made = inputs.clone().add_(made)
+        return made.sigmoid()
+
+
+@pytest.mark.parametrize(("way", "operation"), [("add_", "add_"), ("unsafe_chunk", "unsafe_split")])
+def test_a_block_that_writes_over_what_is_to_be_kept_is_refused_by_name(way: str, operation: str) -> None:
+    block, inputs = WritesOver(way), torch.randn(3, 4)
+    with (
+        recomputing([block], keep=["matmul"]),
+        pytest.raises(SettingError, match=f"recompute.keep: 'WritesOver' writes over .* by '{operation}'"),
+    ):
+        block(inputs).sum().backward()
+
+
+def test_a_block_may_read_what_is_kept_while_it_writes_elsewhere() -> None:
+    block, inputs = WritesOver("reads"), torch.randn(3, 4)
+    block(inputs).sum().backward()
+    expected = block.layer.weight.grad.clone()
+    block.zero_grad()
+    with recomputing([block], keep=["matmul"]):
+        block(inputs).sum().backward()
+    assert torch.equal(block.layer.weight.grad, expected)
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN, nn.GRUCell])
+def test_recurrent_layers_are_computed_again_whatever_keep_says(layer: Any) -> None:
+    torch.manual_seed(0)
+    block = layer(4, 6).double()
+    inputs = torch.randn(*((5, 4) if layer is nn.GRUCell else (3, 5, 4)), dtype=torch.float64)
+
+    def gradients() -> list[Tensor]:
+        block.zero_grad()
+        outputs = block(inputs)
+        (outputs if isinstance(outputs, Tensor) else outputs[0]).square().sum().backward()
+        return [parameter.grad.clone() for parameter in block.parameters()]
+
+    expected = gradients()
+    with recomputing([block], keep=["matmul"]):
+        found = gradients()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_is_kept_of_linear_layers_in_tiles_gives_the_same_gradients(bias: bool) -> None:
+    torch.manual_seed(0)
+    block, inputs = nn.Sequential(nn.Linear(4, 6, bias=bias), nn.Tanh(), nn.Linear(6, 4)), torch.randn(3, 4)
+
+    def gradients() -> list[Tensor]:
+        block.zero_grad()
+        block(inputs).square().sum().backward()
+        return [parameter.grad.clone() for parameter in block.parameters()]
+
+    with in_tiles(block[0], tiles=3):
+        expected = gradients()
+        with recomputing([block], keep=["matmul", "attention"]):
+            found = gradients()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def test_a_budget_keeps_as_many_blocks_as_fit_and_no_more() -> None:

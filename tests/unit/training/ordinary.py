@@ -27,6 +27,7 @@ class Case:
         rows: examples, each of which `poison` makes one whose loss is not a number.
         plain: the module that `best/` is loaded into; what `make` gives where it is None.
         rounding: how far the losses of two ways to compute the same may be apart, relative to them.
+        splits: False where the model's outputs depend on how often it was called.
     """
 
     make: Callable[[], nn.Module]
@@ -37,6 +38,7 @@ class Case:
     forward: Callable[[nn.Module, Any], Any] | None = None
     plain: Callable[[], nn.Module] | None = None
     rounding: float = 1e-9
+    splits: bool = True
 
     def model(self) -> nn.Module:
         """The model in float64, with weights that are the same each time."""
@@ -127,6 +129,27 @@ def with_collate(collate: Collate, **settings: Any) -> Case:
     return Case(Named, named_points, nan_point, collate=collate, **settings)
 
 
+class Counting(nn.Module):
+    """A layer whose state is not only tensors: it counts rows in a number of Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.calls += len(inputs)
+        return self.layer(inputs)
+
+    def get_extra_state(self) -> Any:
+        return {"calls": self.calls, "names": ["a", "b"]}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.calls = state["calls"]
+        assert state["names"] == ["a", "b"]
+
+
 class TensorState(nn.Module):
     """A layer whose extra state is a tensor."""
 
@@ -145,6 +168,71 @@ class TensorState(nn.Module):
         self.scale = state
 
 
+class MadeBuffer(nn.Module):
+    """Makes a buffer at its first forward, and moves it at each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not hasattr(self, "seen"):
+            self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        if self.training:
+            self.seen += len(inputs)
+        return self.layer(inputs)
+
+
+class EmptyBuffer(nn.Module):
+    """Has a buffer that is None until the first forward, and a number beside it that says whether it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("shift", None)
+        self.ready = False
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.ready:
+            self.shift = torch.full((WIDTH,), 0.5, dtype=inputs.dtype)
+            self.ready = True
+        return self.layer(inputs - self.shift)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        self.ready = f"{prefix}shift" in state
+        super()._load_from_state_dict(state, prefix, *args)
+
+
+class GrownBuffer(nn.Module):
+    """Keeps what it has seen in a buffer that grows: one place for each row of the widest batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("table", torch.zeros(1, dtype=torch.float64))
+        self.places = 1
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        needed = int(inputs.detach().abs().nan_to_num().max()) + 5
+        if needed > self.places:
+            self.table = torch.linspace(0.0, 1.0, needed, dtype=inputs.dtype)
+            self.places = needed
+        return self.layer(inputs)
+
+
+class ExpandedBuffer(nn.Module):
+    """Expands a buffer to the rows of its batch and keeps the view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, CLASSES)
+        self.register_buffer("offset", torch.ones(1, WIDTH, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.offset = self.offset[:1].expand(len(inputs), -1)
+        return self.layer(inputs + self.offset)
+
+
 class Smoothed(nn.Module):
     """Replaces a buffer by a new tensor in each forward of the training."""
 
@@ -157,6 +245,38 @@ class Smoothed(nn.Module):
         if self.training:
             self.mean = 0.9 * self.mean + 0.1 * inputs.detach().mean(dim=0)
         return self.layer(inputs)
+
+
+class MakingBlock(nn.Module):
+    """Makes a buffer at its first forward, adds to it, and computes with what it has become; has a table that grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("table", torch.zeros(1, dtype=torch.float64))
+        self.places = 1
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not hasattr(self, "seen"):
+            self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+        if self.training:
+            self.seen += 0.1
+        if self.places < len(inputs):
+            self.table, self.places = torch.linspace(0, 1, len(inputs), dtype=inputs.dtype), len(inputs)
+        assert len(self.table) == self.places
+        return self.layer(inputs) * (1 + self.seen.clone()) + self.table[: len(inputs)].unsqueeze(1)
+
+
+class MakingBlocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([MakingBlock(), MakingBlock()])
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for layer in self.layers:
+            inputs = torch.tanh(layer(inputs))
+        return self.head(inputs)
 
 
 def sequences() -> list[dict[str, Tensor]]:
@@ -313,8 +433,14 @@ CASES: dict[str, Case] = {
         lambda e: FrozenPointBatch(**default_collate(e)), loss=by_attribute, forward=on_inputs
     ),
     "named_tuple": with_collate(lambda e: PointTuple(**default_collate(e))),
+    "extra_state": Case(Counting, named_points, nan_point),
     "tensor_extra_state": Case(TensorState, named_points, nan_point),
+    "buffer_made": Case(MadeBuffer, named_points, nan_point),
+    "buffer_of_none": Case(EmptyBuffer, named_points, nan_point),
+    "buffer_grown": Case(GrownBuffer, named_points, nan_point),
+    "buffer_expanded": Case(ExpandedBuffer, named_points, nan_point),
     "buffer_replaced": Case(Smoothed, named_points, nan_point),
+    "buffers_in_blocks": Case(MakingBlocks, named_points, nan_point, splits=False),  # scales by calls
     "packed_sequences": Case(PackedGRU, sequences, nan_point, collate=as_packed),
     "packed_in_a_tuple": Case(PackedGRU, sequences, nan_point, collate=as_packed_tuple),
     "packs_itself": Case(PacksItself, sequences, nan_point, collate=padded),

@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from snugfit.core.serialize import pack
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.training import checkpoint
-from snugfit.training.packed import pack
 from tests.laws.problems import differences
 
 PARTS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "run": {"updates": 1}}

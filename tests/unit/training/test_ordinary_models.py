@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
+from snugfit.errors import SettingError
 from snugfit.models.bundle import load_bundle
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
+from snugfit.techniques.placement.recompute import Recompute
+from snugfit.tooling.certify import certify
+from snugfit.tools.kept import kept
+from snugfit.tools.verdicts import Verdict
 from snugfit.training.loop import Training
 from snugfit.training.step import Step
 from tests.unit.training import ordinary
@@ -28,10 +35,15 @@ def window_of(case: Case, rows: list[Any]) -> Any:
     return (case.collate or default_collate)(rows)
 
 
-def step_of(case: Case, micro_batch: int | None = None, learning_rate: float = 0.01) -> Step:
-    optimizer = AdamW(learning_rate=learning_rate)
+def step_of(case: Case, micro_batch: int | None = None, techniques: Sequence[Technique] = ()) -> Step:
     return Step(
-        case.model(), optimizer, case.loss, micro_batch=micro_batch, forward=case.forward, total_updates=10
+        case.model(),
+        AdamW(learning_rate=0.01),
+        case.loss,
+        techniques,
+        micro_batch=micro_batch,
+        forward=case.forward,
+        total_updates=10,
     )
 
 
@@ -54,7 +66,7 @@ def state_of(step: Step) -> list[Tensor]:
     return [leaf.clone() for leaf in leaves(step.state_dict())]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].splits])
 def test_micro_batches_give_the_update_of_the_whole_window(name: str) -> None:
     case = CASES[name]
     whole, cut = step_of(case), step_of(case, micro_batch=2)
@@ -169,3 +181,56 @@ def test_a_compiled_model_runs_compiled_under_plain_names(make: Any) -> None:
     assert not any("_orig_mod" in name for name, _ in step.model.named_parameters())
     step({"inputs": torch.ones(4, ordinary.WIDTH), "labels": torch.tensor([0, 1, 2, 0])})
     assert calls
+
+
+@pytest.mark.parametrize("name", ["packed_sequences", "packs_itself", "buffers_in_blocks"])
+@pytest.mark.parametrize("settings", [{}, {"keep": ("matmul",)}], ids=["all", "keep"])
+def test_blocks_that_are_computed_again_give_the_same_update(name: str, settings: Any) -> None:
+    case = CASES[name]
+    plain, again = step_of(case), step_of(case, techniques=[Recompute(blocks=("layers.*",), **settings)])
+    for start in (0, 4):
+        window = case.rows()[start : start + 4]
+        assert plain(window_of(case, window)).loss == again(window_of(case, window)).loss
+    for mine, its in zip(leaves(plain.state_dict()), leaves(again.state_dict()), strict=True):
+        assert torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("t5", "bart")])
+def test_what_a_tool_tries_leaves_no_trace(name: str) -> None:
+    case = CASES[name]
+    step = step_of(case)
+    before = copy.deepcopy(step.state_dict())
+    with kept(step):
+        step(window_of(case, case.rows()[:4]))
+    after = step.state_dict()
+    assert repr(after) == repr(before)
+    for mine, its in zip(leaves(after), leaves(before), strict=True):
+        assert torch.equal(mine, its)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].splits])
+def test_the_laws_hold_by_certify(name: str) -> None:
+    case = CASES[name]
+    found = certify(
+        case.model(), case.rows(), loss=case.loss, collate=case.collate, forward=case.forward, global_batch=6
+    )
+    assert [(law.name, law.verdict) for law in found.laws if law.verdict == Verdict.BROKEN] == []
+
+
+def test_extra_state_that_no_checkpoint_can_hold_is_refused_before_training(tmp_path: Path) -> None:
+    class Unplain(ordinary.Named):
+        def get_extra_state(self) -> Any:
+            return {"seen": {1, 2}}
+
+    case = Case(Unplain, ordinary.named_points, ordinary.nan_point)
+    with pytest.raises(SettingError, match="'Unplain' has extra state .* is a set"):
+        run_of(case, tmp_path)
+
+
+def test_a_state_of_another_model_is_refused_though_forward_makes_buffers() -> None:
+    state = step_of(CASES["buffer_replaced"]).state_dict()
+    with pytest.raises(SettingError, match="buffers are not those .*: mean"):
+        step_of(CASES["buffer_made"]).load_state_dict(state)
+    with pytest.raises(SettingError, match="extra state is kept by other modules .*: ''"):
+        step_of(CASES["buffer_made"]).load_state_dict(step_of(CASES["extra_state"]).state_dict())

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core.serialize import pack
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.report.page import write_report
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.training import checkpoint
 from snugfit.training.loop import Training
-from snugfit.training.packed import pack
 from snugfit.training.snapshot import Snapshot
 from tests.laws.problems import differences
 from tests.unit.training.runs import (

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from snugfit.core.arguments import apart, taken_apart
@@ -24,7 +25,9 @@ from snugfit.core.forwards import replaced_forward
 from snugfit.core.names import find_modules, require_list
 from snugfit.core.packed import rows_of
 from snugfit.core.row_wise import RowWise
+from snugfit.core.saved import storage_of
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.tree import leaves
 from snugfit.errors import SettingError, nearest
 from snugfit.units import parse_bytes
 
@@ -75,8 +78,12 @@ def recomputed(
     Raises:
         SettingError: when it is called, and changes a tensor that it is given in place.
     """
+    about = name or type(block).__name__
+    # torch's recurrent layers write over their products without torch noting it
+    if any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in block.modules()):
+        keep = ()
     contexts: dict[str, Any] = (
-        {"context_fn": partial(create_selective_checkpoint_contexts, policy(keep))} if keep else {}
+        {"context_fn": lambda: create_selective_checkpoint_contexts(policy(keep, about))} if keep else {}
     )
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +106,7 @@ def recomputed(
                 outputs = forward(*positional, **dict(zip(names, named, strict=True)))
             if first and versions != [tensor._version for tensor in given]:
                 raise SettingError(
-                    f"recompute.blocks: '{name or type(block).__name__}' changes what it is given in place, so it cannot be computed again "
+                    f"recompute.blocks: '{about}' changes what it is given in place, so it cannot be computed again "
                     "from it. Make its first operation not in place, or leave the block out."
                 )
             return outputs
@@ -111,20 +118,50 @@ def recomputed(
     return run
 
 
-def policy(keep: Collection[str]) -> Callable[..., CheckpointPolicy]:
-    """What torch asks about each operation: keep its outputs or compute them again.
+def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]:
+    """What torch asks about each operation of a block, for one forward: keep its outputs or compute them again.
 
-    One that draws random numbers is computed again: left out, it would move the numbers of those behind it.
+    One that draws random numbers is computed again: left out, it would move the numbers of those behind it. So is one that writes into a
+    tensor that it is given.
+
+    Raises:
+        SettingError: when an operation of the block writes over what was kept of another.
     """
     kept = {name for kind in keep for name in OPERATIONS[kind]}
+    storages: set[StorageWeakRef] = set()
 
-    def decide(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def decide(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         name = operation.name().partition("::")[2].partition(".")[0]
-        if name not in kept or _draws(operation, args, kwargs):
+        if storages and any(storage_of(each) in storages for each in _written(operation, args, kwargs)):
+            raise SettingError(
+                f"recompute.keep: '{about}' writes over an output that was to be kept, by '{name}'. Make that operation not in "
+                f"place, or leave the kind of output out of keep ({', '.join(keep)})."
+            )
+        if name not in kept or _writes(operation) or _draws(operation, args, kwargs):
             return CheckpointPolicy.PREFER_RECOMPUTE
+        storages.update(storage_of(tensor) for tensor in leaves(context.op_output))
         return CheckpointPolicy.MUST_SAVE
 
     return decide
+
+
+_UNNOTED = frozenset({"aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::unsafe_chunk"})
+"""Operations that give parts of a tensor which may be written over without torch noting it."""
+
+
+def _writes(operation: Any) -> bool:
+    return hasattr(operation, "_schema") and bool(operation._schema.is_mutable)
+
+
+def _written(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors among the arguments that the operation writes into, or gives parts of to be written into."""
+    if _writes(operation):
+        arguments = operation._schema.arguments
+        given = {**{a.name: value for a, value in zip(arguments, args, strict=False)}, **kwargs}
+        written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        yield from leaves([given[name] for name in written if name in given])
+    elif operation.name().partition(".")[0] in _UNNOTED:
+        yield args[0]
 
 
 def _draws(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -12,7 +12,31 @@ import torch
 
 from snugfit.core.sharded import is_sharded
 from snugfit.errors import SettingError
-from snugfit.training import shards
+
+FOLDER = "shards"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that lies in parts in a checkpoint's files."""
+
+    folder: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def read(cls, folder: Path, described: Mapping[str, Any]) -> Kept:
+        """From what `describe` wrote."""
+        return cls(
+            folder / FOLDER, described["name"], tuple(described["shape"]), getattr(torch, described["dtype"])
+        )
+
+
+def describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+    """What is written in the tensor's place."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return {"name": name, "shape": list(tensor.shape), "dtype": dtype}
 
 
 @dataclass(frozen=True)
@@ -35,7 +59,7 @@ class Packed:
             file: {name: copy(f"{file}:{name}", tensor) for name, tensor in own.items()}
             for file, own in self.tensors.items()
         }
-        sharded = {name: copy(f"{shards.FOLDER}:{name}", tensor) for name, tensor in self.sharded.items()}
+        sharded = {name: copy(f"{FOLDER}:{name}", tensor) for name, tensor in self.sharded.items()}
         return Packed(self.values, tensors, sharded)
 
 
@@ -70,7 +94,7 @@ class _Packer:
         """What stands for a value in JSON; `path` is its name, and the beginning of those of its tensors."""
         if is_sharded(value):
             self.sharded[path] = value.detach()
-            return {"shards": shards.describe(path, value)}
+            return {"shards": describe(path, value)}
         if isinstance(value, torch.Tensor):
             return {"tensor": self._pack_tensor(value, path)}
         if isinstance(value, Mapping):
@@ -115,7 +139,7 @@ def unpack(value: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any
     if kind == "tensor":
         return tensors[content]
     if kind == "shards":
-        return shards.Kept.read(folder, content)
+        return Kept.read(folder, content)
     if kind == "float":
         return float(content)
     if kind == "dict":
