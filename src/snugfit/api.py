@@ -14,6 +14,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
 from snugfit.core.losses import Loss
+from snugfit.core.outside_weights import check_outside
 from snugfit.core.processes import this_world
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
@@ -161,6 +162,7 @@ def train(
     _complete(optimizer, all_techniques)
     check_settings(job, plan, all_techniques, metric_map, validated=validation is not None)
     check_dataset("data", data)
+    check_outside(model, loss, forward)
     held_out = validation
     if isinstance(validation, (int, float)):
         data, held_out = hold_out(data, validation, seed)

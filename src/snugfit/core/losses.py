@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,9 +22,11 @@ from snugfit.errors import DataError, SettingError, nearest
 class LossTerms:
     """Unreduced losses and their weights.
 
+    Sums are in float32 at least, whatever the values and weights are in: bf16 cannot count beyond 256.
+
     Args:
         values: losses, shape (rows, ...).
-        weights: of the same shape, not negative; None means that every value counts once.
+        weights: of the same shape, not negative, without a gradient; None means that every value counts once.
     """
 
     values: Tensor
@@ -31,13 +34,15 @@ class LossTerms:
 
     def weighted_sum(self) -> Tensor:
         """Sum of weight times value; a value of weight 0 counts as 0, even if it is NaN."""
+        values = self.values.to(_wide(self.values.dtype))
         if self.weights is None:
-            return self.values.sum()
-        return torch.where(self.weights > 0, self.values * self.weights, 0.0).sum()
+            return values.sum()
+        weights = self._wide_weights()
+        return torch.where(weights > 0, values * weights, 0.0).sum()
 
     def weight(self) -> Tensor | float:
         """Sum of the weights: a number when every value counts once."""
-        return float(self.values.numel()) if self.weights is None else self.weights.sum()
+        return float(self.values.numel()) if self.weights is None else self._wide_weights().sum()
 
     def detach(self) -> LossTerms:
         """The same terms outside the graph."""
@@ -49,19 +54,40 @@ class LossTerms:
             if not isinstance(divisor, Tensor):
                 return torch.full_like(self.values, 1.0 / divisor)
             return torch.ones_like(self.values) / divisor
-        return self.weights / divisor
+        return (self._wide_weights() / divisor).to(self.values.dtype)
 
     def by_row(self) -> LossTerms:
         """One value (the row's weighted mean) and one weight a row."""
         rows = self.values.shape[0]
-        if self.values.ndim == 1:
-            weights = torch.ones_like(self.values) if self.weights is None else self.weights
-            return LossTerms(self.values, weights)
-        values = self.values.reshape(rows, -1)
-        weights = torch.ones_like(values) if self.weights is None else self.weights.reshape(rows, -1)
+        values = self.values.to(_wide(self.values.dtype))
+        weights = torch.ones_like(values) if self.weights is None else self._wide_weights()
+        if values.ndim == 1:
+            return LossTerms(values, weights)
+        values, weights = values.reshape(rows, -1), weights.reshape(rows, -1)
         weight = weights.sum(dim=1)
         total = torch.where(weights > 0, values * weights, 0.0).sum(dim=1)
         return LossTerms(total / torch.where(weight > 0, weight, 1.0), weight)
+
+    def _wide_weights(self) -> Tensor:
+        assert self.weights is not None
+        return self.weights.to(_wide(self.weights.dtype))
+
+
+NEGATIVE = -math.inf
+"""The weight of a window in which a loss has returned a negative one: read with the window's sums, so that it costs no wait."""
+
+
+def check_weight(weight: float) -> None:
+    """Refuse the sum of a window's weights where one of them was negative.
+
+    Raises:
+        SettingError: it was.
+    """
+    if weight == NEGATIVE:
+        raise SettingError(
+            "loss: got negative weights in LossTerms, expected zero or positive ones. Put the sign into the values: "
+            "LossTerms(sign * values, weights)."
+        )
 
 
 Loss = Callable[[Any, Any], "LossTerms | Tensor"]
@@ -72,7 +98,7 @@ def as_terms(result: LossTerms | Tensor, rows: int) -> LossTerms:
     """Check what a loss returned.
 
     Raises:
-        SettingError: it is already reduced, its first dimension is not the row, or its weights have another shape.
+        SettingError: it is already reduced, its first dimension is not the row, or its weights have another shape or a gradient.
     """
     terms = LossTerms(result) if isinstance(result, Tensor) else result
     if not isinstance(terms, LossTerms):
@@ -87,12 +113,31 @@ def as_terms(result: LossTerms | Tensor, rows: int) -> LossTerms:
             f"loss: returned values of shape {tuple(terms.values.shape)} with weights of shape "
             f"{tuple(terms.weights.shape)}. Give each value its weight: weights.expand_as(values)."
         )
+    if terms.weights is not None and terms.weights.requires_grad:
+        raise SettingError(
+            "loss: got weights with a gradient in LossTerms, and the sum is divided by them as by constants. Put what is learned into "
+            "the values, and give weights.detach()."
+        )
     return terms
 
 
 def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
-    """The user's loss as a loss of batches, checked at every call."""
-    return lambda outputs, batch: as_terms(loss(outputs, batch.data), batch.rows)
+    """The user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`."""
+
+    def checked(outputs: Any, batch: Batch) -> LossTerms:
+        return as_terms(loss(outputs, batch.data), batch.rows)
+
+    if unwrapped(loss) in (cross_entropy, causal_lm):  # their weights are 0 and 1
+        return checked
+
+    def marked(outputs: Any, batch: Batch) -> LossTerms:
+        terms = checked(outputs, batch)
+        if terms.weights is None:
+            return terms
+        weights = terms.weights.to(_wide(terms.weights.dtype))
+        return replace(terms, weights=torch.where(weights < 0, NEGATIVE, weights))
+
+    return marked
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -305,4 +350,4 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Float32 at least: bf16 cannot count beyond 256."""
-    return dtype if dtype.itemsize >= 4 else torch.float32
+    return torch.promote_types(dtype, torch.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,20 +16,20 @@ def leaves_behind(values: Tensor) -> set[Tensor]:
     >>> leaves_behind(2 * weight + 1) == {weight}
     True
     """
-    found: set[Tensor] = set()
-    waiting: list[Any] = [values.grad_fn]
+    found = {getattr(node, "variable", None) for node in nodes_behind(values)}
+    return {leaf for leaf in found if leaf is not None}
+
+
+def nodes_behind(values: Tensor) -> Iterator[Any]:
+    """The nodes of the graph that a backward from `values` visits, each once."""
+    waiting: list[Any] = [] if values.grad_fn is None else [values.grad_fn]
     known = set(waiting)
     while waiting:
         node = waiting.pop()
-        if node is None:
-            continue
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            found.add(leaf)
-        further = {before for before, _ in node.next_functions} - known
+        yield node
+        further = {before for before, _ in node.next_functions if before is not None} - known
         known |= further
         waiting += further
-    return found
 
 
 def with_no_gradient_of(values: Tensor, leaves: Sequence[Tensor]) -> Tensor:

@@ -95,11 +95,8 @@ class WindowCompute:
     def outputs(self) -> Any:
         """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         found: list[Any] = []
-        with self._scoring():
-            for part, counts in self._micro_batches(self.passes()):
-                with self.step.seams.forward(part):
-                    outputs = self.step.forward(part)
-                found += [outputs] * counts
+        for _, outputs, counts in self.scored():
+            found += [outputs] * counts
         try:
             return joined(found or [outputs])
         except RuntimeError as error:
@@ -109,6 +106,13 @@ class WindowCompute:
                 f"the outputs of different micro-batches cannot be joined ({error}). A loss over the whole window needs "
                 "outputs of one shape a row, such as embeddings."
             ) from error
+
+    def scored(self) -> Iterator[tuple[Batch, Any, bool]]:
+        """Each micro-batch with the model's outputs of it, without gradient, and whether it counts."""
+        with self._scoring():
+            for part, counts in self._micro_batches(self.passes()):
+                with self.step.seams.forward(part):
+                    yield part, self.step.forward(part), counts
 
     def loss_of(self, outputs: Any) -> LossTerms:
         """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.head import whole
-from snugfit.core.losses import LossTerms
+from snugfit.core.losses import LossTerms, check_weight
 from snugfit.core.memory import is_out_of_memory, release_memory
 from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
@@ -91,6 +91,7 @@ def evaluate(
     none = torch.zeros((), dtype=torch.float64, device=scored.device)  # a rank may have had no row
     totals = scored.strategy.add_up([sum(sums, none), sum(weights, none)])
     total, weight = read(torch.stack(totals), assume=[0.0, 1.0])
+    check_weight(weight)
     found = {"loss": total / weight if weight > 0 else math.nan}
     for name in metrics:
         found[name] = made[name].compute(scored.strategy) if name in made else perplexity(found["loss"])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -18,19 +18,22 @@ from snugfit.core.compiled_modules import unwrapped
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
-from snugfit.core.losses import Loss, couples_rows, find_loss, over_batches
+from snugfit.core.losses import Loss, check_weight, couples_rows, find_loss, over_batches
+from snugfit.core.modes import Modes
+from snugfit.core.outside_weights import check_outside
 from snugfit.core.phases import phase
 from snugfit.core.placing import cloned
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_shared, exchange_of, listed, prepare
-from snugfit.core.technique import Compute, Context, RollBack, Stage, Technique
+from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training import state
 from snugfit.training.compute import WindowCompute
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.training.router_loss import RouterLoss
 from snugfit.training.shared_buffers import SharedBuffers
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -114,6 +117,7 @@ class Step:
                 "such as AdamW()."
             )
         model = unwrapped(model)
+        self._outside = check_outside(model, loss, forward)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)
         new = {name for name, parameter in model.named_parameters() if parameter not in given}
@@ -133,6 +137,7 @@ class Step:
             )
         self.device = self.parameters[0].device if device is None else torch.empty(0, device=device).device
         self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
+        self._modes = Modes(self.model)
         self.micro_batch = micro_batch
         self.seed = seed
         self.nominal = nominal
@@ -164,7 +169,9 @@ class Step:
             self.strategy.spread,
             self.exchange,
         )
-        self.seams = compose(techniques, context, self.user_loss, _run)
+        self._router_loss = RouterLoss.of(model)
+        run = _run if self._router_loss is None else self._router_loss.run
+        self.seams = compose(techniques, context, self.user_loss, cast("GradientsOf", run))
         added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
         self.optimizer = make_optimizer(optimizer, self.seams, model, added)
         set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
@@ -194,14 +201,17 @@ class Step:
     def _train_step(self, window: Batch) -> StepResult:
         check_whole(self, window)
         set_rates(self.optimizer, self.seams, self.progress.updates)
-        if not self.model.training:  # somebody evaluated and did not switch back
-            self.model.train()
+        self._modes.resume()
         self.seams.begin(self.model, self.progress, self.seed)
+        self._modes.note()
         buffers = self._buffers.copy()
         watched = self._shared_buffers.before()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
         self._shared_buffers.share(watched)
         loss, weight, nonfinite = gradients.read()
+        if weight < 0:
+            self._undo(buffers)
+            check_weight(weight)
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
         refused = self.seams.accept(loss) if finite and weight > 0 else None
@@ -212,6 +222,8 @@ class Step:
             with in_memory(self):
                 with phase("adjust"):
                     metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
+                if self._router_loss is not None:
+                    metrics = {**metrics, **self._router_loss.metrics}
                 with phase("optimizer"):
                     self.optimizer.step()
                 self.progress.updates += 1
@@ -285,8 +297,7 @@ class Step:
                     self._shared_buffers.share()
                     yield
 
-        if not self.model.training:
-            self.model.train()
+        self._modes.resume()
         self.seams.begin(self.model, self.progress, self.seed)
         with preserved_randomness(self.device), self.kept_buffers(), self.averaged():
             self.seams.settle(self.model, passes)
@@ -331,7 +342,9 @@ class Step:
         try:
             with phase("techniques"):
                 transformed = self.transformed(window)
-            return self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+            gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+            self._outside.check()
+            return gradients
         except BaseException:
             self._undo(buffers)
             raise

@@ -1,0 +1,36 @@
+"""Training and eval modes of a model's modules, from one update to the next."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class Modes:
+    """The mode of each module at the last update. A model that somebody has put in eval mode since goes back to it.
+
+    >>> model = nn.Sequential(nn.Dropout(), nn.Dropout())
+    >>> _ = model[0].eval()
+    >>> modes = Modes(model)
+    >>> _ = model.eval()
+    >>> modes.resume()
+    >>> [module.training for module in model]
+    [False, True]
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._modules = list(model.modules())
+        self._training: list[bool] = []
+        self.note()
+
+    def note(self) -> None:
+        """The modes are those of an update from now on."""
+        self._training = [module.training for module in self._modules]
+
+    def resume(self) -> None:
+        """Bring back the modes of the last update where the model as a whole is in eval mode."""
+        if self._model.training:
+            return
+        self._model.train()  # modules that have been put in since too
+        for module, training in zip(self._modules, self._training, strict=True):
+            module.training = training
