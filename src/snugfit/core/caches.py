@@ -1,4 +1,8 @@
-"""Caches of keys and values, which models of transformers fill as they go: what is computed twice would fill them twice."""
+"""Caches of keys and values, which models of transformers fill as they go.
+
+Training reads none of them, and what is computed twice would fill them twice. A cache also changes how keys and values lie in memory, and
+with that the order in which some processors add the products of attention: training without them, with recompute or not, gives the same bits.
+"""
 
 from __future__ import annotations
 

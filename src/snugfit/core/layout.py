@@ -8,7 +8,9 @@ import torch
 
 
 def laid_out_like(parameter: torch.Tensor, kept: Any) -> Any:
-    """The same state, in which each tensor of the parameter's shape has the parameter's strides, on its own device.
+    """Return the same state, in which each moment has the parameter's strides, a factored one those of the parameter's rows or columns.
+
+    Sums are added in the order of memory, so a moment with other strides than before the checkpoint gives other bits.
 
     >>> parameter, moment = torch.zeros(3, 2).t(), torch.zeros(2, 3)
     >>> laid_out_like(parameter, {"moment": moment})["moment"].stride()
@@ -16,8 +18,18 @@ def laid_out_like(parameter: torch.Tensor, kept: Any) -> Any:
     """
     if isinstance(kept, dict):
         return {name: laid_out_like(parameter, value) for name, value in kept.items()}
-    if type(kept) is not type(parameter.data) or kept.shape != parameter.shape:
+    if type(kept) is not type(parameter.data) or kept.ndim != parameter.ndim:
         return kept  # no moment; or one in a format of its own, whose blocks do not lie like the weight
-    if kept.stride() == parameter.stride():
+    like = parameter if kept.shape == parameter.shape else _part(parameter, kept)
+    if like is None or kept.stride() == like.stride():
         return kept
-    return torch.empty_like(parameter, dtype=kept.dtype, device=kept.device).copy_(kept)
+    return torch.empty_like(like, dtype=kept.dtype, device=kept.device).copy_(kept)
+
+
+def _part(parameter: torch.Tensor, moment: torch.Tensor) -> torch.Tensor | None:
+    """Return the first rows or columns of a parameter, as many as a factored moment has; None if it is no part."""
+    if type(moment) is not torch.Tensor or any(
+        size > whole for size, whole in zip(moment.shape, parameter.shape, strict=True)
+    ):
+        return None
+    return torch.empty_like(parameter[tuple(slice(size) for size in moment.shape)])

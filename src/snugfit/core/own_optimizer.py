@@ -13,7 +13,8 @@ from snugfit.core.parameters import ParameterGroup
 class OwnOptimizer(torch.optim.Optimizer):
     """A torch optimizer that changes the parameters of one group at a time; those without a gradient are passed over.
 
-    `by_element`: what becomes of a number goes by its own gradient and state, and by none of its neighbours'.
+    `by_element`: what becomes of a number goes by its own gradient and state, and by none of its neighbours'. Bit for bit where only
+    operations that IEEE 754 rounds exactly are used; a power is rounded otherwise at the end of a tensor than within it.
     """
 
     by_element: ClassVar[bool] = False

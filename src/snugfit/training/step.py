@@ -14,6 +14,7 @@ from torch import nn
 from snugfit.core.batch import Batch, Share, inputs_of, labels_of
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import AtFirst, BufferCopies, Buffers
+from snugfit.core.caches import caching_configs, without_caches
 from snugfit.core.compiled_modules import unwrapped
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
@@ -148,6 +149,7 @@ class Step:
         self._shared_buffers = SharedBuffers(model, self.strategy)
         self._buffers = Buffers(model)
         self.at_first = AtFirst.of(model)
+        self._caching = caching_configs(model)
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
         self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
@@ -249,8 +251,8 @@ class Step:
             self._undo(buffers)
 
     def forward(self, batch: Batch) -> Any:
-        """The model's outputs of a batch."""
-        with phase("forward"):
+        """The model's outputs of a batch; no cache of keys and values is filled, which only generation reads."""
+        with phase("forward"), without_caches(self._caching):
             if self._forward is not None:
                 return self._forward(self.model, batch.data)
             args, kwargs = inputs_of(batch.data)

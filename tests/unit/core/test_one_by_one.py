@@ -112,6 +112,11 @@ def test_one_shadow_after_the_other_is_the_whole_step_bit_for_bit(technique: typ
     agree_one_by_one(lambda model: Doubled(made(technique, model)))
 
 
+OF_POWERS = {"madgrad": 3 * 2 * 2**-23}
+"""Torch computes a power at the end of a tensor by another function than within it, and the two differ in the last place: what these
+optimizers may differ by, here a unit in the last place of weights below 4 for each of three updates."""
+
+
 @pytest.mark.parametrize("technique", OPTIMIZERS, ids=lambda each: each.card.name)
 def test_what_is_said_to_be_stepped_by_element_is_so(technique: type[Technique]) -> None:
     """Half of the rows alone, with their half of the gradients, comes to what they come to in the whole."""
@@ -127,7 +132,11 @@ def test_what_is_said_to_be_stepped_by_element_is_so(technique: type[Technique])
             assert full.grad is not None
             part.grad = full.grad[-len(part) :].clone()
         at_once.step(), alone.step()
-    assert torch.equal(whole.get_parameter("0.weight")[3:], half.get_parameter("0.weight"))
+    stepped, expected = half.get_parameter("0.weight"), whole.get_parameter("0.weight")[3:]
+    if technique.card.name in OF_POWERS:
+        torch.testing.assert_close(stepped, expected, rtol=0, atol=OF_POWERS[technique.card.name])
+    else:
+        assert torch.equal(stepped, expected)
 
 
 def test_clearing_gradients_clears_those_of_the_parameters() -> None:

@@ -16,8 +16,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
 from snugfit.techniques import find
+from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.placement.recompute import Recompute, policy, recomputing
 from snugfit.techniques.placement.tiled_linear import in_tiles
+from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.live_memory import counting
 from tests.unit.techniques.settings import context, refuses
@@ -135,7 +137,7 @@ def error(found: list[Tensor], expected: list[Tensor]) -> float:
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
-    "llama": lambda: (llama(attention_dropout=0.3), texts(6)),
+    "llama": lambda: (llama(attention_dropout=0.3, use_cache=False), texts(6)),  # as a step trains it
     "tower": lambda: (Tower(0.3), numbers(6)),
 }
 
@@ -163,6 +165,21 @@ def test_a_step_trains_the_same_weights_and_buffers_bit_for_bit(
     for window in problem.windows(torch.float32):
         assert plain(window).loss == changed(window).loss
     assert not problems.differences(plain.model.state_dict(), changed.model.state_dict())
+
+
+@pytest.mark.parametrize("technique", EXACT, ids=str)
+def test_a_step_trains_a_causal_model_to_the_same_bits_though_its_config_asks_for_a_cache(
+    technique: Recompute,
+) -> None:
+    trained = []
+    for techniques in ((), (technique,)):
+        model = llama(attention_dropout=0.3)
+        assert model.config.use_cache
+        step = Step(model, SGD(learning_rate=0.1), "causal_lm", techniques, micro_batch=3)
+        for _ in range(2):
+            step({"input_ids": texts(6), "labels": texts(6)})
+        trained.append(model.state_dict())
+    assert not problems.differences(*trained)
 
 
 def test_of_a_block_only_its_inputs_are_kept() -> None:
