@@ -26,6 +26,9 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault(
+    "MKL_CBWR", "AUTO"
+)  # as runs have it: what multiplies first, a test or a run, is not known here
 for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
     del os.environ[name]
 for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):

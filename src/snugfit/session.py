@@ -18,11 +18,12 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.malloc import MMAP_THRESHOLD, tune_malloc
+from snugfit.core.reproducible import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
 from snugfit.events import Events
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
-from snugfit.report.story import read_story
+from snugfit.report.story import mapping, read_story
 from snugfit.tracking.follower import Tracker, TrackingResult
 from snugfit.training import checkpoint
 from snugfit.training.assemble import describe_model
@@ -92,8 +93,10 @@ def run_session(
     header = {**header, "plan": {**header["plan"], "micro_batch": training.step.micro_batch}}
     training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
     before = training.step.progress.windows
+    # what was read and drawn was said when the run began
+    remarks = _last_bits(training, header["machine"]) if resume else notes
     events("run", **header)
-    for note in () if resume else notes:  # what was read and drawn was said when the run began
+    for note in remarks:
         events("warning", message=note)
     tracker = None
     if tracking is not None:
@@ -155,6 +158,16 @@ def follow(
 def _tightened(training: Training, options: RunOptions) -> bool:
     """Have memory that tensors no longer need go back at once, where that was asked for and can be done."""
     return options.tight and training.step.device.type == "cpu" and tune_malloc()
+
+
+def _last_bits(training: Training, machine: Mapping[str, Any]) -> list[str]:
+    """Return what keeps a run that goes on from being bit for bit the one that was not interrupted."""
+    found = [ADDRESSES] if training.step.device.type == "cpu" and sums_depend_on_addresses() else []
+    with suppress(RunFolderError):
+        before = mapping(read_story(training.folder.path).run.get("machine"))
+        change = changes(before, machine)
+        found += [] if change is None else [change]
+    return found
 
 
 def _fit(training: Training, events: Events, header: Mapping[str, Any]) -> None:
@@ -276,7 +289,7 @@ def machine(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        **arithmetic(),
         "device": device,
         "program": Path(sys.argv[0]).name,
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
+from snugfit.core.reproducible import ADDRESSES, sums_depend_on_addresses
 from snugfit.tools import laws
 from snugfit.tools.ranks import ranks as two_ranks
 from snugfit.tools.setup import Setup
@@ -65,9 +66,13 @@ def certify(
         str(tried.device),
         tried.rows,
         tried.micro_batch,
-        (*said, *_dropout(tried)),
+        (*said, *_dropout(tried), *_addresses(tried)),
         time.monotonic() - started,
     )
+
+
+def _addresses(tried: Trials) -> tuple[str, ...]:
+    return (ADDRESSES,) if tried.device.type == "cpu" and sums_depend_on_addresses() else ()
 
 
 def _dropout(tried: Trials) -> tuple[str, ...]:

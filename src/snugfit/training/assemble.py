@@ -17,6 +17,7 @@ from snugfit.core.losses import Loss
 from snugfit.core.placing import place_
 from snugfit.core.quantising import weight_sizes
 from snugfit.core.random import derive_seed
+from snugfit.core.reproducible import fix_sums
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
@@ -130,6 +131,8 @@ def make_step(
         PlanConflict: techniques exclude each other, or keep in host memory what the strategy spreads over devices.
         SettingError: a setting is impossible, or does not suit the model.
     """
+    if plan.device == "cpu":
+        fix_sums()  # before the first product of the run
     staying = [name for technique in techniques for name in technique.stays(material.model)]
     sharded = strategy is not None and strategy.shards
     if sharded and staying:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
+from snugfit.core.reproducible import ADDRESSES
 from snugfit.errors import SettingError
 from snugfit.tooling.setups import module_setup
 from snugfit.tools import compare
@@ -343,3 +344,8 @@ def test_states_differ_by_path_and_not_for_a_nan():
     one = {"a": [torch.tensor([math.nan, 1.0]), 3], "b": "x"}
     assert compare.differences(one, {"a": [torch.tensor([math.nan, 1.0]), 3], "b": "x"}) == {}
     assert set(compare.differences(one, {"a": [torch.tensor([math.nan, 2.0]), 4]})) == {"/a/0", "/a/1", "/b"}
+
+
+def test_products_that_depend_on_addresses_are_named_beside_the_laws(monkeypatch):
+    monkeypatch.setattr("snugfit.tools.certify.sums_depend_on_addresses", lambda: True)
+    assert ADDRESSES in tried(net()).conditions
