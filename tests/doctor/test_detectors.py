@@ -177,6 +177,29 @@ def test_a_loader_that_is_slow_and_hidden_behind_longer_work_does_not_starve_the
     assert _severities(starving(Log(events=_epochs(1), loaders=[loader]))) == [Severity.WARNING]
 
 
+def test_batches_that_go_to_a_gpu_from_memory_that_is_not_pinned_are_a_note() -> None:
+    loader = _loader()
+    loader.waits, loader.works = [0.001] * 6, [0.05] * 6
+    log = Log(events=_epochs(1), loaders=[loader])
+    assert starving(log) == []
+    loader.cuda = True
+    (finding,) = starving(log)
+    assert (
+        finding.severity is Severity.NOTE
+        and "not pinned" in finding.what
+        and "pin_memory=True" in finding.fix
+    )
+    loader.pinned = True
+    assert starving(log) == []
+
+
+def test_a_loader_without_workers_that_starves_the_model_is_told_with_their_number() -> None:
+    loader = _loader()
+    loader.waits, loader.works = [0.05] * 6, [0.01] * 6
+    (finding,) = starving(Log(events=_epochs(1), loaders=[loader]))
+    assert finding.evidence == ("num_workers=0, pin_memory=False",) and "num_workers=4" in finding.fix
+
+
 def test_findings_of_several_ranks_are_told_once_and_the_worst_first() -> None:
     whole = _loader(sampler="RandomSampler", shards=False)
     model = ModelSeen(1, "Net", AT, [], [], 0, {}, False, "", "float32", "")

@@ -107,6 +107,15 @@ def test_every_kind_of_run_gives_a_balanced_page_that_needs_nothing_else(case: s
     )
 
 
+def test_what_a_run_measured_has_a_curve_each_and_its_figures(run_dir: Path) -> None:
+    page = make_page(write_run(run_dir))
+    drawn = re.findall(r"<figcaption><h3>(.*?)</h3>", page.text)
+    assert {"Loss", "Accuracy", "Learning rate", "Gradient norm", "Throughput", "Memory"} <= set(drawn)
+    assert len(page.curves) >= len(drawn)
+    for figure in ("Throughput", "examples/s", "Peak memory", "Duration"):
+        assert figure in page.text
+
+
 def test_a_long_run_stays_under_one_megabyte_and_keeps_its_spike(run_dir: Path) -> None:
     write_run(
         run_dir,
