@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -40,8 +41,8 @@ def output_head(model: nn.Module, name: str | None, setting: str) -> nn.Module:
 class Postponed:
     """Logits that are not made yet: `head` of `hidden`, shape (rows, tokens, width).
 
-    It stands in a model's outputs where the logits would; a model that computes with it is refused. `tracked` says whether
-    gradients were recorded when the head was called.
+    It stands in a model's outputs where the logits would. What lays them out or casts them is done to them when they are made; a model that
+    computes with them otherwise is refused. `tracked` says whether gradients were recorded when the head was called.
     """
 
     head: Callable[[Tensor], Tensor]
@@ -55,14 +56,70 @@ class Postponed:
         """All of them."""
         return self.head(self.hidden)
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def view(self, *sizes: Any) -> Postponed:
+        """The same logits, where the sizes are theirs: it is for as many tokens that they are made."""
+        return self._of_sizes("view", sizes)
+
+    def reshape(self, *sizes: Any) -> Postponed:
+        """As `view`."""
+        return self._of_sizes("reshape", sizes)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Their shape, where the head says how many classes it has."""
+        shape = self.shape
+        return shape if dim is None else shape[dim]
+
+    def dim(self) -> int:
+        """How many dimensions they will have."""
+        return self.hidden.ndim
+
+    @property
+    def shape(self) -> torch.Size:
+        """As `size`."""
+        classes = getattr(self.module, "out_features", None)
+        if not isinstance(classes, int):
+            _refuse("asks for '.shape' of")
+        return torch.Size([*self.hidden.shape[:-1], classes])
+
+    @property
+    def ndim(self) -> int:
+        """As `dim`."""
+        return self.hidden.ndim
+
+    @property
+    def device(self) -> torch.device:
+        """Where they will be."""
+        return self.hidden.device
+
+    def _of_sizes(self, operation: str, sizes: tuple[Any, ...]) -> Postponed:
+        wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        own = (*self.hidden.shape[:-1], getattr(self.module, "out_features", -1))
+        known = [-1 in (size, mine) or size == mine for size, mine in zip(wanted, own, strict=False)]
+        if len(wanted) != len(own) or not all(known):
+            _refuse(f"calls '{operation}' with {wanted} on")
+        return self
+
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by copy, pickle and the like
             raise AttributeError(name)
-        _refuse(f"asks for '.{name}' of")
+        if name not in _AS_THEY_ARE:
+            _refuse(f"asks for '.{name}' of")
+        return partial(self._then, name)
+
+    def _then(self, operation: str, *args: Any, **kwargs: Any) -> Postponed:
+        head = self.head
+        return replace(self, head=lambda hidden: getattr(head(hidden), operation)(*args, **kwargs))
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        _refuse(f"calls '{getattr(function, '__name__', function)}' on")
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", str(function))
+        if args and isinstance(args[0], Postponed) and name in (*_AS_THEY_ARE, "reshape"):
+            return getattr(args[0], name)(*args[1:], **(kwargs or {}))
+        _refuse(f"calls '{name}' on")
+
+
+_AS_THEY_ARE = frozenset({"contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as"})
+"""Operations that lay out, copy, move or cast each number by itself: of some tokens they give what they give of all."""
 
 
 class LogitsInUse(SettingError):

@@ -55,6 +55,14 @@ def gpt(dtype: torch.dtype = torch.float64) -> nn.Module:
     return seeded(lambda: GPT2LMHeadModel(GPT2Config(**sizes, **dropouts)), dtype)
 
 
+def opt(dtype: torch.dtype = torch.float64) -> nn.Module:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "word_embed_proj_dim": WIDTH, "ffn_dim": WIDTH}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32, "dropout": 0.0}
+    return seeded(lambda: OPTForCausalLM(OPTConfig(**sizes, **layers)), dtype)
+
+
 def masked_bert(tied: bool = True) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
@@ -121,6 +129,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "llama": (lambda: llama(tied=False), "causal_lm"),
     "llama tied": (lambda: llama(tied=True), "causal_lm"),
     "gpt2 tied": (gpt, "causal_lm"),
+    "opt, which lays its logits out": (opt, "causal_lm"),
     "bert": (lambda: masked_bert(tied=False), "cross_entropy"),
     "bert tied": (masked_bert, "cross_entropy"),
     "own": (lambda: seeded(Own), "cross_entropy"),
@@ -374,6 +383,8 @@ def behind(model: nn.Module, change: Callable[[Tensor], Any]) -> Iterator[None]:
         lambda logits: torch.tanh(logits),
         lambda logits: logits[:, -1],
         lambda logits: logits.view(-1, VOCABULARY),
+        lambda logits: logits.view(TOKENS, ROWS, -1),
+        lambda logits: logits.reshape(ROWS, TOKENS, VOCABULARY - 1),
         lambda logits: logits @ torch.eye(VOCABULARY),
     ],
 )
@@ -384,6 +395,25 @@ def test_a_model_that_computes_with_its_logits_is_refused(change: Callable[[Tens
         pytest.raises(SettingError, match="^chunked_loss: the model .* Remove chunked_loss"),
     ):
         step(window())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda logits: logits.contiguous(),
+        lambda logits: logits.float(),
+        lambda logits: logits.to(torch.float32).contiguous(),
+        lambda logits: logits.to(logits.device),
+        lambda logits: logits.view(ROWS, TOKENS, -1),
+        lambda logits: logits.reshape(logits.shape),
+        lambda logits: torch.reshape(logits, (*logits.size()[:2], logits.size(-1))),
+        lambda logits: torch.clone(logits).view(logits.shape[0], -1, VOCABULARY),
+    ],
+)
+def test_a_model_that_only_lays_out_or_casts_its_logits_is_taken(change: Callable[[Tensor], Any]) -> None:
+    plain, chunked = steps(lambda: seeded(Own), "cross_entropy")
+    with behind(plain.model, change), behind(chunked.model, change):
+        agree(plain, chunked, tolerance=1e-6)  # float32 logits have 7 digits
 
 
 def test_soft_capping_in_a_stock_model_is_refused() -> None:
