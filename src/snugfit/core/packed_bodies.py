@@ -149,16 +149,22 @@ class StockCall(BodyCall):
         return map_tree(unpack, outputs)
 
     def _mask(self, layout: Packed) -> Tensor | None:
-        causal = any(getattr(module, "is_causal", False) for module in self.body.modules())
-        if causal or self.one_row:
+        """Return which tokens see which; None where the model finds it by the positions, as windows and flash kernels need it."""
+        if self.one_row:
             return None
         config: Any = self.body.config
-        if set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
+        causal = any(getattr(module, "is_causal", False) for module in self.body.modules())
+        kinds = list(getattr(config, "layer_types", None) or ())
+        if {*kinds} - {"full_attention"} or (causal and getattr(config, "sliding_window", None)):
+            if causal:
+                return None
             raise SettingError(
-                f"packing: {type(self.body).__name__} attends within windows in some of its layers ({', '.join(config.layer_types[:4])}"
+                f"packing: {type(self.body).__name__} attends within windows in some of its layers ({', '.join(kinds[:4])}"
                 ", ...), and a mask that keeps examples apart would take their place. Use length_grouping, or flash_attention_2."
             )
         mask = layout.same_example().unsqueeze(1)
+        if causal:  # some, such as OPT, make their mask without a look at the positions
+            mask = mask.tril()
         if self.implementation != "eager":
             return mask
         dtype = next(p.dtype for p in self.body.parameters() if p.is_floating_point())

@@ -22,10 +22,11 @@ from snugfit.core.memory import is_out_of_memory
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
-from snugfit.core.tree import joined, map_tree
+from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import cut
+from snugfit.training.row_outputs import join_outputs
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
@@ -95,10 +96,12 @@ class WindowCompute:
     def outputs(self) -> Any:
         """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         found: list[Any] = []
-        for _, outputs, counts in self.scored():
+        parts: list[Batch] = []
+        for part, outputs, counts in self.scored():
             found += [outputs] * counts
+            parts += [part] * counts
         try:
-            return joined(found or [outputs])
+            return join_outputs(found or [outputs], parts or [part], self.batch.padded)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise

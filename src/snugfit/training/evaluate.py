@@ -19,12 +19,13 @@ from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.technique import BatchLoss
-from snugfit.core.tree import joined, map_tree
+from snugfit.core.tree import map_tree
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import Replan, first_line, sizes
 from snugfit.training.metrics import RowMetric, make_metric, perplexity
+from snugfit.training.row_outputs import join_outputs
 from snugfit.training.step import Step
 
 
@@ -129,6 +130,7 @@ def _scored_parts(
     for batch in batches:
         counts = (batch.rows,) if batch.share is None else batch.share.counts
         own, start, found = counts[strategy.rank], 0, []
+        parts: list[Batch] = []
         # where weights are gathered for each of them, ranks with fewer rows make as many passes
         passes = [len(split(count, micro_batch)) * (count > 0) for count in counts]
         most = max(passes) if strategy.shards else int(scored.couples_rows)  # outputs of no rows have a shape
@@ -146,6 +148,7 @@ def _scored_parts(
             else:
                 if terms is None:
                     found.append(outputs)
+                    parts.append(part)
                 else:
                     yield part, outputs, terms
                 start += count
@@ -155,7 +158,8 @@ def _scored_parts(
             micro_batch = replan.after
             tell(replan)
         if scored.couples_rows:
-            outputs = joined(found or [outputs])
+            alone = [batch.select(range(1))]
+            outputs = join_outputs(found or [outputs], parts or alone, batch.padded)
             outputs = map_tree(joining(strategy, batch), outputs)
             part = everywhere(strategy, batch.to(scored.device))
             with scored.forward(part):

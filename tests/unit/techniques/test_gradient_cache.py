@@ -6,13 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.losses import LossTerms
+from snugfit.core.batch import Batch
+from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.core.random import derive_seed
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.learning.gradient_cache import GradientCache, cached_terms
+from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.step import Step
+from tests.laws.material import gpt2
+from tests.laws.models import LONGEST, VOCABULARY
+from tests.laws.problems import gradients as gradients_of
+from tests.laws.problems import relative_error
 
 
 def info_nce(outputs: Any, data: Any) -> LossTerms:
@@ -99,6 +105,32 @@ def test_outputs_of_another_shape_in_each_micro_batch_are_refused() -> None:
     )
     with pytest.raises(PlanConflict, match="outputs of different micro-batches cannot be joined"):
         step(numbers(3).float())
+
+
+@pytest.mark.parametrize("loss", ["causal_lm", "coupled"])
+def test_texts_of_unequal_length_may_be_cut_to_other_widths_in_each_micro_batch(loss: str) -> None:
+    def of_all_rows(outputs: Any, data: Any) -> LossTerms:
+        values = causal_lm(outputs, data)
+        mean = values.weighted_sum() / values.weight()
+        return LossTerms((values.values - mean) ** 2, values.weights)
+
+    of_all_rows.couples_rows = True
+    lengths = torch.tensor([3, 2, 5, 3, 2, 4])
+    mask = (torch.arange(LONGEST) < lengths.unsqueeze(1)).long()
+    ids = torch.randint(1, VOCABULARY, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
+    window = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+    steps = []
+    for micro_batch, techniques in ((None, []), (2, [GradientCache()])):
+        torch.manual_seed(0)
+        model = gpt2(dropout=0.0).double()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        chosen = of_all_rows if loss == "coupled" else causal_lm
+        steps.append(Step(model, sgd, chosen, techniques, micro_batch=micro_batch))
+    results = [step(window) for step in steps]
+    assert results[1].loss == pytest.approx(results[0].loss, rel=1e-10)
+    assert relative_error(gradients_of(steps[1]), gradients_of(steps[0])) <= 1e-10
+    scores = [evaluate(Scored.of(step), [Batch.of(window)], {})["loss"] for step in steps]
+    assert scores[1] == pytest.approx(scores[0], rel=1e-10)
 
 
 def test_running_out_of_memory_while_joining_is_not_mistaken_for_a_conflict(

@@ -32,6 +32,24 @@ GROUPED = {**SIZES, "num_key_value_heads": 1}
 DISTIL = {"vocab_size": 31, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
 GPT2 = {"vocab_size": 31, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}
 WINDOWED = {**GROUPED, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+OPT = {
+    "vocab_size": 31,
+    "hidden_size": 16,
+    "word_embed_proj_dim": 16,
+    "ffn_dim": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "dropout": 0.0,
+}
+NEOX = {
+    "vocab_size": 31,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
 STOCK: list[tuple[str, str, dict[str, Any]]] = [
     ("BertForSequenceClassification", "BertConfig", SIZES),
     ("BertForTokenClassification", "BertConfig", SIZES),
@@ -41,6 +59,8 @@ STOCK: list[tuple[str, str, dict[str, Any]]] = [
     ("LlamaForCausalLM", "LlamaConfig", GROUPED),
     ("LlamaForSequenceClassification", "LlamaConfig", {**GROUPED, "pad_token_id": 0}),
     ("Qwen2ForCausalLM", "Qwen2Config", WINDOWED),
+    ("OPTForCausalLM", "OPTConfig", OPT),
+    ("GPTNeoXForCausalLM", "GPTNeoXConfig", NEOX),
 ]
 
 

@@ -31,7 +31,7 @@ def cached_terms(outputs: Any, cached: list[Tensor], weight: Tensor) -> LossTerm
     rows = floating[0].shape[0]
     # in float32 at least: the divisor passes through here on its way back to bf16 outputs
     pairs = [
-        (out.to(torch.promote_types(out.dtype, weight.dtype)), c)
+        (out.to(torch.promote_types(out.dtype, weight.dtype)), _cut_like(c, out))
         for out, c in zip(floating, cached, strict=True)
     ]
     values = torch.stack([(out * c).reshape(rows, -1).sum(dim=1) for out, c in pairs]).sum(dim=0)
@@ -95,6 +95,11 @@ def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
         torch.zeros_like(out) if gradient is None else gradient
         for out, gradient in zip(floating, found, strict=False)
     ]
+
+
+def _cut_like(cached: Tensor, out: Tensor) -> Tensor:
+    """The gradient of the tokens that a micro-batch has: what it has cut is padding."""
+    return cached if cached.ndim < 3 or cached.shape == out.shape else cached[:, : out.shape[1]]
 
 
 def _as_leaf(tensor: Tensor) -> Tensor:
