@@ -39,7 +39,9 @@ def muon(weight: Tensor, g: Tensor, b: Tensor | None, t: int, settings: dict[str
     mu, rate = settings["momentum"], settings["learning_rate"]
     rows, columns = g.shape
     b = mu * (torch.zeros_like(g) if b is None else b) + (1 - mu) * g
-    o = newton_schulz(mu * b + (1 - mu) * g if settings["nesterov"] else b, settings["iterations"])
+    looked_ahead = mu * b + (1 - mu) * g if settings["nesterov"] else b
+    narrow = settings["iterations_in"] == "bf16"
+    o = newton_schulz(looked_ahead.bfloat16() if narrow else looked_ahead, settings["iterations"]).to(g.dtype)
     s = 0.2 * math.sqrt(max(rows, columns)) if settings["match_adamw"] else math.sqrt(max(1, rows / columns))
     weight -= rate * settings["weight_decay"] * weight
     weight -= rate * s * o
@@ -49,17 +51,17 @@ def muon(weight: Tensor, g: Tensor, b: Tensor | None, t: int, settings: dict[str
 def newton_schulz(g: Tensor, iterations: int) -> Tensor:
     """`X ← aX + (bA + cA²)X` with `A = XXᵀ`, from `X = G/‖G‖`, of the wide one of G and its transpose.
 
-    In bfloat16 as the author has it, each line rounded once as torch does, or the digits would differ from the second on.
+    In bfloat16 each line is rounded once as torch does, or the digits would differ from the second on.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = g.shape[0] > g.shape[1]
-    x = (g.T if tall else g).bfloat16()
+    x = g.T if tall else g
     x = x / x.norm()
     for _ in range(iterations):
         gram = x @ x.T
         polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.addmm(x, polynomial, x, beta=a)
-    return (x.T if tall else x).to(g.dtype)
+    return x.T if tall else x
 
 
 def adamw(weight: Tensor, g: Tensor, state: Any, t: int, settings: dict[str, Any]) -> tuple[Tensor, Tensor]:

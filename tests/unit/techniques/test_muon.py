@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from snugfit.core.parameters import parameter_groups
 from snugfit.core.quantised import QuantisedLinear
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.lora import lora_
-from snugfit.techniques.learning.muon import Muon, hidden_matrices
+from snugfit.techniques.learning.muon import GatheringMuon, Muon, hidden_matrices
 from snugfit.techniques.numerics.nf4 import nf4_
+from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 
@@ -44,6 +46,7 @@ def test_an_impossible_rate_or_epsilon_is_refused(name: str, value: float) -> No
         ("momentum", -0.1),
         ("iterations", 0),
         ("iterations", 100),
+        ("iterations_in", "fp16"),
         ("weight_decay", -0.1),
         ("adamw_betas", (0.9,)),
         ("adamw_betas", (0.9, 1.0)),
@@ -137,9 +140,45 @@ def test_a_matrix_moves_by_much_the_same_in_all_directions(match_adamw: bool) ->
     singular = along.diagonal()
     assert torch.linalg.cond(gradient) > 20
     assert singular.min() > 0.5 and singular.max() < 1.3, "what the polynomial promises"
-    assert (along - torch.diag(singular)).abs().max() < 0.05, (
-        "in the directions of the gradient, but for bf16"
-    )
+    assert (along - torch.diag(singular)).abs().max() < 1e-9, "in the directions of the gradient"
+
+
+def test_a_window_in_micro_batches_gives_the_weights_of_one_pass_in_float32() -> None:
+    """Iterations in bf16 make 8% of a movement from the last bit of a sum."""
+    source = torch.Generator().manual_seed(0)
+    windows = [
+        (torch.randn(12, 32, generator=source), torch.randint(5, (12,), generator=source)) for _ in range(3)
+    ]
+    found = []
+    for micro_batch in (None, 3):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layers = [part for _ in range(3) for part in (nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU())]
+            model = nn.Sequential(nn.Linear(32, 64), *layers, nn.Linear(64, 5))
+        start = parameters_to_vector(model.parameters()).detach()
+        step = Step(model, Muon(), micro_batch=micro_batch)
+        for window in windows:
+            step(window)
+        found.append(parameters_to_vector(model.parameters()).detach())
+    moved = (found[0] - start).norm()
+    assert (found[0] - found[1]).norm() / moved < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(24, 6), (6, 24)])
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+def test_in_bf16_it_is_torchs_own_bit_for_bit(shape: tuple[int, int], nesterov: bool, adjust: str) -> None:
+    source = torch.Generator().manual_seed(0)
+    theirs = nn.Parameter(torch.randn(shape, generator=source))
+    ours = nn.Parameter(theirs.detach().clone())
+    settings = {"lr": 0.1, "momentum": 0.9, "nesterov": nesterov, "adjust_lr_fn": adjust}
+    optimizers = [torch.optim.Muon([theirs], **settings), GatheringMuon([ours], in_bf16=True, **settings)]
+    for _ in range(3):
+        theirs.grad = torch.randn(shape, generator=source)
+        ours.grad = theirs.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(theirs, ours)
 
 
 def test_a_parameter_without_a_gradient_is_left_alone() -> None:

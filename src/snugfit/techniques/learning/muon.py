@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
 from snugfit.core.layers import base_of, layers
 from snugfit.core.names import find_parameters
-from snugfit.core.one_by_one import stand_in_stepper
 from snugfit.core.parameters import ParameterGroup, divided, takes_decay
 from snugfit.core.sharded import is_sharded, own_part, sharded_like, whole
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
@@ -50,29 +50,77 @@ def _weights(layer: nn.Module) -> set[int]:
 
 
 class GatheringMuon(torch.optim.Muon):
-    """Torch's, which gathers a matrix that is spread over devices, with its gradient and its momentum, while it is stepped.
+    """Torch's, which iterates in the type of the weights, and gathers a matrix that is spread over devices while it is stepped.
 
     Every rank orthogonalises every matrix, one at a time, and keeps its own rows: products of parts would be rounded otherwise.
+
+    Args:
+        in_bf16: whether to iterate in bfloat16 whatever the weights are in, as torch does.
     """
+
+    def __init__(self, params: Any, *, in_bf16: bool = False, **settings: Any) -> None:
+        super().__init__(params, **settings)
+        self._in_bf16 = in_bf16
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        spread = [
-            p for group in self.param_groups for p in group["params"] if p.grad is not None and is_sharded(p)
-        ]
-        if not spread:
-            return super().step(closure)
-        assert closure is None, "one that is stepped again and again would be gathered as often"
-        step = stand_in_stepper(self)
-        for parameter in spread:
-            state = self.state[parameter]
-            gathered = nn.Parameter(whole(parameter))
-            gathered.grad = whole(parameter.grad)
-            state.update({name: whole(value) for name, value in state.items()})
-            step(parameter, gathered)
-            state.update({name: sharded_like(parameter, value) for name, value in state.items()})
-            own_part(parameter).copy_(own_part(sharded_like(parameter, gathered.detach())))
-        return None
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, group)
+        return loss
+
+    def _step(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+        momentum = state["momentum_buffer"]
+        if not is_sharded(parameter):
+            self._move(parameter, parameter.grad, momentum, group)
+            return
+        weight, moved = whole(parameter).clone(), whole(momentum).clone()
+        self._move(weight, whole(parameter.grad), moved, group)
+        for own, made in ((parameter, weight), (momentum, moved)):
+            own_part(own).copy_(own_part(sharded_like(own, made)))
+
+    def _move(self, weight: Tensor, gradient: Any, momentum: Tensor, group: dict[str, Any]) -> None:
+        """Step a whole matrix and its momentum, in place."""
+        momentum.lerp_(gradient, 1 - group["momentum"])
+        direction = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
+        narrow = self._in_bf16 or weight.dtype.itemsize < 4
+        direction = direction.to(torch.bfloat16 if narrow else weight.dtype)
+        direction = orthogonalised(direction, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        rows, columns = weight.shape
+        original = group["adjust_lr_fn"] == "original"
+        factor = math.sqrt(max(1, rows / columns)) if original else 0.2 * math.sqrt(max(rows, columns))
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        weight.add_(direction, alpha=-group["lr"] * factor)
+
+
+def orthogonalised(
+    matrix: Tensor,
+    coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
+    iterations: int = 5,
+    epsilon: float = 1e-7,
+) -> Tensor:
+    """Return the matrix with singular values between about 0.5 and 1.3, by iterations of Newton and Schulz in its own type.
+
+    >>> [round(each, 2) for each in orthogonalised(torch.diag(torch.tensor([3.0, 1.0]))).diagonal().tolist()]
+    [0.75, 1.13]
+    """
+    a, b, c = coefficients
+    tall = matrix.shape[0] > matrix.shape[1]
+    found = matrix.T if tall else matrix
+    found = found / found.norm().clamp(min=epsilon)
+    for _ in range(iterations):
+        gram = found @ found.T
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        found = torch.addmm(found, polynomial, found, beta=a)
+    return found.T if tall else found
 
 
 @dataclass(frozen=True)
@@ -83,6 +131,7 @@ class Muon(Technique):
     momentum: float = 0.95
     nesterov: bool = True
     iterations: int = 5
+    iterations_in: str = "weights"
     match_adamw: bool = False
     weight_decay: float = 0.01
     adamw_for: tuple[str, ...] = ()
@@ -96,7 +145,7 @@ class Muon(Technique):
         family=Family.LEARNING,
         source="Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982; torch.optim.Muon",
         seams=("optimizer",),
-        cost="one state for an element of hidden matrices, two for others; 15 products of matrices an update",
+        cost="one state for an element of hidden matrices, two for others; 15 products of matrices an update, in the weights' type",
         use_when="transformers from scratch, with large windows",
     )
 
@@ -104,6 +153,7 @@ class Muon(Technique):
         self.require_positive("learning_rate", "adamw_learning_rate", "adamw_epsilon")
         self.require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
         self.require("iterations", 1 <= self.iterations < 100, "from 1 to 99")
+        self.require("iterations_in", self.iterations_in in ("weights", "bf16"), "weights or bf16")
         self.require_not_negative("weight_decay")
         self.require_betas("adamw_betas")
 
@@ -127,6 +177,7 @@ class Muon(Technique):
             momentum=self.momentum,
             nesterov=self.nesterov,
             ns_steps=self.iterations,
+            in_bf16=self.iterations_in == "bf16",
             adjust_lr_fn="match_rms_adamw" if self.match_adamw else "original",
         )
         rest = [group for part, group in parts if part == "adamw"]
