@@ -90,10 +90,51 @@ def test_each_block_of_encoder_and_decoder_is_a_layer() -> None:
     assert list(depths(names).values()) == [0, 1, 1, 2, 2, 3, 4, 5]
 
 
-def test_blocks_of_stages_are_layers_and_what_lies_between_belongs_to_the_one_before() -> None:
+def test_blocks_of_stages_are_layers_and_what_lies_between_belongs_to_its_stage() -> None:
     names = [f"stages.{stage}.blocks.{block}.w" for stage in range(2) for block in range(3)]
     names.insert(3, "stages.0.downsample.w")
     assert list(depths(["stem.w", *names, "classifier.1.w"]).values()) == [0, 1, 2, 3, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("downsampling", ["stages.{}.downsample", "{}"], ids=["timm", "torchvision"])
+def test_what_comes_before_a_stage_is_of_its_first_block(downsampling: str) -> None:
+    """As in timm 1.0.31, where the norm and the convolution before a stage have the rate of the stage's first block."""
+    names, expected = ["stem.0.w", "stem.1.w"], [0, 0]
+    blocks = 0
+    for stage, count in enumerate((3, 3, 9, 3)):
+        if downsampling == "{}":  # all are entries of one list
+            before, stages = f"{2 * stage}", f"{2 * stage + 1}"
+            names += [f"{before}.0.w", f"{before}.1.w"]
+            expected += [0 if stage == 0 else blocks + 1] * 2
+        else:
+            before, stages = downsampling.format(stage), f"stages.{stage}.blocks"
+            names += [f"{before}.0.w", f"{before}.1.w"] if stage else []
+            expected += [blocks + 1] * 2 if stage else []
+        for block in range(count):
+            blocks += 1
+            names.append(f"{stages}.{block}.conv.w")
+            expected.append(blocks)
+    found = depths([*names, "head.norm.w", "head.fc.w"])
+    assert list(found.values()) == [*expected, 19, 19]
+
+
+def test_a_head_of_several_layers_has_one_rate_where_the_model_has_blocks() -> None:
+    names = [f"encoder.{layer}.mlp.w" for layer in range(3)]
+    assert list(depths([*names, "classifier.0.w", "classifier.2.w"]).values()) == [1, 2, 3, 4, 4]
+
+
+def test_a_stock_convnext_has_a_rate_for_each_of_its_blocks() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ConvNextConfig(hidden_sizes=[8, 8, 8, 8], depths=[3, 3, 9, 3])
+    with torch.device("meta"):
+        model = transformers.ConvNextForImageClassification(config)
+    found = depths(name for name, _ in model.named_parameters())
+    assert max(found.values()) - found["convnext.embeddings.patch_embeddings.weight"] == 19
+    assert (
+        found["convnext.encoder.stages.1.downsampling_layer.0.weight"]
+        == found["convnext.encoder.stages.1.layers.0.dwconv.weight"]
+    )
+    assert found["convnext.encoder.stages.1.layers.0.dwconv.weight"] == 4
 
 
 def test_a_backbone_in_a_sequential_with_its_head_has_its_own_layers() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -14,11 +17,12 @@ from snugfit.errors import SettingError
 
 
 def depths(names: Iterable[str], embeddings: Iterable[str] = ()) -> dict[str, int]:
-    """The depth of each parameter: 0 before the layers, then a layer after the other, and one more behind the last.
+    """Return the depth of each parameter: 0 before the layers, then a layer after the other, and one more behind the last.
 
     Layers are the entries of the longest numbered list (the outermost of equals) and of all lists at its level: the
-    blocks of an encoder and of a decoder, of each stage of a residual net. What stands between two of them belongs to the
-    one before it.
+    blocks of an encoder and of a decoder, of each stage of a residual net. Where those are blocks of several parts, a list of single
+    parts, such as the norm and the convolution before a stage, is no list of layers. What stands between two layers belongs to the one
+    with which it shares more of its path, such as the stage; else a list of single parts to the next one, the rest to the one before.
 
     Args:
         names: in the order in which the model has them.
@@ -28,20 +32,49 @@ def depths(names: Iterable[str], embeddings: Iterable[str] = ()) -> dict[str, in
     {'embed.weight': 0, 'layers.0.weight': 1, 'layers.1.weight': 2, 'head.weight': 3}
     """
     names = list(names)
-    level = _level(names)
-    layers = {name: _numbered(name)[level] for name in names if len(_numbered(name)) > level}
+    layers, single = _layers(names)
     order = {layer: place for place, layer in enumerate(dict.fromkeys(layers.values()), 1)}
-    last = max((place for place, name in enumerate(names) if name in layers), default=-1)
-    embedded, found, passed = set(embeddings), {}, 0
+    places = [place for place, name in enumerate(names) if name in layers]
+    embedded, found = set(embeddings), {}
     for place, name in enumerate(names):
+        at = bisect(places, place)
         if name in layers:
-            passed = order[layers[name]]
-            found[name] = passed
-        elif name in embedded:
+            found[name] = order[layers[name]]
+        elif name in embedded or 0 == at < len(places):
             found[name] = 0
+        elif at == len(places):
+            found[name] = len(order) + 1
         else:
-            found[name] = len(order) + 1 if place > last else passed
+            before, behind = names[places[at - 1]], names[places[at]]
+            nearer = _shared(name, behind) - _shared(name, before)
+            to_next = nearer > 0 or (nearer == 0 and name in single)
+            found[name] = order[layers[behind if to_next else before]]
     return found
+
+
+def _layers(names: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """The layer of each parameter that is in one, and the parameters of lists of single parts."""
+    level = _level(names)
+    entries = {name: _numbered(name)[level] for name in names if len(_numbered(name)) > level}
+    deep = {
+        entry.rpartition(".")[0] for name, entry in entries.items() if name.count(".") > entry.count(".") + 1
+    }
+    if _longest(entries.values()) not in deep:
+        return entries, set()
+    single = {name for name, entry in entries.items() if entry.rpartition(".")[0] not in deep}
+    return {name: entry for name, entry in entries.items() if name not in single}, single
+
+
+def _shared(one: str, other: str) -> int:
+    """How many words two names begin with in common."""
+    pairs = zip(one.split("."), other.split("."), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _longest(entries: Iterable[str]) -> str:
+    """The list of most entries, the first of equals."""
+    counts = Counter(entry.rpartition(".")[0] for entry in dict.fromkeys(entries))
+    return max(counts, key=lambda name: counts[name], default="")
 
 
 def _numbered(name: str) -> list[str]:
@@ -116,6 +149,6 @@ def _names(model: nn.Module, groups: list[ParameterGroup]) -> tuple[list[str], l
 def _name(depth: int, found: Mapping[str, int]) -> str:
     if depth == 0:
         return "embeddings"
-    level = _level(found)
-    layered = any(at == depth and len(_numbered(name)) > level for name, at in found.items())
+    layers, _ = _layers(list(found))
+    layered = any(at == depth and name in layers for name, at in found.items())
     return f"layer {depth}" if layered else "head"
