@@ -7,21 +7,53 @@ from typing import Any
 
 from torch import nn
 
+from snugfit.core.layers import is_conv1d
 from snugfit.errors import SettingError
 
 ParameterGroup = dict[str, Any]
 
 
-def takes_decay(parameter: nn.Parameter) -> bool:
-    """Whether weight decay makes sense: a matrix (or more), not a bias, norm scale or class token.
-
-    Goes by shape, not by name: `bn.weight` and `norm1.weight` escape rules that go by name.
+def is_matrix(parameter: nn.Parameter) -> bool:
+    """Whether a parameter has more than one row and column, by its shape.
 
     >>> import torch
-    >>> [takes_decay(nn.Parameter(torch.zeros(s))) for s in [(4, 3), (4,), (1, 1, 4)]]
-    [True, False, False]
+    >>> [is_matrix(nn.Parameter(torch.zeros(s))) for s in [(4, 3), (4,), (1, 4), (1, 1, 4)]]
+    [True, False, False, False]
     """
     return parameter.ndim >= 2 and parameter.numel() > max(parameter.shape)
+
+
+def decayed(model: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters for which weight decay makes sense: weights that multiply what comes in, not biases, scales or class tokens.
+
+    Goes by the module that holds them, not by name: `Linear(n, 1)` and an adapter of rank 1 are decayed, a norm is not, whatever the
+    shape of its scale. What a module of another kind holds itself goes by shape.
+
+    >>> model = nn.Sequential(nn.Linear(4, 1), nn.LayerNorm([2, 2]))
+    >>> decayed(model) == {model[0].weight}
+    True
+    """
+    return {
+        parameter
+        for module in model.modules()
+        if not isinstance(module, _NORMS)
+        for parameter in module.parameters(recurse=False)
+        if (parameter.ndim >= 2 and (isinstance(module, _WEIGHTED) or is_conv1d(module)))
+        or is_matrix(parameter)
+    }
+
+
+_WEIGHTED = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.modules.conv._ConvNd,
+)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 def momentum_of(group: ParameterGroup) -> float | None:
@@ -73,6 +105,7 @@ def parameter_groups(model: nn.Module) -> list[ParameterGroup]:
     """
     decay: ParameterGroup = {"name": "decay", "params": []}
     no_decay: ParameterGroup = {"name": "no_decay", "params": [], "weight_decay": 0.0}
+    with_decay = decayed(model)
     for name, parameter in model.named_parameters():
-        (decay if takes_decay(parameter) else no_decay)["params"].append((name, parameter))
+        (decay if parameter in with_decay else no_decay)["params"].append((name, parameter))
     return [group for group in (decay, no_decay) if group["params"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from snugfit.core.parameters import takes_decay
+from snugfit.core.parameters import decayed
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import listed
 from snugfit.training.step import Step
@@ -38,14 +38,15 @@ def optimizer_groups(step: Step) -> Iterator[Finding]:
         )
     groups = [group for group in step.optimizer.param_groups if group.get("weight_decay", 0) > 0]
     decaying = {id(parameter) for group in groups for parameter in group["params"]}
-    decayed = [name for name, each in named.items() if id(each) in decaying and not takes_decay(each)]
-    if decayed:
+    weights = decayed(step.model)
+    vectors = [name for name, each in named.items() if id(each) in decaying and each not in weights]
+    if vectors:
         yield Finding(
             "decay_on_vectors",
             Severity.NOTE,
-            f"{len(decayed)} biases and norm scales decay toward 0 with the matrices",
-            where=decayed[0],
-            evidence=(listed(decayed),),
+            f"{len(vectors)} biases and norm scales decay toward 0 with the matrices",
+            where=vectors[0],
+            evidence=(listed(vectors),),
             fix="optimizer=sf.AdamW(weight_decay=…)  # which spares them; or a group with weight_decay=0",
         )
 

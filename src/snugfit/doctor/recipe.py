@@ -10,7 +10,7 @@ import torch
 
 from snugfit.core.bf16 import alternative, has_bf16
 from snugfit.core.origin import made_in_bf16
-from snugfit.core.parameters import takes_decay
+from snugfit.core.parameters import decayed
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import Subject
 from snugfit.training.step import Step
@@ -101,11 +101,12 @@ def cpu_flags(file: Path = Path("/proc/cpuinfo")) -> set[str]:
 def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:
     """Rates of optimizers of Adam's kind, whose every update moves each weight by about the rate."""
     groups = [group for group in step.optimizer.param_groups if "betas" in group]
+    weights = decayed(step.model)
     sizes = [
         float(each.detach().abs().float().median())
         for group in groups
         for each in group["params"]
-        if each.requires_grad and takes_decay(each) and each.is_floating_point()
+        if each.requires_grad and each in weights and each.is_floating_point()
     ]
     typical = sorted(size for size in sizes if size > 0)
     factors = _factors(subject, step)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum, takes_decay
+from snugfit.core.parameters import decayed, momentum_of, parameter_groups, set_momentum
 from snugfit.errors import SettingError
+from snugfit.techniques.learning.lora import lora_
 
 
 class Tiny(nn.Module):
@@ -57,9 +58,34 @@ def test_a_group_without_parameters_is_left_out() -> None:
     assert [group["name"] for group in parameter_groups(nn.LayerNorm(3))] == ["no_decay"]
 
 
-def test_a_matrix_of_one_row_is_a_vector() -> None:
-    assert not takes_decay(nn.Parameter(torch.zeros(1, 7)))
-    assert takes_decay(nn.Parameter(torch.zeros(2, 7)))
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.Linear(7, 1), ["weight"]),
+        (nn.Linear(1, 7), ["weight"]),
+        (nn.Conv2d(1, 7, 1), ["weight"]),
+        (nn.Embedding(7, 1), ["weight"]),
+        (nn.GRU(1, 2), ["weight_ih_l0", "weight_hh_l0"]),
+        (nn.MultiheadAttention(2, 1), ["in_proj_weight", "out_proj.weight"]),
+        (nn.LayerNorm([3, 4]), []),
+        (nn.RMSNorm([3, 4]), []),
+        (nn.BatchNorm2d(3), []),
+        (nn.ParameterList([torch.zeros(1, 7)]), []),
+        (nn.ParameterList([torch.zeros(2, 7)]), ["0"]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_the_module_that_holds_a_weight_says_whether_it_is_decayed(
+    module: nn.Module, expected: list[str]
+) -> None:
+    assert [name for name, each in module.named_parameters() if each in decayed(module)] == expected
+
+
+def test_an_adapter_of_rank_1_is_decayed() -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    lora_(model, rank=1, targets=["0"])
+    found = {name for name, each in model.named_parameters() if each in decayed(model)}
+    assert {"0.lora_A.default.weight", "0.lora_B.default.weight"} <= found
 
 
 def test_the_momentum_of_a_group_is_what_is_set_or_the_first_beta() -> None:

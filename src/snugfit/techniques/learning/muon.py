@@ -13,7 +13,7 @@ from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.foreach import fastest_kernel
 from snugfit.core.layers import base_of, layers
 from snugfit.core.names import find_parameters
-from snugfit.core.parameters import ParameterGroup, divided, takes_decay
+from snugfit.core.parameters import ParameterGroup, divided, is_matrix
 from snugfit.core.sharded import is_sharded, own_part, sharded_like, whole
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
@@ -39,7 +39,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [
         parameter
         for parameter in model.parameters()
-        if parameter.ndim == 2 and takes_decay(parameter) and id(parameter) not in outside
+        if parameter.ndim == 2 and is_matrix(parameter) and id(parameter) not in outside
     ]
 
 
@@ -75,19 +75,20 @@ class GatheringMuon(torch.optim.Muon):
         return loss
 
     def _step(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
         if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+            state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"]
         if not is_sharded(parameter):
-            self._move(parameter, parameter.grad, momentum, group)
+            self._move(parameter, gradient, momentum, group)
             return
         weight, moved = whole(parameter).clone(), whole(momentum).clone()
-        self._move(weight, whole(parameter.grad), moved, group)
+        self._move(weight, whole(gradient), moved, group)
         for own, made in ((parameter, weight), (momentum, moved)):
             own_part(own).copy_(own_part(sharded_like(own, made)))
 
-    def _move(self, weight: Tensor, gradient: Any, momentum: Tensor, group: dict[str, Any]) -> None:
+    def _move(self, weight: Tensor, gradient: Tensor, momentum: Tensor, group: dict[str, Any]) -> None:
         """Step a whole matrix and its momentum, in place."""
         momentum.lerp_(gradient, 1 - group["momentum"])
         direction = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum

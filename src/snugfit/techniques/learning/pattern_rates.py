@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from snugfit.core.parameters import ParameterGroup, divided, takes_decay
+from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.patterns import matching
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 
@@ -48,11 +48,14 @@ class PatternRates(Technique):
                 else {**group, "lr_factor": group.get("lr_factor", 1.0) * self.rates[pattern]}
                 for pattern, group in divided(given, pattern_of)
             ]
+            with_decay = {
+                id(each) for group in given if group.get("weight_decay") != 0.0 for _, each in group["params"]
+            }
             return [
                 group if spared is None else {**group, "weight_decay": 0.0}
                 for spared, group in divided(
                     faster,
-                    lambda name, each: "spared" if takes_decay(each) and spared_by(name, each) else None,
+                    lambda name, each: "spared" if id(each) in with_decay and spared_by(name, each) else None,
                 )
             ]
 
