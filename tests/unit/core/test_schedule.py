@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,10 @@ from snugfit.core.schedule import Schedule, WarmedUp, number_of_updates, warmup_
 from snugfit.core.technique import Context, Rate
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.techniques import discover
+from snugfit.techniques.learning.cosine import Cosine
+from snugfit.techniques.learning.linear import Linear
+from snugfit.techniques.learning.polynomial import Polynomial
+from snugfit.techniques.learning.wsd import WSD
 
 SCHEDULES = [cls for cls in discover().values() if "schedule" in cls.card.seams]
 PURE = [cls for cls in SCHEDULES if issubclass(cls, Schedule)]
@@ -92,3 +98,33 @@ def test_a_warm_up_beyond_the_run_is_warned_of() -> None:
         SnugfitWarning, match=r"cosine\.warmup: comes to 500 updates, and the run has 16: the whole"
     ):
         discover()["cosine"](warmup=500).seams(context(16))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "settings"),
+    [
+        (Linear(warmup=4), "get_linear_schedule_with_warmup", {"num_training_steps": 20}),
+        (Cosine(warmup=4), "get_cosine_schedule_with_warmup", {"num_training_steps": 20}),
+        (
+            Polynomial(warmup=4, power=2.0),
+            "get_polynomial_decay_schedule_with_warmup",
+            {"num_training_steps": 20, "power": 2.0, "lr_end": 0.0},
+        ),
+        (
+            WSD(warmup=4, cooldown=6, shape="linear"),
+            "get_wsd_schedule",
+            {"num_stable_steps": 10, "num_decay_steps": 6, "decay_type": "linear"},
+        ),
+    ],
+    ids=["linear", "cosine", "polynomial", "wsd"],
+)
+def test_the_warm_up_is_that_of_transformers_one_update_earlier_and_the_rest_is_the_same(
+    ours: Schedule, theirs: str, settings: dict[str, Any]
+) -> None:
+    optimization = pytest.importorskip("transformers.optimization")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = getattr(optimization, theirs)(optimizer, num_warmup_steps=4, **settings)
+    expected = [float(make(update)) for make in schedule.lr_lambdas for update in range(21)]
+    found = [ours.factor(update, 20) for update in range(20)]
+    assert found[:4] == pytest.approx(expected[1:5])
+    assert found[4:] == pytest.approx(expected[4:20])

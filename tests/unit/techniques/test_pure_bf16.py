@@ -57,6 +57,21 @@ def pushed(
     return weight.detach(), optimizer.state_dict()["state"][0]
 
 
+@pytest.mark.parametrize(
+    ("part", "low", "high"), [(2.0**-14, 0.95, 1.05), (2.0**-16, 0.9, 1.1), (2.0**-17, 0.0, 0.0)]
+)
+def test_kahan_keeps_steps_down_to_a_part_of_the_weight(part: float, low: float, high: float) -> None:
+    """What is missing is kept in 8 bits too: of a step of 2**-17 on weights from 1 to 2 nothing is left."""
+    weight = nn.Parameter(torch.linspace(1.05, 1.95, 64).to(BF16))
+    start = weight.detach().float()
+    optimizer = PureBF16Optimizer(torch.optim.SGD([weight], lr=part), "kahan")
+    weight.grad = torch.ones_like(weight)
+    for _ in range(2000):
+        optimizer.step()
+    moved = float((start - weight.detach().float()).mean()) / (2000 * part)
+    assert low <= moved <= high
+
+
 @pytest.mark.parametrize("rounding", ["stochastic", "kahan"])
 def test_steps_smaller_than_bf16_can_tell_add_up(rounding: Rounding) -> None:
     weight, _ = pushed(400, 1e-4, rounding)
