@@ -75,6 +75,7 @@ def train(
     name: str = "run",
     output: str | Path = "runs",
     resume: str | Path | None = None,
+    accept_changes: Sequence[str] = (),
     stop_after_seconds: float | None = None,
     track: bool = True,
     track_uri: str | None = None,
@@ -104,8 +105,9 @@ def train(
         strategy: how processes that were started by torchrun or srun share each update: "ddp" copies the model to each device, which
             "auto" stands for, "fsdp" spreads it over them, and so do "fsdp-zero2", "fsdp-hybrid" and "fsdp-offload" in other ways. All
             call this function alike, and get the same result.
-        resume: the folder of a run of the same model, data and settings, to go on from its newest checkpoint; a run that was killed
+        resume: the folder of a run of the same model, data, code and settings, to go on from its newest checkpoint; a run that was killed
             before its first one starts again there.
+        accept_changes: what may differ from the run that is resumed, by the names that its refusal says, such as "data" or "loss".
         track: send the run to MLflow, by default in a database beside the runs.
 
     Returns:
@@ -120,6 +122,8 @@ def train(
     metric_map: dict[str, str | RowMetric] = (
         dict(metrics) if isinstance(metrics, Mapping) else {metric: metric for metric in metrics}
     )
+    if accept_changes and resume is None:
+        raise SettingError("accept_changes: got names, and no run to resume. Give resume, the run's folder.")
     if validation is None and metric_map:
         raise SettingError(f"metrics: {', '.join(metric_map)} need data to be measured on. Give validation.")
     job = Job(
@@ -199,6 +203,7 @@ def train(
             emit=events,
             save_best=save_best,
             identity=identity,
+            accept_changes=(accept_changes,) if isinstance(accept_changes, str) else tuple(accept_changes),
             strategy=ranks,
         )
         options = RunOptions(stop_after_seconds=stop_after_seconds)
@@ -243,9 +248,18 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
         "updates": job.total_windows(examples),
         "seed": job.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
+        "optimizer_settings": _optimizer_settings(optimizer),
         # a run may go on under another placement: the updates are the same
         "techniques": [as_entry(each) for each in techniques if each.card.family is not Family.PLACEMENT],
     }
+
+
+def _optimizer_settings(optimizer: Any) -> dict[str, Any]:
+    """What a torch optimizer was made with, but for how it computes; a checkpoint's would silently count instead of another."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return {}
+    how = ("foreach", "fused", "capturable", "differentiable")
+    return {name: str(value) for name, value in optimizer.defaults.items() if name not in how}
 
 
 def plan(

@@ -25,6 +25,7 @@ from snugfit.session import RunOptions
 from snugfit.strategies.world import check_devices
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
+from snugfit.training.identity import BATCH_NORM
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -67,7 +68,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
         command += ["--overfit-batches", str(options.overfit_batches)]
 
     def launch(finer: int | None) -> int:
-        changed = [] if finer is None else [f"plan.micro_batch={finer}"]
+        changed = [] if finer is None else [f"plan.micro_batch={finer}", *_accepting(options, finer)]
         return _launch(
             [*command, *changed, *_until(options), *shown], recipe.plan.devices, max_restarts, folder
         )
@@ -106,6 +107,7 @@ def resume_on_devices(
     def launch(finer: int | None) -> int:
         micro_batch = plan.micro_batch if finer is None else finer
         changed = ["--micro-batch", "null" if micro_batch is None else str(micro_batch)]
+        changed += _accepting(options, finer)
         return _launch([*command, *changed, *_until(options), *shown], plan.devices, max_restarts, folder)
 
     return _until_it_fits(launch)
@@ -128,6 +130,12 @@ def _until_it_fits(launch: Callable[[int | None], int]) -> int:
                 raise
             print(f"warning: {error} That is done now.", file=sys.stderr)
             finer = error.finer
+
+
+def _accepting(options: RunOptions, finer: int | None) -> list[str]:
+    """The changes that are known, as an option; batch norm of a window that had to be made finer is one."""
+    names = [*options.accept_changes, *([] if finer is None else [BATCH_NORM])]
+    return ["--accept-changes", ",".join(names)] if names else []
 
 
 def _until(options: RunOptions) -> list[str]:

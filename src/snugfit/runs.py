@@ -232,7 +232,7 @@ def _run_on_rank(
         check_same({"data": data, **{f"{name} (rows)": len(each) for name, each in rows.items()}})
     if folder is None:
         folder = _new_folder(run, strategy)
-    elif resume or (folder.path / _DATA).exists():
+    elif "data" not in options.accept_changes and (resume or (folder.path / _DATA).exists()):
         check_fingerprints(folder.read_json(_DATA), data)
     if strategy.rank == 0:
         folder.write_json(_DATA, data)
@@ -249,10 +249,12 @@ def _run_on_rank(
             save_best=run.task.save_best,
             # a smoke run has other updates
             identity={
-                "recipe": run.recipe.hash(),
-                "data": data,
+                "recipe": run.recipe.learned(),
                 "updates": run.job.total_windows(len(material.train)),
+                **run.task.sources,
             },
+            files=data,
+            accept_changes=options.accept_changes,
             strategy=strategy,
         )
 

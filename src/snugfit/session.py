@@ -42,6 +42,7 @@ class RunOptions:
     """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins.
     `tight`: on a CPU, memory that tensors no longer need goes back to the system at once, which takes time.
     `sides`: the rows of Python data to train on and to validate on. `parent`: the tracker's run that this one is a part of.
+    `accept_changes`: what may differ from the run that is resumed, by the names of its identity.
     `stop`: asked after every window; the reason to stop, or None. `into`: the run's folder, where whoever started the process has made
     it; a run that has a checkpoint there goes on from it."""
 
@@ -54,6 +55,7 @@ class RunOptions:
     parent: str | None = None
     stop: Callable[[], str | None] = lambda: None
     into: Path | None = None
+    accept_changes: tuple[str, ...] = ()
     started: float = field(default_factory=time.monotonic)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +36,15 @@ Sides = tuple[Sequence[int], Sequence[int]]
 class Task:
     """Material of a run, and what its folder has to remember of it.
 
-    `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry.
+    `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
+    files that the model, its tokenizer and other models it learns from are read from.
     """
 
     material: Material
     meta: Mapping[str, Any]
     data: Mapping[str, Any]
     fingerprints: Mapping[str, str]
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
     tokenizer: Any = None
     example_rows: list[dict[str, Any]] = field(default_factory=list)
@@ -172,6 +174,7 @@ def _text_classification(recipe: Recipe, empty: bool, keep: KeepPart | None) -> 
         },
         data=data.report.as_dict(),
         fingerprints=data.fingerprints,
+        sources=_model_files(recipe),
         messages=(*data.report.warnings, *loaded.messages),
         tokenizer=tokenizer,
         example_rows=data.example_rows,
@@ -231,6 +234,7 @@ def _language_model(
         },
         data=data.report.as_dict(),
         fingerprints=data.fingerprints,
+        sources=_model_files(recipe),
         messages=(*data.report.warnings, *loaded.messages),
         tokenizer=tokenizer,
     )
@@ -261,6 +265,28 @@ def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
     if loaded.messages:
         raise ModelError(f"model: {name} was not trained for this task: {loaded.messages[0]}.")
     return loaded.model
+
+
+def _model_files(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """Digests of the files of the recipe's model, and of models in folders that its techniques name, such as a teacher."""
+    from snugfit.models.folders import model_files
+    from snugfit.models.hub import resolve
+
+    from_scratch, name, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
+    found = {"model_files": model_files(name, local, weights=not from_scratch)}
+    for text in _texts_in(recipe.as_dict()["techniques"]):
+        path = recipe.folder / Path(text).expanduser()
+        if (path / "config.json").is_file():
+            found[f"files of {path.name}"] = model_files(text, path)
+    return found
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(each)
 
 
 def _row_settings(recipe: Recipe) -> dict[str, Any]:

@@ -251,13 +251,16 @@ def test_a_stopped_run_goes_on_under_another_placement(tmp_path: Path) -> None:
     [
         (
             {"global_batch": 4},
-            r"^resume: 'global_batch' is not what it was when this run began: 8 then, 4 now\.",
+            r"^resume: not what it was when this run began\. global_batch: 8 then, 4 now",
         ),
-        ({"seed": 1}, "^resume: 'seed' .* 0 then, 1 now"),
-        ({"data": points(41)}, "^resume: 'examples' .* 40 then, 41 now"),
-        ({"epochs": 3}, "^resume: 'updates' .* 10 then, 15 now"),
-        ({"techniques": [sf.EMA(decay=0.5)]}, r"^resume: 'techniques' .*0\.9.* then, .*0\.5.* now"),
-        ({"model": nn.Linear(2, 3)}, "^model: its parameters are not those of the saved state"),
+        ({"seed": 1}, "^resume: .* seed: 0 then, 1 now"),
+        ({"data": points(41)}, "^resume: .* examples: 40 then, 41 now"),
+        ({"epochs": 3}, "^resume: .* updates: 10 then, 15 now"),
+        ({"techniques": [sf.EMA(decay=0.5)]}, r"^resume: .* techniques: .*0\.9.* then, .*0\.5.* now"),
+        (
+            {"model": nn.Linear(2, 3)},
+            "^resume: .* model: class 'torch.*Sequential' then, 'torch.*Linear' now",
+        ),
     ],
 )
 def test_a_run_is_not_resumed_with_other_settings(

@@ -80,6 +80,12 @@ _MaxRestarts = Annotated[
     int,
     typer.Option(metavar="N", min=0, help="Times to go on from the newest checkpoint when a process died."),
 ]
+_AcceptChanges = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Go on though these have changed, as a refusal names them: data,loss."
+    ),
+]
 _Registry = Annotated[
     str | None,
     typer.Option(
@@ -130,6 +136,7 @@ def train(
     max_restarts: _MaxRestarts = 0,
     into: Annotated[Path | None, typer.Option(hidden=True)] = None,
     allow_code: AllowCodeOption = False,
+    accept_changes: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: JsonOption = False,
     quiet: _Quiet = False,
 ) -> int:
@@ -137,7 +144,7 @@ def train(
 
     Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
     """
-    options = Options(stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into)
+    options = Options(stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into, accept_changes)
     path, changes = split(recipe, overrides)
     changes += placing(devices, strategy)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}
@@ -159,6 +166,7 @@ def train(
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
 def resume(
     run: _Run,
+    accept_changes: _AcceptChanges = None,
     stop_after: _StopAfter = None,
     devices: _Devices = None,
     strategy: _Strategy = None,
@@ -171,9 +179,9 @@ def resume(
     """Go on with a stopped or killed run.
 
     It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices, or in other micro-batches, up to
-    rounding.
+    rounding. Settings, data, code and the model's files must be those it began with.
     """
-    options = Options(stop_after, max_restarts=max_restarts)
+    options = Options(stop_after, max_restarts=max_restarts, accept_changes=accept_changes)
     changes = placing(devices, strategy, micro_batch)
     return resume_run(run, options, changes, as_json, quiet, allow_code=allow_code)
 

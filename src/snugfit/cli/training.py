@@ -36,6 +36,7 @@ class Options:
     plan: bool = True
     max_restarts: int = 0
     into: Path | None = None
+    accept_changes: str | None = None
     started: float = field(default_factory=time.monotonic)
     seconds: float | None = field(init=False)
 
@@ -56,6 +57,7 @@ class Options:
             self.overfit_batches,
             plan=self.plan,
             into=self.into,
+            accept_changes=tuple(filter(None, map(str.strip, (self.accept_changes or "").split(",")))),
             started=self.started,
         )
 

@@ -124,6 +124,14 @@ class Loader:
                 window = self._fetch(self.order.window(number))
             yield window
 
+    def example(self, index: int) -> Any:
+        """The example as the first epoch has it.
+
+        Raises:
+            DataError: the dataset failed on it.
+        """
+        return self._fetch.example((0, index))
+
     def worst_window(self) -> tuple[Batch, bool]:
         """A window of the largest examples, and True; the first window and False where their sizes are not known. Of several ranks
         each has as many as the one with the most, and they are a window.
@@ -147,7 +155,7 @@ class Loader:
             # without its own generator the loader would draw from, and move, the global random state
             generator=torch.Generator(),
         )
-        with _unchanged_child_handler():
+        with unchanged_child_handler():
             windows = iter(loader)
         try:
             while (found := _next(windows)) is not None:
@@ -174,7 +182,7 @@ def _next(windows: Iterator[Any]) -> Batch | SnugfitError | None:
 
 
 @contextmanager
-def _unchanged_child_handler() -> Iterator[None]:
+def unchanged_child_handler() -> Iterator[None]:
     """Within, torch may install its handler for dead workers; on exit it is gone.
 
     It raises wherever the main thread happens to be: in the middle of an update, or of a checkpoint.
@@ -233,6 +241,12 @@ class _Fetch:
             return Batch.of(tuple(tensor[rows] for tensor in self._dataset.tensors), ids=indices)
         with preserved_randomness(_HOST), preserved_elsewhere():
             return Batch.of(self._collated(self._examples(keys), keys), ids=indices)
+
+    def example(self, key: Key) -> Any:
+        """One example, with all generators as they were."""
+        with preserved_randomness(_HOST), preserved_elsewhere():
+            (example,) = self._examples([key])
+        return example
 
     def _examples(self, keys: Sequence[Key]) -> list[Any]:
         if self._holds_examples:

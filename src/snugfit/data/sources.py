@@ -85,8 +85,8 @@ def check_fingerprints(saved: Mapping[str, str], found: Mapping[str, str]) -> No
         state = "is not used any more" if source not in found else "has changed"
         raise DataError(
             f"data: {source} {state} since this run began (sha256 {sha256[:12]}… then, "
-            f"{found.get(source, 'none')[:12]}… now). Put the file back, or start a new run with: snugfit "
-            "train"
+            f"{found.get(source, 'none')[:12]}… now). Put the file back, start a new run with "
+            "snugfit train, or go on with the change: snugfit resume RUN --accept-changes data"
         )
 
 

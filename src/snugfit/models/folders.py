@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from snugfit.core.digest import digest_of_file
 from snugfit.core.json_text import parse_json
 from snugfit.errors import MissingExtra, ModelError, nearest
 
@@ -26,6 +27,15 @@ _TOKENIZER_FILES = (
     "spm.model",
     "tekken.json",
 )
+_BESIDE_THE_VOCABULARY = (
+    "*.tiktoken",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+)
+_WEIGHTS = "model*.safetensors"
 
 
 def find_folder(source: str | Path, folder: Path | None = None) -> Path | None:
@@ -128,6 +138,27 @@ def check_weights(folder: Path) -> None:
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a vocabulary."""
     return any((folder / name).is_file() for name in _TOKENIZER_FILES) or any(folder.glob("*.tiktoken"))
+
+
+def model_files(name: str, local: Path | None, weights: bool = True) -> dict[str, str]:
+    """Return a digest of each file of weights, and of the tokenizer, in a model's folder or in its place in the hub's cache.
+
+    Args:
+        weights: whether they are read, and not drawn anew.
+    """
+    folder = local or _cached(name)
+    if folder is None:
+        return {}
+    patterns = [*_TOKENIZER_FILES, *_BESIDE_THE_VOCABULARY, *([_WEIGHTS] if weights else ())]
+    files = {path for pattern in patterns for path in folder.glob(pattern)}
+    return {path.name: digest_of_file(path) for path in sorted(files)}
+
+
+def _cached(name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, CONFIG)
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def check_tokenizer_files(folder: Path) -> None:

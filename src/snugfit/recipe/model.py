@@ -247,6 +247,12 @@ class Recipe(_Section):
 
         return to_yaml(self, defaults)
 
+    def learned(self) -> dict[str, Any]:
+        """The settings that decide the updates, as plain values."""
+        from snugfit.recipe.write import learned_settings
+
+        return learned_settings(self)
+
     def hash(self) -> str:
         """sha256 of what decides the updates: two runs of one hash differ by rounding only, given the same files."""
         from snugfit.recipe.write import recipe_hash

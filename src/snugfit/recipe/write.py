@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,14 @@ def to_yaml(recipe: m.Recipe, defaults: bool = True) -> str:
 
 
 def recipe_hash(recipe: m.Recipe) -> str:
-    """sha256 of the settings that decide the updates; files in the recipe's folder count by their relative path."""
+    """sha256 of the settings that decide the updates."""
+    from snugfit.core.digest import digest_of_settings  # torch, which a schema does without
+
+    return digest_of_settings(learned_settings(recipe))
+
+
+def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
+    """Return the settings that decide the updates; files in the recipe's folder count by their relative path."""
     from snugfit.core.technique import Family
     from snugfit.techniques import discover
 
@@ -99,8 +105,8 @@ def recipe_hash(recipe: m.Recipe) -> str:
         *section, key = setting.split(".")
         del (values[section[0]] if section else values)[key]
     text = json.dumps(values, sort_keys=True, ensure_ascii=True)
-    text = text.replace(json.dumps(f"{recipe.folder}/")[1:-1], "")
-    return hashlib.sha256(text.encode()).hexdigest()
+    settings: dict[str, Any] = json.loads(text.replace(json.dumps(f"{recipe.folder}/")[1:-1], ""))
+    return settings
 
 
 def _bare(recipe: m.Recipe) -> dict[str, Any]:

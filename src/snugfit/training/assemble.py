@@ -24,6 +24,7 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training.folder import RunFolder
+from snugfit.training.identity import as_plain, code_identity, data_identity, model_identity
 from snugfit.training.loop import Training
 from snugfit.training.metrics import RowMetric, check_fit, check_metrics
 from snugfit.training.result import Emit, SaveBest
@@ -58,11 +59,16 @@ def assemble(
     emit: Emit,
     save_best: SaveBest,
     identity: Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
+    accept_changes: Sequence[str] = (),
     strategy: Strategy | None = None,
 ) -> Training:
     """Put a run together.
 
     Args:
+        identity: settings that decide the updates; data, model and code join them here.
+        files: the sha256 of each source of data that is read whole, by its name.
+        accept_changes: names of the identity that a resume lets differ.
         strategy: for several processes; each has a part of every window.
     Raises:
         PlanConflict: techniques exclude each other.
@@ -74,19 +80,32 @@ def assemble(
         raise SettingError(f"early_stopping.{setting}: needs data to be measured on. Give data.validation.")
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
+    own = metrics.items()
+    functions = {
+        "forward": material.forward,
+        "collate": material.collate,
+        "stop_when": job.stop_when,
+        **{f"metrics.{name}": metric for name, metric in own if not isinstance(metric, str)},
+    }
+    code = code_identity(material.loss, functions)
+    model = model_identity(material.model)  # before techniques change it
     with warnings_told(emit):
         step = make_step(job, plan, material, optimizer, techniques, strategy)
+    train, held_out = (make(job, plan, material, step) for make in (training_loader, validation_loader))
+    assert train is not None
+    data = data_identity(files or {}, train, held_out, plan.num_workers)
     return Training(
         job=job,
         step=step,
-        loader=training_loader(job, plan, material, step),
-        validation=validation_loader(job, plan, material, step),
+        loader=train,
+        validation=held_out,
         metrics=metrics,
         folder=folder,
         emit=emit,
         save_best=save_best,
-        identity=identity or {},
+        identity=as_plain({**(identity or {}), **code, "model": model, "data": data}),
         planned=plan.micro_batch,
+        accept_changes=accept_changes,
     )
 
 

@@ -270,18 +270,3 @@ def _flush_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of a run of other settings or data.
-
-    Raises:
-        RunFolderError: names what is not as it was.
-    """
-    for name in sorted({*saved, *own}):
-        then, now = saved.get(name), own.get(name)
-        if then != now:
-            raise RunFolderError(
-                f"resume: '{name}' is not what it was when this run began: {then!r} then, {now!r} now. Resume with the "
-                "settings and data of the run, or start a new one."
-            )

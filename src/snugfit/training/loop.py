@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,7 +40,8 @@ class Training:
     Args:
         save_best: writes the model as it is delivered, with the weights that were scored.
         description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
-        identity: what a resume must find unchanged, such as the data's sha256; kept in each checkpoint.
+        identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
+        accept_changes: names of the identity that may differ from the checkpoint's.
         planned: the micro-batch that was asked for; what it came to is the step's.
     """
 
@@ -56,6 +57,7 @@ class Training:
     description: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
     planned: MicroBatch = None
+    accept_changes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.monitor = monitored(self.job.best, self.metrics)
@@ -94,14 +96,16 @@ class Training:
         self.step.micro_batch = found.micro_batch
         self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
 
-    def restore(self) -> None:
+    def restore(self, *, compare: bool = True) -> None:
         """Go on from the newest valid checkpoint, and say so.
 
+        Args:
+            compare: whether it may be of another run, whose settings, data and code are compared with this one's.
         Raises:
             As `Saving.load`.
         """
-        for reason in self.saving.load():
-            self.emit("warning", message=f"checkpoint passed over, it is damaged: {reason}")
+        for message in self.saving.load(compare):
+            self.emit("warning", message=message)
         self.emit("resume", update=self.step.progress.updates, window=self.step.progress.windows)
 
     def evaluate(self, stop: StopRequest) -> None:
@@ -310,5 +314,5 @@ class Training:
             self.watch.refused_in_a_row,
             {**self.watch.banned, self.step.progress.windows: reason},
         )
-        self.restore()
+        self.restore(compare=False)
         self.watch.refused_in_a_row, self.watch.banned = refused, banned

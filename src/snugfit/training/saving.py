@@ -22,6 +22,7 @@ from snugfit.core.serialize import Packed, pack
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.strategies.world import agreed
 from snugfit.training import checkpoint, shards
+from snugfit.training.identity import batch_norm_identity, check_identity
 from snugfit.training.snapshot import Snapshot
 from snugfit.training.state import state_like
 
@@ -137,8 +138,9 @@ class Saving:
         # another host may see the folder later than the one that has written it
         return bool(self._strategy.tell(checkpoint.any_in(self._training.folder.checkpoints))[0])
 
-    def load(self) -> tuple[str, ...]:
-        """Take the state of the newest valid checkpoint; returns what was wrong with newer ones.
+    def load(self, compare: bool = True) -> tuple[str, ...]:
+        """Take the state of the newest valid checkpoint; returns sentences on newer ones that are damaged, and on what could not be
+        compared.
 
         Raises:
             RunFolderError: there is none, or it is of a run of other settings or data; or as `finish`.
@@ -152,8 +154,9 @@ class Saving:
             raise RunFolderError(
                 f"resume: the newest checkpoints that the ranks find are {', '.join(names)}. Give all hosts the same folder as output."
             )
-        take(self._training, loaded.parts)
-        return loaded.rejected
+        notes = take(self._training, loaded.parts, compare)
+        damaged = (f"checkpoint passed over, it is damaged: {reason}" for reason in loaded.rejected)
+        return (*damaged, *notes)
 
     def __enter__(self) -> Saving:
         return self
@@ -216,32 +219,44 @@ def parts_of(training: Training) -> dict[str, Any]:
             "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
             "watch": training.watch.state_dict(),
             "last_metrics": training.last_metrics,
-            "identity": dict(training.identity),
+            "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
             "description": dict(training.description),
         },
         **{f"{_TECHNIQUES}{name}": part for name, part in state["techniques"].items()},
     }
 
 
-def take(training: Training, parts: Mapping[str, Any]) -> None:
-    """Go on from what a checkpoint holds.
+def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> list[str]:
+    """Go on from what a checkpoint holds; returns sentences on what differs and is accepted, and on what could not be compared.
 
     Raises:
-        RunFolderError: it is of a run of other settings or data.
+        RunFolderError: it is of a run of other settings, data or code.
         SettingError: it is of another model, optimizer or set of techniques.
     """
     run, step = parts["run"], training.step
-    checkpoint.check_identity(run["identity"], training.identity)
+    micro_batch = _micro_batch(training, run["micro_batch"])
+    own = {**training.identity, **batch_norm_identity(training, micro_batch)}
+    notes: list[str] = []
+    if compare:
+        with agreed():
+            notes = check_identity(run["identity"], own, training.accept_changes)
     techniques = {
         name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
     }
     state = {**parts["model"], **run["step"], "techniques": techniques}
     step.load_state_dict(shards.loaded(state, state_like(step, state)))
-    saved = run["micro_batch"]
-    if saved["planned"] == training.planned and saved["used"] is not None:  # else another plan was made
-        step.micro_batch = saved["used"] if step.micro_batch is None else min(step.micro_batch, saved["used"])
+    step.micro_batch = micro_batch
     training.watch.load_state_dict(run["watch"])
     training.last_metrics = run["last_metrics"]
+    return notes
+
+
+def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:
+    """The micro-batch to go on in: what it had come to, unless another plan was made."""
+    own, used = training.step.micro_batch, saved["used"]
+    if saved["planned"] != training.planned or used is None:
+        return own
+    return int(used if own is None else min(own, used))
 
 
 def _name(progress: Progress) -> str:

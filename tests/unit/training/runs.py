@@ -102,6 +102,7 @@ def make_training(
     display: Callable[[dict[str, Any]], None] | None = None,
     strategy: Strategy | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
+    accept_changes: Sequence[str] = (),
     **job: Any,
 ) -> Training:
     """A run in `folder`, new or to be restored; 12 points in windows of 4 unless other data is given."""
@@ -122,6 +123,7 @@ def make_training(
             path, delivered, {"task": "python", **description}, adapters_of=trained
         ),
         identity=identity,
+        accept_changes=accept_changes,
         strategy=strategy,
     )
     training.loader = SeenLoader(training.loader)  # type: ignore[assignment]

@@ -127,21 +127,20 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (
-            {"identity": {"data": "b"}},
-            r"^resume: 'data' is not what it was when this run began: 'a' then, 'b' now\.",
+            {"identity": {"seed": "b"}},
+            r"^resume: not what it was when this run began\. seed: 'a' then, 'b' now\.",
         ),
-        ({"identity": {"data": "a", "new": 1}}, r"^resume: 'new' .* None then, 1 now"),
-        ({"identity": {}}, r"^resume: 'data' .* 'a' then, None now"),
+        ({"identity": {}}, r"^resume: .* seed: 'a' then, None now"),
         ({"techniques": (SGD(learning_rate=0.1), EMA())}, "^techniques: the state has "),
-        ({"model": nn.Linear(2, 3)}, "^model: its parameters are not those"),
+        ({"model": nn.Linear(2, 3)}, "^resume: .* model: class "),
         ({"model": small_model().double()}, "^model: its parameters are not those"),
     ],
 )
 def test_a_checkpoint_of_other_data_or_another_model_is_refused_and_nothing_is_loaded(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    stop_at(make_training(tmp_path, identity={"data": "a"}), 2)
-    other = make_training(tmp_path, **{"identity": {"data": "a"}, **change})
+    stop_at(make_training(tmp_path, identity={"seed": "a"}), 2)
+    other = make_training(tmp_path, **{"identity": {"seed": "a"}, **change})
     before = [parameter.detach().clone() for parameter in other.step.parameters]
     with pytest.raises((RunFolderError, SettingError), match=message):
         other.restore()

@@ -93,7 +93,7 @@ def test_a_fast_dev_run_takes_every_path_in_two_updates(run: Run, tmp_path: Path
 
 def test_a_fast_dev_run_is_not_resumed_as_the_real_one(run: Run) -> None:
     result = run(fast_dev_run=True)
-    with pytest.raises(RunFolderError, match=r"^resume: 'updates' is not what it was .* 2 then, 16 now"):
+    with pytest.raises(RunFolderError, match=r"^resume: not what it was .* updates: 2 then, 16 now"):
         resume_run(result.run_dir)
 
 

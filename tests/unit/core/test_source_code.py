@@ -1,0 +1,140 @@
+"""The code of functions and classes: what changes is named, what does not decide anything is not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from snugfit.core.source_code import code_of, code_of_classes, module_lines
+
+_SOURCE = """
+import torch
+
+GAMMA = 2.0
+calls = 0
+
+def helper(x):
+    return x * 2  # twice
+
+def loss(outputs, batch):
+    global calls
+    calls += 1
+    return helper(outputs) ** GAMMA
+
+def make(weight):
+    def inner(outputs, batch):
+        return outputs * weight
+    return inner
+
+class Loss:
+    def __init__(self, gamma=1.0):
+        self.gamma = gamma
+    def __call__(self, outputs, batch):
+        return helper(outputs) * self.gamma
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+    def forward(self, x):
+        return self.fc(x)
+
+short = lambda outputs, batch: outputs
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
+    """Writes the module with pieces replaced, and imports it anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(*replaced: tuple[str, str]) -> ModuleType:
+        source = _SOURCE
+        for old, new in replaced:
+            assert old in source
+            source = source.replace(old, new)
+        (tmp_path / "my_losses.py").write_text(source)
+        sys.modules.pop("my_losses", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("my_losses")
+
+    yield write
+    sys.modules.pop("my_losses", None)
+
+
+def _changed(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (("helper(outputs) **", "helper(outputs) *"), {"my_losses.loss"}),
+        (("x * 2 ", "x * 3 "), {"my_losses.helper"}),
+        (("GAMMA = 2.0", "GAMMA = 3.0"), {"my_losses.GAMMA"}),
+        (("  # twice", "  # two times"), set()),
+        (("calls = 0", "calls = 5"), set()),
+        (("return self.fc(x)", "return self.fc(x) * 2"), set()),
+    ],
+)
+def test_an_edit_names_the_part_it_is_in(written: Any, edit: tuple[str, str], named: set[str]) -> None:
+    before = code_of(written().loss)
+    assert _changed(before, code_of(written(edit).loss)) == named
+    assert before["function"] == "my_losses.loss"
+
+
+def test_what_a_closure_a_partial_and_an_object_hold_counts(written: Any) -> None:
+    module = written()
+    assert _changed(code_of(module.make(1.0)), code_of(module.make(2.0))) == {
+        "my_losses.make.<locals>.inner weight"
+    }
+    assert code_of(module.make(torch.ones(2))) != code_of(module.make(torch.zeros(2)))
+    once, twice = (functools.partial(module.loss, batch=number) for number in (1, 2))
+    assert _changed(code_of(once), code_of(twice)) == {"my_losses.loss argument batch"}
+    assert _changed(code_of(module.Loss()), code_of(module.Loss(2.0))) == {"my_losses.Loss.gamma"}
+    assert "my_losses.helper" in code_of(module.Loss())
+
+
+def test_a_lambda_counts_by_itself_not_by_the_line_it_stands_in(written: Any) -> None:
+    (before,) = (code_of(written().short)[name] for name in ("my_losses.<lambda>",))
+    beside = code_of(
+        written(
+            ("short = lambda", "short = None or (lambda"), ("batch: outputs\n", "batch: outputs)\n")
+        ).short
+    )
+    other = code_of(written(("batch: outputs\n", "batch: outputs * 2\n")).short)
+    assert before == beside["my_losses.<lambda>"] != other["my_losses.<lambda>"]
+
+
+def test_code_without_a_source_counts_by_its_name() -> None:
+    names: dict[str, Any] = {"__name__": "typed"}
+    exec("def loss(o, b): return o", names)
+    assert code_of(names["loss"]) == {"function": "typed.loss", "typed.loss": None}
+
+
+def test_of_a_library_names_count_alone() -> None:
+    assert code_of(torch.nn.functional.mse_loss) == {"function": "torch.nn.functional.mse_loss"}
+    assert code_of_classes(nn.Sequential(nn.Linear(2, 2))) == {}
+
+
+def test_a_models_classes_and_what_they_were_made_with_are_seen(written: Any) -> None:
+    before = written().Net()
+    code = code_of_classes(before)
+    after = code_of_classes(written(("return self.fc(x)", "return self.fc(x) * 2")).Net())
+    assert _changed(code, after) == {"my_losses.Net"}
+    before.scale = 0.5
+    assert module_lines(before)[""] == "Net(scale=0.5)"
+
+
+def test_a_compiled_model_is_the_model() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    assert module_lines(torch.compile(model)) == module_lines(model)  # type: ignore[arg-type]

@@ -1,0 +1,198 @@
+"""What a resume compares: changes of what decides updates are refused by name, unless they are accepted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from snugfit.core.job import Plan
+from snugfit.errors import RunFolderError, SettingError
+from snugfit.training.identity import check_identity, differences
+from tests.unit.training.runs import events, finish, make_training, points, resumed, small_model, stop_at
+
+
+def _loss(outputs: Tensor, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(outputs, batch[1], reduction="none")
+
+
+def _other_loss(outputs: Tensor, batch: Any) -> Tensor:
+    return 2 * nn.functional.cross_entropy(outputs, batch[1], reduction="none")
+
+
+def _collate(rows: list[Any]) -> Any:
+    return torch.utils.data.default_collate(rows)
+
+
+def _never(evaluations: list[dict[str, Any]]) -> str | None:
+    return None
+
+
+def _model(width: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def _relabelled() -> list[Any]:
+    rows = points(12)
+    inputs, label = rows[-1]
+    return [*rows[:-1], (inputs, (label + 1) % 3)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": _relabelled()}, "data: train row 11 was changed"),
+        ({"train": points(16)}, "data: train rows 12 then, 16 now"),
+        ({"validation": points(4, seed=3)}, "data: validation row 0 was changed"),
+        ({"loss": _other_loss}, "loss: function '.*_loss' then, '.*_other_loss' now"),
+        ({"loss": "cross_entropy"}, "loss: function '.*_loss' then, 'cross_entropy' now"),
+        ({"collate": None}, "collate: is not given any more"),
+        ({"stop_when": None}, "stop_when: is not given any more"),
+        ({"model": small_model(dropout=0.5)}, r"model: modules \* .*Dropout\(p=0.1.* then, .*Dropout\(p=0.5"),
+    ],
+)
+def test_another_run_is_refused_by_what_differs_and_goes_on_where_that_is_accepted(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    same: dict[str, Any] = {
+        "loss": _loss,
+        "collate": _collate,
+        "validation": points(4, seed=2),
+        "stop_when": _never,
+        "epochs": None,
+        "windows": 6,
+    }
+    stop_at(make_training(tmp_path, **same), 2)
+    with pytest.raises(RunFolderError, match=f"^resume: .*{message}.*--accept-changes") as refused:
+        make_training(tmp_path, **{**same, **change}).restore()
+    name = message.partition(":")[0]
+    assert f"accept_changes=['{name}']" in str(refused.value)
+    other = resumed(make_training(tmp_path, **{**same, **change}, accept_changes=[name]))
+    assert finish(other).status == "finished"
+    (note,) = events(other, "warning")
+    assert note["message"].startswith(f"resume: the change is accepted. {name}: ")
+    resumed(make_training(tmp_path, **{**same, **change}))  # whose checkpoints are its own from then on
+
+
+def test_the_same_run_made_anew_is_resumed_without_a_word(tmp_path: Path) -> None:
+    same: dict[str, Any] = {"loss": _loss, "collate": _collate, "validation": points(4, seed=2)}
+    stop_at(make_training(tmp_path, **same), 2)
+    again = resumed(make_training(tmp_path, **{**same, "validation": points(4, seed=2)}))
+    assert finish(again).status == "finished"
+    assert not events(again, "warning")
+
+
+@pytest.mark.parametrize(("norm", "refused"), [(True, True), (False, False)])
+def test_another_micro_batch_is_another_run_under_batch_norm_alone(
+    tmp_path: Path, norm: bool, refused: bool
+) -> None:
+    def make(micro_batch: int | None) -> Any:
+        return make_training(tmp_path, model=_model() if norm else small_model(), plan=Plan(micro_batch))
+
+    stop_at(make(2), 2)
+    if refused:
+        with pytest.raises(RunFolderError, match="batch_norm: micro_batch 2 then, 'whole window' now"):
+            make(None).restore()
+        assert make(2).restore() is None
+    else:
+        resumed(make(None))
+
+
+def test_a_whole_window_is_one_micro_batch_however_it_is_written(tmp_path: Path) -> None:
+    stop_at(make_training(tmp_path, model=_model(), plan=Plan(4)), 2)
+    resumed(make_training(tmp_path, model=_model(), plan=Plan(None)))
+
+
+class _Drawn(Dataset[Any]):
+    """Rows that are drawn: from the generators that a run seeds, or from one of its own."""
+
+    def __init__(self, own: bool) -> None:
+        self._generator = random.Random() if own else random  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([self._generator.random(), float(index)]), index % 3
+
+
+def test_drawn_rows_are_compared_where_a_run_seeds_the_draw_and_else_named_as_not_compared(
+    tmp_path: Path,
+) -> None:
+    stop_at(make_training(tmp_path / "seeded", train=_Drawn(own=False)), 2)
+    again = resumed(make_training(tmp_path / "seeded", train=_Drawn(own=False)))
+    assert not events(again, "warning")
+    stop_at(make_training(tmp_path / "own", train=_Drawn(own=True)), 2)
+    again = resumed(make_training(tmp_path / "own", train=_Drawn(own=True)))
+    (note,) = events(again, "warning")
+    assert note["message"].startswith("resume: cannot be compared")
+    assert "data: train row 0" in note["message"]
+
+
+def test_looking_at_rows_moves_no_generator(tmp_path: Path) -> None:
+    random.seed(3)
+    torch.manual_seed(3)
+    before = random.getstate(), torch.get_rng_state()
+    make_training(tmp_path, train=_Drawn(own=False))
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+@pytest.mark.slow
+def test_a_worker_reads_the_rows_where_workers_read_the_data(tmp_path: Path) -> None:
+    class Opened(_Drawn):
+        opened = 0
+
+        def __getitem__(self, index: int) -> Any:
+            self.opened += 1
+            return super().__getitem__(index)
+
+    data = Opened(own=False)
+    training = make_training(tmp_path, train=data, plan=Plan(num_workers=1))
+    assert data.opened == 0  # in this process
+    assert training.identity["data"] == make_training(tmp_path / "here", train=_Drawn(False)).identity["data"]
+
+
+_OWN: Mapping[str, Any] = {
+    "recipe": {"train": {"seed": 0}},
+    "data": {"file": {"a.csv": "a" * 64}, "train": {"rows": 3}},
+    "loss": {"function": "mse"},
+}
+
+
+def test_a_checkpoint_without_an_identity_is_resumed_and_said_to_be_not_compared() -> None:
+    assert check_identity({}, _OWN) == [
+        "resume: the checkpoint does not say, so it is not compared: recipe, data, loss."
+    ]
+
+
+def test_an_older_checkpoints_settings_and_files_are_compared() -> None:
+    sha256 = "4e2b2fbbb0d4e6a2a5dd1d9c7e1a23d9c5d9c3c3c9cf7d6b5f9f2a7c2a2b0e11"
+    old: dict[str, Any] = {"data": {"a.csv": "a" * 64}}
+    assert check_identity(old, _OWN) == [
+        "resume: the checkpoint does not say, so it is not compared: recipe, loss."
+    ]
+    with pytest.raises(RunFolderError, match=r"data: a\.csv was changed"):
+        check_identity({"data": {"a.csv": "b" * 64}}, _OWN)
+    with pytest.raises(RunFolderError, match="recipe: was changed"):
+        check_identity({"recipe": sha256}, _OWN)
+    assert check_identity({"data": {}}, _OWN) == [
+        "resume: the checkpoint does not say, so it is not compared: recipe, loss, data."
+    ]
+
+
+def test_a_name_that_nothing_has_cannot_be_accepted() -> None:
+    with pytest.raises(SettingError, match="accept_changes: 'los' .* Did you mean 'loss'"):
+        check_identity(_OWN, _OWN, ["los"])
+
+
+def test_rows_that_one_of_two_had_no_time_to_read_are_no_change() -> None:
+    then = {"train": {"rows": 3, "row": {"0": "a" * 64, "2": "b" * 64}}}
+    assert differences(then, {"train": {"rows": 3, "row": {"0": "a" * 64}}}) == []
+    assert differences(then, {"train": {"rows": 3, "row": {"0": "c" * 64}}}) == ["train row 0 was changed"]
