@@ -230,7 +230,7 @@ def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: An
     found = predict_rows(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
     with (tmp_path / "out.csv").open(newline="") as file:
         written = list(csv.DictReader(file))
-    assert list(written[0]) == ["mood", "title", "text", "prediction", "probability"]
+    assert list(written[0]) == ["mood", "title", "text", "prediction", "probability", "source_line"]
     assert [row["text"] for row in written] == [row["text"] for row in rows]
     right = sum(row["prediction"] == row["mood"] for row in written)
     assert right / len(rows) > 0.9

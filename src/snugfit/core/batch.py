@@ -61,7 +61,7 @@ class Share(NamedTuple):
 class Batch:
     """Rows of one window.
 
-    `data` is the user's own structure. `ids` are the example ids, `positions` the rows' places in their
+    `data` is the user's own structure. `ids` are the examples' indices in the source that they come from, `positions` the rows' places in their
     window, `lengths` the unpadded lengths (host integers, None when unknown), `padded` the width of the token
     tensors, 0 where cutting their padding is not known to be safe; `extras` are what techniques let travel with
     the rows: tensors with one entry a row; rows stay together in micro-batches by groups of `group`; `share` says which

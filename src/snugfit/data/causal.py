@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snugfit.data.columns import check_columns
+from snugfit.data.examples import Examples
 from snugfit.data.formats import TEXT_COLUMN
 from snugfit.data.report import DataReport, median
 from snugfit.data.settings import RowSettings
 from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.text import Collate
-from snugfit.data.tokens import Example, Frame, check_max_length, padding_for, special_frame
+from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
 from snugfit.data.validation import BadRow, Fault, settle, text_of
 from snugfit.errors import DataError
 
@@ -37,8 +40,8 @@ class CausalSettings(RowSettings):
 class CausalData:
     """Blocks of at most `max_length` tokens; `labels` are the tokens themselves, -100 at padding."""
 
-    train: list[Example]
-    validation: list[Example]
+    train: Examples
+    validation: Examples
     collate: Collate
     report: DataReport
     fingerprints: Mapping[str, str]
@@ -60,7 +63,7 @@ def load_causal(
     frame = special_frame(tokenizer)
     check_max_length(settings.max_length, tokenizer, frame)
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
-    texts: list[list[str]] = []
+    texts: list[Examples] = []
     faults: list[Fault] = []
     for table in tables:
         found, bad = _texts(table, settings.text)
@@ -68,18 +71,20 @@ def load_causal(
         faults += bad
     skipped = settle(faults, settings.bad_rows)
     train = texts[0]
-    held_out = texts[1] if len(texts) > 1 else []
+    held_out = texts[1] if len(texts) > 1 else train.at(())
     fraction = settings.fraction
     if fraction is not None and len(train) > 1:
         rows, drawn = split_rows([0] * len(train), fraction, settings.seed)
-        train, held_out = [train[row] for row in rows], [train[row] for row in drawn]
+        train, held_out = train.at(rows), train.at(drawn)
     ids, lengths = _stream(train, tokenizer, frame)
     held_out_ids, held_out_lengths = _stream(held_out, tokenizer, frame)
-    blocks, validation = _blocks(ids, settings.max_length), _blocks(held_out_ids, settings.max_length)
+    blocks = _blocks(ids, settings.max_length, train, lengths)
+    validation = _blocks(held_out_ids, settings.max_length, held_out, held_out_lengths)
     if fraction is not None and len(texts[0]) == 1:
         # one long text: its end, so that no block is surrounded by text that was trained on
         count = max(round(fraction * len(blocks)), 1)
-        blocks, validation = blocks[:-count], blocks[-count:]
+        places = range(len(blocks))
+        blocks, validation = blocks.at(places[:-count]), blocks.at(places[-count:])
     if not blocks or (settings.validation is not None and not validation):
         raise DataError(
             f"data: the texts of {' and '.join(table.source for table in tables)} are too short: "
@@ -106,19 +111,21 @@ def load_causal(
     )
 
 
-def _texts(table: Table, columns: tuple[str, ...]) -> tuple[list[str], list[Fault]]:
+def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault]]:
     faults = list(table.faults)
     if table.source.lower().endswith(".txt"):
-        return ["".join(row[TEXT_COLUMN] for row in table.rows)], faults
+        return Examples(["".join(row[TEXT_COLUMN] for row in table.rows)], table.source, [0]), faults
     if table.rows:
         check_columns(table, {"data.text": columns})
     texts = []
-    for row, line in zip(table.rows, table.lines, strict=True):
+    rows = []
+    for number, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
         try:
             texts.append(text_of(row, columns))
+            rows.append(number)
         except BadRow as bad:
             faults.append(bad.at(table.source, line))
-    return texts, sorted(faults, key=lambda fault: fault.line)
+    return Examples.of(texts, table, rows), sorted(faults, key=lambda fault: fault.line)
 
 
 def _stream(
@@ -156,10 +163,16 @@ def cut_text(text: str, size: int) -> Iterator[str]:
         start = end
 
 
-def _blocks(ids: list[int], max_length: int) -> list[Example]:
-    blocks = [ids[start : start + max_length] for start in range(0, len(ids), max_length)]
-    return [
-        {"input_ids": block, "attention_mask": [1] * len(block), "labels": list(block)}
-        for block in blocks
-        if len(block) > 1
+def _blocks(ids: list[int], max_length: int, texts: Examples, lengths: Sequence[int]) -> Examples:
+    """The blocks of a stream, each with the line of the text in which it begins; those of one long text with their number."""
+    starts = [start for start in range(0, len(ids), max_length) if len(ids) - start > 1]
+    blocks = [ids[start : start + max_length] for start in starts]
+    examples = [
+        {"input_ids": block, "attention_mask": [1] * len(block), "labels": list(block)} for block in blocks
     ]
+    numbers = range(len(examples))
+    if texts.lines is None:
+        return Examples(examples, texts.source, numbers, unit="block")
+    ends = list(itertools.accumulate(lengths))
+    lines = [texts.lines[bisect.bisect_right(ends, start)] for start in starts]
+    return Examples(examples, texts.source, numbers, lines, unit="block")

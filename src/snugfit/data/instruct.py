@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snugfit.data.columns import check_columns
+from snugfit.data.examples import Examples
 from snugfit.data.report import DataReport, median
 from snugfit.data.settings import RowSettings
 from snugfit.data.sources import Table, read_table
@@ -33,8 +34,8 @@ class InstructSettings(RowSettings):
 class InstructData:
     """Examples of at most `max_length` tokens; `labels` are the completion's tokens and the end, -100 elsewhere."""
 
-    train: list[Example]
-    validation: list[Example]
+    train: Examples
+    validation: Examples
     collate: Collate
     report: DataReport
     fingerprints: Mapping[str, str]
@@ -56,7 +57,7 @@ def load_instruct(
     tables = [read_table(source, setting=setting, folder=folder) for setting, source in settings.sources]
     frame = _Frame(tokenizer)
     faults: list[Fault] = []
-    parts: list[list[Example]] = []
+    parts: list[Examples] = []
     lengths: list[int] = []
     for table in tables:
         examples, whole, bad = _examples(table, settings, frame)
@@ -64,10 +65,10 @@ def load_instruct(
         lengths += whole
         faults += bad
     skipped = settle(faults, settings.bad_rows)
-    train, held_out = parts[0], parts[1] if len(parts) > 1 else []
+    train, held_out = parts[0], parts[1] if len(parts) > 1 else parts[0].at(())
     if settings.fraction is not None and len(train) > 1:
         rows, drawn = split_rows([0] * len(train), settings.fraction, settings.seed)
-        train, held_out = [train[row] for row in rows], [train[row] for row in drawn]
+        train, held_out = train.at(rows), train.at(drawn)
     if not train or (settings.validation is not None and not held_out):
         names = " and ".join(table.source for table in tables)
         left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
@@ -121,14 +122,15 @@ class _Frame:
 
 def _examples(
     table: Table, settings: InstructSettings, frame: _Frame
-) -> tuple[list[Example], list[int], list[Fault]]:
+) -> tuple[Examples, list[int], list[Fault]]:
     """The examples, how many tokens each has before it is cut, and the faults."""
     faults = list(table.faults)
     if table.rows:
         check_columns(table, {"data.text": settings.text, "data.completion": [settings.completion]})
     examples: list[Example] = []
+    rows: list[int] = []
     lengths: list[int] = []
-    for row, line in zip(table.rows, table.lines, strict=True):
+    for number, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
         try:
             read, scored = frame.tokens(text_of(row, settings.text), text_of(row, [settings.completion]))
             if len(read) >= settings.max_length:
@@ -143,8 +145,9 @@ def _examples(
         tokens = [*read, *scored][: settings.max_length]
         labels = [*[IGNORED_LABEL] * len(read), *scored][: settings.max_length]
         examples.append({"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": labels})
+        rows.append(number)
         lengths.append(len(read) + len(scored))
-    return examples, lengths, sorted(faults, key=lambda fault: fault.line)
+    return Examples.of(examples, table, rows), lengths, sorted(faults, key=lambda fault: fault.line)
 
 
 def _warnings(parts: Sequence[Sequence[Example]], frame: _Frame) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.imports import describe
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
+from snugfit.data.examples import origin_of, source_index
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
 
@@ -81,6 +82,7 @@ class Loader:
         num_workers: processes that load ahead; 0 loads in this one.
         rank, ranks: which part of each window is loaded: neighbours, in the order of the window.
         together: examples that are not parted, where a technique makes something of neighbours.
+        split: what the examples are for, for messages.
     """
 
     def __init__(
@@ -94,10 +96,14 @@ class Loader:
         rank: int = 0,
         ranks: int = 1,
         together: int = 1,
+        split: str = "training",
     ) -> None:
         self.order = order
         self._dataset = dataset
-        self._fetch = _Fetch(dataset, collate or default_collate, order.seed, _Part(rank, ranks, together))
+        self._split = split
+        part = _Part(rank, ranks, together)
+        self._fetch = _Fetch(dataset, collate or default_collate, order.seed, part, split)
+        self._places: dict[int, int] = {}
         self._num_workers = num_workers
         self._pin = pin
 
@@ -123,6 +129,16 @@ class Loader:
             with phase("data"):
                 window = self._fetch(self.order.window(number))
             yield window
+
+    def origins(self, ids: Sequence[int]) -> list[str]:
+        """Return where the examples of a batch's `ids` come from, in words: the file and line, or the row's index."""
+        if not self._places:
+            self._places = {source_index(self._dataset, index): index for index in range(self.order.examples)}
+        return [origin_of(self._dataset, self._places[each], self._split) for each in ids]
+
+    def source_index(self, index: int) -> int:
+        """Return the index that an example has in the data set that this one is a part of, as in `Batch.ids`."""
+        return source_index(self._dataset, index)
 
     def example(self, index: int) -> Any:
         """The example as the first epoch has it.
@@ -158,7 +174,7 @@ class Loader:
         with unchanged_child_handler():
             windows = iter(loader)
         try:
-            while (found := _next(windows)) is not None:
+            while (found := next_of_workers(windows)) is not None:
                 if isinstance(found, SnugfitError):
                     raise found
                 yield found
@@ -166,12 +182,11 @@ class Loader:
             del windows  # ends the workers now, not when the last error that knows this frame is forgotten
 
 
-def _next(windows: Iterator[Any]) -> Batch | SnugfitError | None:
-    """The next window, what is wrong with it, or None at the end."""
+def next_of_workers(windows: Iterator[Any]) -> Any:
+    """Return what workers load next, an error where one of them has died, or None at the end."""
     try:
         with phase("data"):
-            found: Batch | SnugfitError | None = next(windows, None)
-        return found
+            return next(windows, None)
     # torch says that a worker died in a RuntimeError, or lets through what broke in the middle of a transfer
     except (RuntimeError, OSError, EOFError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": .")
@@ -216,11 +231,12 @@ class _Part(NamedTuple):
 class _Fetch:
     """Makes a window from keys, in this process or in a worker."""
 
-    def __init__(self, dataset: Any, collate: Collate, seed: int, part: _Part) -> None:
+    def __init__(self, dataset: Any, collate: Collate, seed: int, part: _Part, split: str) -> None:
         self._dataset = dataset
         self._collate = collate
         self._seed = seed
         self._part = part
+        self._split = split
         # these return what they hold: nothing random to seed
         self._holds_examples = isinstance(dataset, (list, tuple))
 
@@ -240,7 +256,8 @@ class _Fetch:
             rows = torch.tensor(indices)
             return Batch.of(tuple(tensor[rows] for tensor in self._dataset.tensors), ids=indices)
         with preserved_randomness(_HOST), preserved_elsewhere():
-            return Batch.of(self._collated(self._examples(keys), keys), ids=indices)
+            ids = [source_index(self._dataset, index) for index in indices]
+            return Batch.of(self._collated(self._examples(keys), keys), ids=ids)
 
     def example(self, key: Key) -> Any:
         """One example, with all generators as they were."""
@@ -260,7 +277,8 @@ class _Fetch:
                 raise
             except Exception as error:
                 raise DataError(
-                    f"data: example {index} cannot be loaded: {describe(error)}. Mend it, or leave it out of the data set."
+                    f"data: {origin_of(self._dataset, index, self._split)} cannot be loaded: {describe(error)}. Mend it, or leave it "
+                    "out of the data set."
                 ) from error
         return examples
 
@@ -272,9 +290,10 @@ class _Fetch:
         except SnugfitError:
             raise
         except Exception as error:
-            indices = [index for _, index in keys]
+            some = ", ".join(origin_of(self._dataset, index, self._split) for _, index in keys[:8])
             raise DataError(
-                f"data: examples {indices[:8]} cannot be put into one batch: {describe(error)}. Give a collate function."
+                f"data: examples cannot be put into one batch: {describe(error)}. Give a collate function. They are {some}"
+                f"{' …' if len(keys) > 8 else '.'}"
             ) from error
 
 

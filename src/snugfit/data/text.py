@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from snugfit.data.examples import Examples
 from snugfit.data.parts import Part, encode_part, read_part, sort_labels
 from snugfit.data.report import DataReport, median
 from snugfit.data.settings import RowSettings
@@ -49,8 +50,8 @@ class TextData:
     `example_rows` are the text columns of a few rows that were not trained on (or were, where there are none).
     """
 
-    train: list[Example]
-    validation: list[Example]
+    train: Examples
+    validation: Examples
     labels: tuple[str, ...]
     collate: Collate
     report: DataReport
@@ -63,7 +64,7 @@ class TextData:
 class TextRows:
     """Examples of one source in its order, each beside its input row; `labels` only if asked for."""
 
-    examples: list[Example]
+    examples: Examples
     rows: list[dict[str, Any]]
     lines: list[int]
     columns: tuple[str, ...]
@@ -113,19 +114,21 @@ def load_text(
         skipped.update(settle(faults, settings.bad_rows))
         usable.append(kept)
         encoded.append(_with_labels(tokens, kept.labels, names))
-    examples = encoded[0].examples
+    examples, *others = (
+        Examples.of(tokens.examples, part.table, part.kept)
+        for tokens, part in zip(encoded, usable, strict=True)
+    )
     warnings = token_warnings([example for part in encoded for example in part.examples], tokenizer, frame)
     warnings += _label_warnings(names, len(train.labels), settings.label)
-    held_out: list[Example] = []
+    held_out = examples.at(())
     shown: Sequence[int] = range(len(examples))
     if validation is not None:
-        held_out, shown = encoded[1].examples, range(len(encoded[1].examples))
+        held_out, shown = others[0], range(len(others[0]))
     elif isinstance(settings.validation, (int, float)):
         rows, drawn = split_rows(
             [example["labels"] for example in examples], settings.validation, settings.seed
         )
-        held_out = [examples[row] for row in drawn]
-        examples = [examples[row] for row in rows]
+        held_out, examples = examples.at(drawn), examples.at(rows)
         shown = drawn
     if not examples or (validation is not None and not held_out):
         raise DataError(f"data: no usable row is left in {parts[0 if not examples else 1].table.source}.")
@@ -176,7 +179,7 @@ def load_text_rows(
         encoded = _with_labels(encoded, part.labels, labels)
     report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))
     return TextRows(
-        examples=encoded.examples,
+        examples=Examples.of(encoded.examples, part.table, part.kept),
         rows=[part.table.rows[row] for row in part.kept],
         lines=[part.table.lines[row] for row in part.kept],
         columns=part.table.columns,

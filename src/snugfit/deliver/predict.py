@@ -127,6 +127,9 @@ def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -
     return find(name, setting)(**values)
 
 
+_ADDED = ("prediction", "probability", "source_line")
+
+
 def predict_file(
     folder: Path,
     data: str,
@@ -136,7 +139,7 @@ def predict_file(
     device: str = "auto",
     allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Write the rows of `data` with the columns `prediction` and `probability` as CSV.
+    """Write the rows of `data` with the columns `prediction`, `probability` and `source_line`, the row's line in `data`, as CSV.
 
     Returns:
         Counts: rows, rows left out by reason, and predictions by label.
@@ -145,7 +148,7 @@ def predict_file(
     """
     predictor = load_predictor(folder, device, allow_code=allow_code)
     rows = _rows(predictor, data, label=None, bad_rows=bad_rows)
-    taken = {"prediction", "probability"} & set(rows.columns)
+    taken = set(_ADDED) & set(rows.columns)
     if taken:
         raise DataError(
             f"{data}: has a column '{min(taken)}' already. Rename it: predictions go under that name."
@@ -214,7 +217,7 @@ def _write_csv(output: Path, rows: TextRows, predictions: Sequence[Mapping[str, 
     temporary = output.with_name(f".{output.name}.part")
     try:
         with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*rows.columns, "prediction", "probability"], extrasaction="ignore")
+            writer = csv.DictWriter(file, [*rows.columns, *_ADDED], extrasaction="ignore")
             writer.writeheader()
             writer.writerows(_merged(rows, predictions))
         os.replace(temporary, output)
@@ -223,5 +226,10 @@ def _write_csv(output: Path, rows: TextRows, predictions: Sequence[Mapping[str, 
 
 
 def _merged(rows: TextRows, predictions: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row, prediction in zip(rows.rows, predictions, strict=True):
-        yield {**row, **prediction, "probability": f"{prediction['probability']:.6f}"}
+    for row, line, prediction in zip(rows.rows, rows.lines, predictions, strict=True):
+        yield {
+            **row,
+            **prediction,
+            "probability": f"{prediction['probability']:.6f}",
+            "source_line": line,
+        }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.imports import is_python_path
 from snugfit.data.columns import check_columns
+from snugfit.data.examples import ORIGIN
 from snugfit.data.parts import Part, read_part
 from snugfit.data.validation import settle
 from snugfit.errors import DataError, SettingError
@@ -95,7 +96,13 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
         sha256=part.table.sha256,
         labels=part.labels if classes else None,
         groups=_groups(part, group_by),
-        records=[{column: part.table.rows[row].get(column) for column in columns} for row in part.kept],
+        records=[
+            {
+                **{column: part.table.rows[row].get(column) for column in columns},
+                ORIGIN: [part.table.source, row, part.table.lines[row]],
+            }
+            for row in part.kept
+        ],
         contents=part.texts,
         notes=tuple(filter(None, notes)),
     )

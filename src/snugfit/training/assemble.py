@@ -111,7 +111,7 @@ def assemble(
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:
     """The windows of a run, in its order; what a step's rank has of them."""
-    return _loader(job, plan, material, material.train, job.global_batch, job.shuffle, step)
+    return _loader(job, plan, material, material.train, job.global_batch, job.shuffle, step, "training")
 
 
 def validation_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader | None:
@@ -119,11 +119,20 @@ def validation_loader(job: Job, plan: Plan, material: Material, step: Step | Non
     held_out = material.validation
     if held_out is None or not len(held_out):
         return None
-    return _loader(job, plan, material, held_out, job.evaluate_batch or job.global_batch, False, step)
+    return _loader(
+        job, plan, material, held_out, job.evaluate_batch or job.global_batch, False, step, "validation"
+    )
 
 
 def _loader(
-    job: Job, plan: Plan, material: Material, dataset: Any, batch: int, shuffle: bool, step: Step | None
+    job: Job,
+    plan: Plan,
+    material: Material,
+    dataset: Any,
+    batch: int,
+    shuffle: bool,
+    step: Step | None,
+    split: str,
 ) -> Loader:
     order = Order(len(dataset), batch, job.seed, shuffle)
     pin = plan.device.startswith("cuda")
@@ -131,7 +140,9 @@ def _loader(
     if step is not None:
         strategy = step.strategy
         part = {"rank": strategy.rank, "ranks": strategy.world_size, "together": step.together}
-    return Loader(dataset, order, material.collate, num_workers=plan.num_workers, pin=pin, **part)
+    return Loader(
+        dataset, order, material.collate, num_workers=plan.num_workers, pin=pin, split=split, **part
+    )
 
 
 def make_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,31 @@ from snugfit.strategies.base import Strategy
 from snugfit.training.compute import WindowCompute
 from snugfit.training.step import Step
 
+Origins = Callable[[Sequence[int]], list[str]]
 KEPT_WINDOWS = 10
 """Batches that are kept for inspection."""
+_NAMED = 3
 
 
-def find_culprit(step: Step, window: Batch) -> str:
+def find_culprit(step: Step, window: Batch, origins: Origins = lambda ids: []) -> str:
     """Name the first tensor of the window's forward and backward that is not finite, on any rank.
 
     Runs the window again, under the same randomness, with a look at each module. Weights, buffers, gradients and
     counters are as before on return. Call it after the step that refused the window. All ranks call it and get the same answer: they
     agree before each pass, because a rank whose own rows and shards are finite would wait in a pass that the others do not make.
+
+    Args:
+        origins: where examples of the window come from, by their ids.
     """
     strategy = step.strategy
     bad = (f"parameter {name}" for name, each in step.model.named_parameters() if not _finite(own_part(each)))
     if (parameter := _first_of_ranks(strategy, next(bad, None))) is not None:
         return parameter
-    places = (place for place, leaf in enumerate(leaves(window.data)) if not _finite(leaf))
-    bad = (f"the batch itself, tensor {place}" for place in places)
+    bad = (
+        f"the batch itself, tensor {place}{_examples(leaf, window, origins)}"
+        for place, leaf in enumerate(leaves(window.data))
+        if not _finite(leaf)
+    )
     if (tensor := _first_of_ranks(strategy, next(bad, None))) is not None:
         return tensor
     outputs, gradients = _run_again(step, window)
@@ -88,8 +97,14 @@ def _first_of_ranks(strategy: Strategy, finding: str | None) -> str | None:
     return first if all(each == first for each in findings) else f"{first} (rank {rank})"
 
 
-def keep_window(folder: Path, number: int, window: Batch, strategy: Strategy | None = None) -> str | None:
-    """Keep a window for inspection as safetensors, with the example ids in its metadata; the first few of a run only.
+def keep_window(
+    folder: Path,
+    number: int,
+    window: Batch,
+    strategy: Strategy | None = None,
+    origins: Origins = lambda ids: [],
+) -> str | None:
+    """Keep a window for inspection as safetensors, with the examples' ids and origins in its metadata; the first few of a run only.
 
     Each of several ranks writes the rows that it has, under a name of its own; all call it.
 
@@ -110,7 +125,7 @@ def keep_window(folder: Path, number: int, window: Batch, strategy: Strategy | N
     if room and (window.share is None or window.share.rows):
         path = folder / f"{name}{_suffix(strategy, strategy.rank)}.safetensors"
         try:
-            _write(path, window)
+            _write(path, window, origins(window.ids))
         except (OSError, SafetensorError) as error:
             problem = error
     for rank, reason in enumerate(strategy.tell(None if problem is None else str(problem))):
@@ -130,13 +145,26 @@ def _suffix(strategy: Strategy, rank: int | str) -> str:
     return "" if strategy.world_size == 1 else f"-rank-{rank}"
 
 
-def _write(path: Path, window: Batch) -> None:
+def _write(path: Path, window: Batch, origins: Sequence[str]) -> None:
     tensors = {
         # safetensors refuses what overlaps: labels are often the inputs themselves
         f"tensor-{place}": leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
         for place, leaf in enumerate(leaves(window.data))
     }
-    save_file(tensors, path, metadata={"example_ids": ",".join(map(str, window.ids))})
+    metadata = {"example_ids": ",".join(map(str, window.ids))}
+    if origins:
+        metadata["examples"] = "\n".join(origins)
+    save_file(tensors, path, metadata=metadata)
+
+
+def _examples(leaf: Tensor, window: Batch, origins: Origins) -> str:
+    """The examples in whose rows of a tensor something is not finite, in words."""
+    if leaf.ndim == 0 or leaf.shape[0] != len(window.ids):
+        return ""
+    rows = (~torch.isfinite(leaf.reshape(len(window.ids), -1))).any(dim=1).nonzero().flatten().tolist()
+    named = origins([window.ids[row] for row in rows[:_NAMED]])
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return f", in {', '.join(named)}{more}" if named else ""
 
 
 def _finite(tree: Any) -> bool:

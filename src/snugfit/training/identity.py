@@ -21,7 +21,7 @@ from snugfit.core.digest import digest, digest_of_settings
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss
 from snugfit.core.source_code import NAME, code_of, code_of_classes, module_lines, name_of
-from snugfit.data.loader import Loader, unchanged_child_handler
+from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
 from snugfit.errors import RunFolderError, SettingError, SnugfitError, nearest
 
 if TYPE_CHECKING:
@@ -94,27 +94,27 @@ def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
     found: dict[str, str | None] = {}
     start = time.monotonic()
     for place, value in zip(places, _read(rows, places, num_workers), strict=False):
-        found[str(place)] = value
+        found[str(loader.source_index(place))] = value or None
         if time.monotonic() - start > _SECONDS:
             break
     return {"rows": examples, "row": found}
 
 
 class _Rows:
-    """Digests of examples, by index; None of one that differs when it is read again, or that cannot be read."""
+    """Digests of examples, by index; empty for one that differs when it is read again, or that cannot be read."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
-    def __getitem__(self, index: int) -> str | None:
+    def __getitem__(self, index: int) -> str:
         try:
             once, again = (digest(self._loader.example(index)) for _ in range(2))
         except SnugfitError:  # the training says so if it comes to it
-            return None
-        return once if once == again else None
+            return ""
+        return once if once == again else ""
 
 
-def _read(rows: _Rows, places: Sequence[int], num_workers: int) -> Iterator[str | None]:
+def _read(rows: _Rows, places: Sequence[int], num_workers: int) -> Iterator[str]:
     if num_workers == 0:
         for place in places:
             yield rows[place]
@@ -129,7 +129,9 @@ def _read(rows: _Rows, places: Sequence[int], num_workers: int) -> Iterator[str 
     with unchanged_child_handler():
         read = iter(loader)
     try:
-        yield from read
+        # a worker that dies ends the reading: the training says so if it comes to it
+        while isinstance(value := next_of_workers(read), str):
+            yield value
     finally:
         del read
 

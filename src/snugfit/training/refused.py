@@ -81,10 +81,10 @@ def _harmless(result: StepResult) -> str | None:
 
 def _reason(training: Training, result: StepResult, window: Batch) -> str:
     if result.refused is None:
-        culprit = find_culprit(training.step, window)
+        culprit = find_culprit(training.step, window, training.loader.origins)
         reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"
     else:
         reason = f"loss {result.loss:.4g}: {result.refused}"
     folder, number = training.folder.path / "culprits", training.step.progress.windows
-    kept = keep_window(folder, number, window, training.step.strategy)
+    kept = keep_window(folder, number, window, training.step.strategy, training.loader.origins)
     return f"{reason}; the batch is in {kept}" if kept else reason

@@ -161,7 +161,7 @@ def test_a_failing_example_is_named_with_what_it_said_and_where(workers: int) ->
     with pytest.raises(DataError) as raised:
         list(loader(Noisy(act), workers=workers).windows(0, PER_EPOCH))
     message = str(raised.value)
-    assert message.startswith("data: example 7 cannot be loaded: LookupError: no such image (")
+    assert message.startswith("data: row 7 (training) cannot be loaded: LookupError: no such image (")
     assert "test_loader.py:" in message
     assert "\n" not in message
 
@@ -179,7 +179,7 @@ def test_our_own_error_of_an_example_comes_through_as_it_is(workers: int) -> Non
 def test_examples_that_do_not_fit_into_one_batch_are_named(workers: int) -> None:
     ragged = [torch.zeros(1 + index % 2) for index in range(EXAMPLES)]
     with pytest.raises(
-        DataError, match=r"^data: examples \[\d+, .*\] cannot be put into one batch: "
+        DataError, match=r"^data: examples cannot be put into one batch: .*They are row \d+ \(training\), row"
     ) as raised:
         list(loader(ragged, workers=workers).windows(0, PER_EPOCH))
     assert "\n" not in str(raised.value)

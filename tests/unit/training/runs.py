@@ -62,6 +62,9 @@ class SeenLoader:
     def order(self) -> Order:
         return self.inner.order
 
+    def origins(self, ids: Sequence[int]) -> list[str]:
+        return self.inner.origins(ids)
+
     def worst_window(self) -> tuple[Batch, bool]:
         return self.inner.worst_window()
 

@@ -225,7 +225,7 @@ def test_an_example_that_cannot_be_loaded_is_the_users_error(tmp_path: Path) -> 
         def __getitem__(self, index: int) -> Any:
             raise OSError("disk gone")
 
-    with pytest.raises(DataError, match=r"^data: example \d+ cannot be loaded: OSError: disk gone"):
+    with pytest.raises(DataError, match=r"^data: row \d+ \(training\) cannot be loaded: OSError: disk gone"):
         finish(make_training(tmp_path, train=NotAList()))
 
 

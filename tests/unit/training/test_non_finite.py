@@ -89,7 +89,8 @@ def test_the_events_name_the_window_the_culprit_and_the_kept_batch(tmp_path: Pat
     (skipped,) = events(training, "skipped")
     assert skipped["window"] == 2
     assert skipped["reason"] == (
-        "loss nan: not finite, first in the batch itself, tensor 0; the batch is in culprits/window-00000002.safetensors"
+        "loss nan: not finite, first in the batch itself, tensor 0, in row 4 (training); the batch is in "
+        "culprits/window-00000002.safetensors"
     )
     updates = events(training, "update")
     assert [(e["window"], e["update"], e["applied"]) for e in updates] == [

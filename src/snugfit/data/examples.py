@@ -1,0 +1,91 @@
+"""Examples and the rows that they come from: the source's own index, file and line, whatever part of it is trained on."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import Subset
+
+from snugfit.core.imports import is_python_path
+from snugfit.data.sources import Table
+
+ORIGIN = "snugfit.origin"
+"""A column of rows that were written out of another source: its name, the row's index there and its line."""
+
+
+class Examples(list[Any]):
+    """Examples in memory, with their source.
+
+    Args:
+        source: a file, or the Python function that made the rows.
+        rows: the index in the source of each example's row, counted from 0.
+        lines: the line in the file on which each example's row begins, None where rows have no lines.
+        unit: what `rows` counts.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Any],
+        source: str,
+        rows: Sequence[int],
+        lines: Sequence[int] | None = None,
+        unit: str = "row",
+    ) -> None:
+        super().__init__(examples)
+        self.source, self.unit = source, unit
+        self.rows = array("q", rows)
+        self.lines = None if lines is None else array("q", lines)
+
+    @classmethod
+    def of(cls, examples: Sequence[Any], table: Table, rows: Sequence[int]) -> Examples:
+        """Return the examples that were made of these rows of a table."""
+        origins = [origin for row in rows if (origin := table.rows[row].get(ORIGIN))]
+        if origins and len(origins) == len(rows):
+            sources, own, lines = zip(*origins, strict=True)
+            return cls(examples, sources[0], own, lines)
+        return cls(examples, table.source, rows, [table.lines[row] for row in rows])
+
+    def at(self, places: Sequence[int]) -> Examples:
+        """Return the examples at these places."""
+        lines = None if self.lines is None else [self.lines[place] for place in places]
+        rows = [self.rows[place] for place in places]
+        return Examples([self[place] for place in places], self.source, rows, lines, self.unit)
+
+    def origin(self, place: int) -> str:
+        """Return where an example comes from.
+
+        >>> Examples(["a", "b"], "films.csv", [4, 7], [6, 12]).origin(1)
+        'films.csv:12'
+        """
+        if self.lines is None or is_python_path(self.source):
+            return f"{self.unit} {self.rows[place]} of {self.source}"
+        return f"{self.source}:{self.lines[place]}"
+
+
+def source_index(dataset: Any, index: int) -> int:
+    """Return the index, in the data set that parts were taken of, of an example of a part.
+
+    >>> source_index(Subset(list("abcd"), [1, 3]), 1)
+    3
+    """
+    dataset, index = _whole(dataset, index)
+    return dataset.rows[index] if isinstance(dataset, Examples) else index
+
+
+def origin_of(dataset: Any, index: int, split: str) -> str:
+    """Return where an example of a data set, or of a part of one, comes from, in words.
+
+    >>> origin_of(Subset(list("abcd"), [1, 3]), 1, "validation")
+    'row 3 (validation)'
+    """
+    dataset, index = _whole(dataset, index)
+    origin = dataset.origin(index) if isinstance(dataset, Examples) else f"row {index}"
+    return f"{origin} ({split})"
+
+
+def _whole(dataset: Any, index: int) -> tuple[Any, int]:
+    while isinstance(dataset, Subset):
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return dataset, index
