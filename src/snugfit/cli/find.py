@@ -49,7 +49,7 @@ def lr(
 ) -> int:
     """Find a learning rate: raise it from update to update, and look where the loss falls.
 
-    The updates are the recipe's own, without its schedule. Nothing of them is kept. Exit code 1: no rate can be said.
+    The updates are the recipe's own, without its schedule. Nothing of them is kept. Exit code 1: no rate can be said, or none relied on; --apply then writes none.
     """
     path, changes = _named("lr", recipe, overrides)
     from snugfit.cli import recipes
@@ -73,7 +73,9 @@ def lr(
     _say("page", page)
     if png is not None:
         _say("png", write_lr_picture(found.name, found.test, png))
-    if apply and found.learning_rate is not None:
+    if apply and found.learning_rate is None:
+        _say("written", "nothing: no rate is recommended")
+    elif apply:
         place = ("optimizer", loaded.optimizer.card.name)
         _write(path, changes, {(*place, setting): value for setting, value in found.settings.items()})
     if as_json:
@@ -90,7 +92,7 @@ def _print_rates(name: str, found: RangeTest) -> None:
         print(f"\n{name}")
     for rule, each in found.suggestions.items():
         print(f"{rule:<12}{each.learning_rate:<10.2g}{each.reason}")
-    print(found.verdict if not found.suggestions else f"{'recommended':<12}{found.verdict}")
+    print(found.verdict if found.learning_rate is None else f"{'recommended':<12}{found.verdict}")
     print(f"{'ended by':<12}{found.stopped}")
 
 

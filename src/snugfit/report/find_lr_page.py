@@ -47,7 +47,7 @@ def render_lr_page(
     body = (
         f"<header><p class=about>Learning-rate range test</p><h1>{escape(name)}</h1>"
         f'<p class=identity><span class="status {"finished" if found.learning_rate else "failed"}">'
-        f"{_rate(found) or 'No rate'}</span></p><p>{escape(found.verdict)}.</p></header>",
+        f"{_rate(found) or 'No rate'}</span></p>{_said(found)}</header>",
         f"<section><h2>The loss over the rate</h2><div class=charts>{_drawn('Loss', found, True)}</div></section>",
         _suggested(found),
         _parts(parts),
@@ -56,6 +56,18 @@ def render_lr_page(
         "</footer>",
     )
     return document(f"{name} · learning rate · Snugfit", body, ".note+.scroll{margin:12px 0 28px}")
+
+
+def _said(found: RangeTest) -> str:
+    """The verdict, or each reason why there is none with what to do."""
+    if not found.doubts:
+        return f"<p>{escape(found.verdict)}.</p>"
+    reasons = "".join(f"<li>{escape(each[:1].upper() + each[1:])}.</li>" for each in found.doubts)
+    return f"<p>No rate is recommended, and none is written:</p><ul>{reasons}</ul>"
+
+
+def _is_recommended(found: RangeTest, rule: str) -> bool:
+    return rule == RECOMMENDED and found.learning_rate is not None
 
 
 def _rate(found: RangeTest) -> str:
@@ -83,7 +95,9 @@ def _drawn(title: str, found: RangeTest, first: bool) -> str:
     ]
     for tone, (rule, each) in enumerate(found.suggestions.items(), 2):
         told = f"{rule} {_digits(each.learning_rate)}"
-        dot = Dot(each.learning_rate, _height(curve, each), f"{told}: {each.reason}", rule == RECOMMENDED)
+        dot = Dot(
+            each.learning_rate, _height(curve, each), f"{told}: {each.reason}", _is_recommended(found, rule)
+        )
         series.append(Series(told, [], tone=tone, dots=[dot]))
     return figure(Chart(title, "", series, wide=first, limits=_limits(found)), frame, first=first)
 
@@ -109,7 +123,7 @@ def _suggested(found: RangeTest) -> str:
     rows = [
         [
             _digits(each.learning_rate),
-            f"{rule}{' (recommended)' if rule == RECOMMENDED else ''}",
+            f"{rule}{' (recommended)' if _is_recommended(found, rule) else ''}",
             each.reason,
         ]
         for rule, each in found.suggestions.items()

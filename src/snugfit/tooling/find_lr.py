@@ -47,7 +47,7 @@ class FoundRate:
 
     @property
     def learning_rate(self) -> float | None:
-        """The recommended rate; None where none can be said, as `test.verdict` explains."""
+        """The recommended rate; None where none can be said or relied on, as `test.verdict` explains."""
         return self.test.learning_rate
 
     @property
@@ -100,9 +100,10 @@ def find_lr(
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
-    >>> rows = [(torch.randn(4) + 2 * (number % 2), number % 2) for number in range(64)]
+    >>> rows = [(torch.randn(4) + 2 * (number % 2), number % 2) for number in range(128)]
     >>> import snugfit as sf
-    >>> found = find_lr(torch.nn.Linear(4, 2), rows, optimizer=sf.SGD(learning_rate=0.1), start=1e-4)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> found = find_lr(model, rows, optimizer=sf.SGD(learning_rate=0.1), start=1e-4, end=100)
     >>> sorted(found.suggestions), 1e-3 < found.learning_rate < 10
     (['minimum', 'steepest', 'valley'], True)
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from snugfit.core.technique import Rate
 from snugfit.errors import SettingError, nearest
 from snugfit.tools.kept import kept
-from snugfit.tools.lr_rules import RECOMMENDED, Reading, Suggestion, suggest
+from snugfit.tools.lr_rules import RECOMMENDED, Reading, Suggestion, doubts, suggest
 from snugfit.training.step import Step, StepResult
 
 DIVERGED = 4.0
@@ -29,7 +29,7 @@ class RangeTest:
     """What a range test found.
 
     `curve` has a reading for each update; a loss that was not finite is its last one. `suggestions` are by the rule's name,
-    and `verdict` is the test in words. `refused` counts updates that were computed and not applied, as those that look
+    `doubts` say why none of them is recommended, and `verdict` is the test in words. `refused` counts updates that were computed and not applied, as those that look
     for the scale of fp16.
     """
 
@@ -38,10 +38,13 @@ class RangeTest:
     stopped: str
     verdict: str
     refused: int = 0
+    doubts: tuple[str, ...] = ()
 
     @property
     def learning_rate(self) -> float | None:
-        """The recommended rate; None where none can be said."""
+        """The recommended rate; None where none can be said, or none relied on."""
+        if self.doubts:
+            return None
         found = self.suggestions.get(RECOMMENDED)
         return None if found is None else found.learning_rate
 
@@ -49,7 +52,8 @@ class RangeTest:
         """Plain values; a loss that is not finite is None."""
         return {
             "learning_rate": self.learning_rate,
-            "recommended": RECOMMENDED if RECOMMENDED in self.suggestions else None,
+            "recommended": None if self.learning_rate is None else RECOMMENDED,
+            "doubts": list(self.doubts),
             "suggestions": {
                 name: {"learning_rate": each.learning_rate, "reason": each.reason}
                 for name, each in self.suggestions.items()
@@ -99,10 +103,16 @@ def find_lr(
         curve, stopped, refused = _swept(step, windows, sweep, _rates(start, end, updates), smoothing, tell)
     usable = [reading for reading in curve if math.isfinite(reading.loss)]
     suggestions, reason = suggest(usable) if len(usable) > refused else ({}, _UNMOVED)
-    verdict = reason or _verdict(suggestions, usable, updates)
-    return RangeTest(tuple(curve), suggestions, stopped, verdict, refused)
+    doubted = (
+        tuple(doubts(usable, suggestions, smoothing=smoothing, diverged=stopped.startswith(_DIVERGED)))
+        if suggestions
+        else ()
+    )
+    verdict = reason or _verdict(suggestions, doubted)
+    return RangeTest(tuple(curve), suggestions, stopped, verdict, refused, doubted)
 
 
+_DIVERGED = "the loss diverged"
 _UNMOVED = "no update was applied, so the loss says nothing of the rates: look at what the techniques refuse, or at the data"
 
 
@@ -178,7 +188,7 @@ def _swept(
         curve.append(Reading(rate, result.loss, smoothed))
         tell(number, curve[-1])
         if smoothed > best + (DIVERGED - 1) * abs(best):
-            return curve, f"the loss diverged at a rate of {rate:.2g}", refused
+            return curve, f"{_DIVERGED} at a rate of {rate:.2g}", refused
         best = min(best, smoothed)
     return curve, "the end of the range", refused
 
@@ -195,12 +205,11 @@ def _not_finite(number: int, rate: float) -> str:
     return f"the loss was not finite at a rate of {rate:.2g}"
 
 
-def _verdict(suggestions: Mapping[str, Suggestion], curve: list[Reading], updates: int) -> str:
+def _verdict(suggestions: Mapping[str, Suggestion], doubted: Sequence[str]) -> str:
+    if doubted:
+        return f"no rate is recommended: {'. Also, '.join(doubted)}"
     chosen = suggestions[RECOMMENDED]
-    text = f"{chosen.learning_rate:.2g}: {chosen.reason}"
-    if len(curve) == updates and suggestions["minimum"].place == len(curve) - 1:
-        return f"{text}. The loss still fell at the end of the range: give a higher end"
-    return text
+    return f"{chosen.learning_rate:.2g}: {chosen.reason}"
 
 
 def _rates(start: float, end: float, updates: int) -> list[float]:

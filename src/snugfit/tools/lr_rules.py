@@ -1,4 +1,4 @@
-"""From the curve of a range test to learning rates: three rules, and whether there is anything to say at all."""
+"""From the curve of a range test to learning rates: three rules, whether there is anything to say at all, and whether it can be relied on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ RECOMMENDED = "minimum"
 
 FEWEST = 10
 """Readings below which no rule is applied."""
+
+ENOUGH = 30
+"""Readings below which no rate is recommended."""
+
+LAG = 2.0
+"""Powers of ten of the rate by which the smoothed loss may come after the losses themselves."""
+
+APART = 10.0
+"""Times that the highest rate of a rule may be the lowest one, for any to be recommended."""
+
+FLAT, NOISY = 0.05, 0.5
+"""Part of the first losses by which the loss must fall, and part of that fall that single windows may differ by."""
 
 CERTAIN = 4.0
 """Standard errors by which the loss must fall. The lowest of a hundred readings of noise alone is that low once in a hundred tests."""
@@ -64,6 +76,57 @@ def suggest(curve: Sequence[Reading]) -> tuple[Mapping[str, Suggestion], str]:
         "minimum": _minimum(curve, lowest),
     }
     return {name: each for name, each in found.items() if each is not None}, ""
+
+
+def doubts(
+    curve: Sequence[Reading], suggestions: Mapping[str, Suggestion], *, smoothing: float, diverged: bool
+) -> list[str]:
+    """Return why no rate can be relied on although the rules name some, each with what to do; empty where one can.
+
+    Args:
+        curve: as for `suggest`.
+        diverged: whether the test ended because the loss rose.
+    """
+    found = []
+    count = len(curve)
+    decades = math.log10(curve[-1].learning_rate / curve[0].learning_rate)
+    lag = decades / (count - 1) / (1 - smoothing)
+    if count < ENOUGH or lag > LAG:
+        needed = max(ENOUGH, math.ceil(decades / LAG / (1 - smoothing)) + 1)
+        found.append(
+            f"{count} updates over {decades:.2g} powers of ten are too few: the smoothed loss comes {lag:.2g} powers of ten behind. "
+            f"Give at least {needed} updates"
+        )
+    lowest = suggestions[RECOMMENDED].place
+    edge = max(1, count // 20)
+    if lowest >= count - edge and not diverged:
+        found.append(
+            f"the loss is lowest at the end of the range, at {curve[lowest].learning_rate:.2g}, so where it rises is not seen. Give a "
+            "higher end, or harder data if any rate learns these"
+        )
+    if lowest < max(1, count // 10) + edge:
+        found.append(
+            f"the loss is lowest at the beginning of the range, at {curve[lowest].learning_rate:.2g}. Give a lower start"
+        )
+    first = max(1, count // 10)
+    fall, noise = _fall(curve, first, lowest)
+    level, window = abs(_mean(curve, 0, first)), noise * math.sqrt(first)
+    if fall < FLAT * level:
+        found.append(
+            f"the curve is flat: the loss falls by {fall / level:.1%} in all. Train for longer at two or three rates and compare those"
+        )
+    if window > NOISY * fall:
+        found.append(
+            f"the curve is noisy: windows differ by {window:.2g}, and the loss falls by {fall:.2g}. Give more updates, or a larger "
+            "global batch"
+        )
+    rates = sorted((each.learning_rate, name) for name, each in suggestions.items())
+    (low, lower), (high, higher) = rates[0], rates[-1]
+    if high > APART * low:
+        found.append(
+            f"the rules are {high / low:.2g} times apart, {lower} at {low:.2g} and {higher} at {high:.2g}. Try a short run with each"
+        )
+    return found
 
 
 def _mean(curve: Sequence[Reading], start: int, count: int) -> float:

@@ -40,6 +40,16 @@ def words_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
+def test_a_page_without_a_recommendation_says_why_and_marks_no_rule() -> None:
+    doubted = replace(falling(), doubts=("the rules are 50 times apart. Try a short run with each",))
+    sure, unsure = (render_lr_page("x", found, {}, {}) for found in (falling(), doubted))
+    assert "(recommended)" in words_of(sure) and "(recommended)" not in words_of(unsure)
+    assert "No rate is recommended, and none is written: The rules are 50 times apart." in words_of(unsure)
+    assert words_of(unsure).count("steepest") == words_of(sure).count("steepest")
+    assert 'class="ring' in sure and 'class="ring' not in unsure
+    assert 'status failed">No rate' in unsure
+
+
 def test_a_logarithmic_axis_has_equal_steps_for_equal_factors_and_labels_at_powers() -> None:
     frame = LogFrame(start=1e-6, end=1.0)
     assert [frame.x(value) for value in (1e-6, 1e-3, 1.0)] == pytest.approx([0.0, 0.5, 1.0])

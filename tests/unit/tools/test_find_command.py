@@ -96,6 +96,16 @@ def test_where_no_rate_can_be_said_the_exit_code_is_1_and_nothing_is_written(
     assert "no rate lowers the loss" in capsys.readouterr().out and recipe.read_text() == before
 
 
+def test_a_rate_that_cannot_be_relied_on_is_told_with_its_reason_and_not_written(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = recipe.read_text()
+    assert main(["find", "lr", str(recipe), "--start=1e-4", "--end=0.05", "--apply"]) == 1
+    shown = capsys.readouterr()
+    assert "no rate is recommended: the loss is lowest at the end of the range, at 0.05" in shown.out
+    assert "written  nothing" in shown.err and recipe.read_text() == before
+
+
 def test_parts_with_rates_of_their_own_are_tested_alone(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,20 +118,23 @@ def test_parts_with_rates_of_their_own_are_tested_alone(
 
 
 def test_the_setting_of_a_schedule_whose_peak_is_not_1_is_told_in_its_own_terms() -> None:
-    rows = [(torch.randn(4) + 2 * (row % 2), row % 2) for row in range(64)]
+    torch.manual_seed(0)
+    rows = [(torch.randn(4) + 2 * (row % 2), row % 2) for row in range(128)]
     noam, updates = sf.Noam(dim=64, warmup=10), 40
     plain, scaled = (
         sf.find_lr(
-            nn.Linear(4, 2),
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)),
             rows,
-            optimizer=sf.SGD(learning_rate=1.0, momentum=0.0),
+            optimizer=sf.SGD(learning_rate=0.1),
             techniques=techniques,
             updates=updates,
             start=1e-4,
+            end=100.0,
         )
         for techniques in ([], [noam])
     )
-    assert plain.learning_rate == pytest.approx(plain.settings["learning_rate"], rel=0.06)
+    assert plain.learning_rate is not None
+    assert plain.settings["learning_rate"] == pytest.approx(plain.learning_rate, rel=0.06)
     peak = 64**-0.5 * 10**-0.5
     assert scaled.learning_rate is not None
     assert scaled.settings["learning_rate"] == pytest.approx(scaled.learning_rate / peak, rel=0.06)

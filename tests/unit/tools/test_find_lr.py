@@ -169,7 +169,8 @@ def test_a_good_rate_learns_and_a_range_that_ends_too_soon_is_said_so() -> None:
     assert found.learning_rate is not None
     assert learned(found.learning_rate) < 0.5 * learned(1e-4)
     short = find_lr(classifier(), windows(100), start=1e-5, end=0.1)
-    assert short.verdict.endswith("The loss still fell at the end of the range: give a higher end")
+    assert short.learning_rate is None and "Give a higher end" in short.verdict
+    assert short.as_dict()["recommended"] is None and short.as_dict()["doubts"] == list(short.doubts)
 
 
 def learned(rate: float) -> float:

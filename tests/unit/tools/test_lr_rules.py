@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from snugfit.tools.lr_rules import Reading, suggest
+from snugfit.tools.lr_rules import Reading, Suggestion, doubts, suggest
 
 
 def curve(losses: Sequence[float], smoothed: Sequence[float] | None = None) -> list[Reading]:
@@ -89,6 +89,70 @@ def test_a_loss_that_stands_still_or_only_rises_gives_no_rate() -> None:
 def test_too_few_readings_give_no_rate() -> None:
     found, reason = suggest(curve(FALLING[:9]))
     assert not found and reason.startswith("there are 9 readings, too few")
+
+
+def bowl(low: float = 1.0, width: float = 20.0, noise: float = 0.0, floor: float = 0.5) -> list[Reading]:
+    """A hundred readings from 1e-6 to 10 that fall from 2 to `floor` about a rate of `low` and rise at once behind it."""
+    source = random.Random(1)
+    rates = [10 ** (-6 + 7 * place / 99) for place in range(100)]
+    means = [
+        2.0
+        - (2.0 - floor) / (1 + math.exp(-(math.log10(rate / low) + 0.5) * width))
+        + 4 * max(0.0, rate / low - 1)
+        for rate in rates
+    ]
+    losses = [mean + source.gauss(0, noise) for mean in means]
+    return [Reading(*each) for each in zip(rates, losses, averages(losses, 0.5), strict=True)]
+
+
+def doubted(readings: list[Reading], smoothing: float = 0.5, diverged: bool = True) -> list[str]:
+    found, reason = suggest(readings)
+    assert reason == ""
+    return doubts(readings, found, smoothing=smoothing, diverged=diverged)
+
+
+def test_a_clear_fall_inside_of_the_range_leaves_no_doubt() -> None:
+    assert doubted(bowl(low=0.1)) == []
+
+
+def test_a_minimum_at_an_end_of_the_range_is_doubted() -> None:
+    (end,) = (each for each in doubted(bowl(low=20.0), diverged=False) if "end of the range" in each)
+    assert end.startswith("the loss is lowest at the end of the range, at 10,") and "Give a higher end" in end
+    assert not any("end of the range" in each for each in doubted(bowl(low=0.1), diverged=False))
+    begins = curve([2.0, 1.0, 0.5, 0.4] + [1.0] * 36)
+    assert any("beginning of the range" in each for each in _all_doubts(begins))
+
+
+def _all_doubts(readings: list[Reading]) -> list[str]:
+    """The doubts about rules that are all at the lowest reading."""
+    lowest = min(range(len(readings)), key=lambda place: readings[place].smoothed)
+    each = Suggestion(readings[lowest].learning_rate, lowest, "")
+    rules = {"steepest": each, "valley": each, "minimum": each}
+    return doubts(readings, rules, smoothing=0.0, diverged=True)
+
+
+def test_rules_that_are_more_than_ten_times_apart_are_doubted() -> None:
+    readings = bowl(low=0.1)
+    for factor, told in ((9.9, 0), (10.5, 1)):
+        minimum = Suggestion(0.01, 70, "")
+        rules = {"steepest": Suggestion(0.01 * factor, 70, ""), "valley": minimum, "minimum": minimum}
+        found = doubts(readings, rules, smoothing=0.5, diverged=True)
+        assert len(found) == told
+    assert found[0].startswith("the rules are 10 times apart, minimum at 0.01 and steepest at 0.1")
+
+
+def test_a_flat_curve_and_a_noisy_one_are_doubted() -> None:
+    assert "the curve is flat" in doubted(bowl(low=0.1, floor=1.93))[0]
+    assert not any("flat" in each for each in doubted(bowl(low=0.1, floor=1.8)))
+    noisy = bowl(low=0.1, floor=1.5, noise=0.3)
+    assert any("the curve is noisy" in each for each in _all_doubts(noisy))
+    assert not any("noisy" in each for each in doubted(bowl(low=0.1, floor=0.5, noise=0.1)))
+
+
+def test_few_updates_for_the_range_or_the_smoothing_are_doubted() -> None:
+    assert any("too few" in each for each in doubted(bowl(low=0.1)[::4]))
+    late = doubted(bowl(low=0.1), smoothing=0.98)
+    assert late[0].startswith("100 updates over 7 powers of ten are too few") and "at least 176" in late[0]
 
 
 def averages(losses: Sequence[float], smoothing: float) -> list[float]:
