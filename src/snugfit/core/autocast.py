@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from snugfit.errors import SnugfitWarning
 
@@ -56,3 +58,43 @@ def casting_anew() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+def weights_cast_again() -> AbstractContextManager[None]:
+    """Temporarily keep no copy that autocast makes of a trained weight for backward: backward casts the weight once more.
+
+    For weights that are given up between forward and backward, as sharded ones are: their 16-bit copies would be the whole model in 16 bit.
+    The numbers are the same. Where other hooks on saved tensors are entered within, those decide.
+    """
+    return torch.autograd.graph.saved_tensors_hooks(_without_copy, _with_copy)
+
+
+class _Cast(NamedTuple):
+    """A weight in place of its copy in another type, or of a view of that copy."""
+
+    weight: Tensor
+    dtype: torch.dtype
+    device: torch.device
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int | torch.SymInt
+
+
+def _without_copy(tensor: Tensor) -> Tensor | _Cast:
+    copy = tensor._base if tensor._base is not None else tensor
+    node = copy.grad_fn
+    if node is None or node.name() != "ToCopyBackward0":
+        return tensor
+    weight = getattr(node.next_functions[0][0], "variable", None)
+    if weight is None or weight.shape != copy.shape or weight.stride() != copy.stride():
+        return tensor
+    return _Cast(
+        weight, copy.dtype, copy.device, tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
+    )
+
+
+def _with_copy(kept: Tensor | _Cast) -> Tensor:
+    if isinstance(kept, Tensor):
+        return kept
+    copy = kept.weight.detach().to(kept.device, kept.dtype)
+    return copy.as_strided(kept.size, kept.stride, kept.offset)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from snugfit.core.autocast import casting_anew, weights_cast_again
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Sharing
 from snugfit.core.exchange import Exchange
@@ -169,14 +170,14 @@ class FullyShard(SeveralRanks):
     def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:
         """Around forward and backward: before the last micro-batch, gradients are not exchanged, or only within a node.
 
-        In stage 2 weights are gathered once for all micro-batches.
+        In stage 2 weights are gathered once for all micro-batches. What autocast makes of gathered weights is not kept either.
         """
         sharded = cast("FSDPModule", model)
         exchange = sharded.set_requires_all_reduce if self.reduce_each else sharded.set_requires_gradient_sync
         exchange(last)
         sharded.set_reshard_after_backward(self.reshard_after_forward or last)
         try:
-            with self._outside_stays(sharded):
+            with self._outside_stays(sharded), casting_anew(), weights_cast_again():
                 yield
         finally:
             exchange(True)
@@ -187,7 +188,7 @@ class FullyShard(SeveralRanks):
         """Around forwards that no backward follows, and what is made of them; on exit all weights are given up."""
         sharded = cast("FSDPModule", model)
         try:
-            with self._outside_stays(sharded):
+            with self._outside_stays(sharded), casting_anew():
                 yield
         finally:
             for module in _fsdp_modules(model):
