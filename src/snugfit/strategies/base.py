@@ -31,6 +31,9 @@ class Strategy:
     buckets: Sequence[Tensor] = ()
     """Tensors that it keeps to exchange gradients in, where the library behind it shows them."""
 
+    copies: Sequence[nn.Parameter] = ()
+    """Weights that each rank has whole beside those that are sharded; the backward leaves their gradients those of the rank."""
+
     @property
     def shards(self) -> bool:
         """Whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
@@ -66,6 +69,9 @@ class Strategy:
     def add_up(self, values: list[Tensor]) -> list[Tensor]:
         """Sum scalars over all ranks."""
         return values
+
+    def add_up_copies_(self) -> None:
+        """After the last backward of a window: add up the gradients of `copies` over ranks."""
 
     def add_up_shards(self, value: Tensor) -> Tensor:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""

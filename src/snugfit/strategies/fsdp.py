@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +58,7 @@ class FullyShard(SeveralRanks):
     reduces_in: torch.dtype | None = None
     reduce_each: bool = True
     sharing: Sharing | None = field(default=Sharing.SHARDS, init=False)
+    copies: Sequence[nn.Parameter] = field(default=(), init=False, repr=False)
     _skeleton: nn.Module | None = field(default=None, init=False, repr=False)
     _gathered: list[nn.Parameter | None] = field(default_factory=list, init=False, repr=False)
 
@@ -108,8 +109,9 @@ class FullyShard(SeveralRanks):
                 reshard_after_forward=self.reshard_after_forward,
                 mp_policy=precision,
                 offload_policy=offload,
-                ignored_params=_frozen_numbers(module),
+                ignored_params=_single_numbers(module),
             )
+        self.copies = [each for each in model.parameters() if not is_sharded(each)]
         for sharded in _fsdp_modules(model):  # the step divides sums by the weight of the whole window, once
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
@@ -220,6 +222,12 @@ class FullyShard(SeveralRanks):
         fill_(found, {**parameters, **dict(model.named_buffers())})
         return found
 
+    def add_up_copies_(self) -> None:
+        """Add up over ranks the gradients of the weights that each rank has whole: single numbers, which FSDP2 leaves alone."""
+        for parameter in self.copies:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+
     def add_up_shards(self, value: Tensor) -> Tensor:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""
         return self.add_up([value])[0]
@@ -268,6 +276,7 @@ def _holders(model: nn.Module) -> Counter[nn.Parameter]:
     return Counter(each for module in model.modules() for each in module.parameters(recurse=False))
 
 
-def _frozen_numbers(module: nn.Module) -> set[nn.Parameter]:
-    """Single numbers that do not train, such as a quantised format keeps beside a weight: FSDP2 takes none, and each rank has them."""
-    return {each for each in module.parameters() if each.ndim == 0 and not each.requires_grad}
+def _single_numbers(module: nn.Module) -> set[nn.Parameter]:
+    """Parameters without a dimension, such as a temperature or what a quantised format keeps beside a weight: FSDP2 takes none, and each
+    rank has them."""
+    return {each for each in module.parameters() if each.ndim == 0}

@@ -85,6 +85,8 @@ class WindowCompute:
                     with phase("backward"):
                         terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
         loss_sum, weight = totals or self._totals(sums, weights)
+        if self.take is None:
+            step.strategy.add_up_copies_()
         gradients = gradients_of(step.parameters)
         if self.take is None:  # else each was divided as it came
             _divide(gradients, self._share(alone, weight, factor))
@@ -250,15 +252,19 @@ class WindowCompute:
 
         if not Gradients(loss_sum, weight, count_nonfinite([loss_sum], step.device)).usable():
             return []
-        hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in left]  # type: ignore[no-untyped-call]
+        whole_at_once = left.difference(step.strategy.copies)
+        hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in whole_at_once]  # type: ignore[no-untyped-call]
         try:
             with phase("backward"):
                 terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
         finally:
             for hook in hooks:
                 hook.remove()
+        step.strategy.add_up_copies_()
         for parameter in [each for each in step.parameters if each in left and each.grad is not None]:
-            hand(parameter)  # an earlier micro-batch alone has reached it
+            hand(
+                parameter
+            )  # an earlier micro-batch alone has reached it, or its gradient has been added up just now
         return found
 
     def _totals(self, sums: list[Tensor], weights: list[Tensor | float]) -> tuple[Tensor, Tensor | float]:
