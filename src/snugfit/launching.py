@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit import errors, plans
 from snugfit.core.processes import ENDING, RECORDED, Failure, threads_of_each
+from snugfit.core.redaction import redact
 from snugfit.errors import OutOfMemory, TrainingFailed, UserError
 from snugfit.events import has_begun
 from snugfit.recipe.jobs import plan_of
@@ -69,9 +70,7 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
 
     def launch(finer: int | None) -> int:
         changed = [] if finer is None else [f"plan.micro_batch={finer}", *_accepting(options, finer)]
-        return _launch(
-            [*command, *changed, *_until(options), *shown], recipe.plan.devices, max_restarts, folder
-        )
+        return _launch([*command, *changed, *_until(options), *shown], recipe, max_restarts, folder)
 
     try:
         return _until_it_fits(launch)
@@ -108,7 +107,7 @@ def resume_on_devices(
         micro_batch = plan.micro_batch if finer is None else finer
         changed = ["--micro-batch", "null" if micro_batch is None else str(micro_batch)]
         changed += _accepting(options, finer)
-        return _launch([*command, *changed, *_until(options), *shown], plan.devices, max_restarts, folder)
+        return _launch([*command, *changed, *_until(options), *shown], recipe, max_restarts, folder)
 
     return _until_it_fits(launch)
 
@@ -146,13 +145,14 @@ def _until(options: RunOptions) -> list[str]:
     return ["--stop-after", f"{max(left, 0.001):.3f}s"]  # no time at all is refused
 
 
-def _launch(arguments: Sequence[str], devices: int, max_restarts: int, folder: RunFolder) -> int:
+def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder: RunFolder) -> int:
     """Run a command of Snugfit in a process for each device; only the first one shows anything."""
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    with tempfile.TemporaryDirectory(prefix="snugfit-") as place, _surroundings(Path(place), devices):
+    devices = recipe.plan.devices
+    with tempfile.TemporaryDirectory(prefix="snugfit-") as place, _surroundings(Path(place), recipe):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -185,7 +185,7 @@ def _launch(arguments: Sequence[str], devices: int, max_restarts: int, folder: R
 
 
 @contextlib.contextmanager
-def _surroundings(place: Path, devices: int) -> Iterator[None]:
+def _surroundings(place: Path, recipe: Recipe) -> Iterator[None]:
     """Within, the environment is what processes are to find, the agent is quiet, as its failures are told in other words, and a first
     Ctrl-C asks the processes to stop; a second one ends them and this process."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -201,7 +201,11 @@ def _surroundings(place: Path, devices: int) -> Iterator[None]:
 
     before, agent = dict(os.environ), logging.getLogger("torch.distributed.elastic")
     os.environ[ENDING] = str(place / _ENDING_FILE)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_each(devices)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_each(recipe.plan.devices)))
+    if recipe.track.uri and redact(recipe.track.uri) != recipe.track.uri:
+        os.environ["MLFLOW_TRACKING_URI"] = (
+            recipe.track.uri
+        )  # the run's copy of the recipe is without secrets
     # else processes that are started anew find the addresses of those before them: https://github.com/pytorch/pytorch/issues/135712
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # by the environment, as older versions of torch have no such argument; those end processes after 30 seconds

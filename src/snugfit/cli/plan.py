@@ -13,6 +13,7 @@ import typer
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show, write
 from snugfit.cli.training import split
+from snugfit.core.redaction import redact
 from snugfit.errors import SettingError
 from snugfit.units import parse_bytes
 
@@ -244,7 +245,7 @@ def _with_command(answer: Answer, path: str, overrides: Sequence[str], nodes: in
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "FIRST_HOST:29500"]
         so = ["--strategy", choice.strategy, f"plan.micro_batch={choice.micro_batch}"]
         train = ["torchrun", *each, *meeting, "-m", *train, *so]
-    return replace(answer, command=shlex.join(train))
+    return replace(answer, command=redact(shlex.join(train)))
 
 
 def _bytes(text: str | None, option: str) -> int | None:

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import socket
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from snugfit.core.digest import digest_of_file
@@ -97,6 +99,30 @@ def check_config(folder: Path) -> None:
         raise ModelError(f"model: {config} cannot be read: {error}.") from error
     if not isinstance(values, dict) or "model_type" not in values:
         raise ModelError(f"model: {config} names no model_type, so it is not a transformers configuration.")
+    check_kernels(values, str(config))
+
+
+def check_kernels(values: Any, place: str) -> None:
+    """Refuse a configuration by which transformers would download kernels from the hub and run their code.
+
+    Args:
+        values: of a configuration, nested.
+        place: where they stand, for the message.
+    Raises:
+        ModelError: an implementation in it is a name on the hub, such as `attn_implementation: owner/kernel`.
+    """
+    if not isinstance(values, Mapping):
+        return
+    for key, value in values.items():
+        if str(key).endswith("_implementation"):
+            named = value.values() if isinstance(value, Mapping) else (value,)
+            for name in named:
+                if isinstance(name, str) and "/" in name:
+                    raise ModelError(
+                        f"model: {place}: {key} is {name!r}, code on the hub that transformers would download and run. Remove it; "
+                        "attention_kernel chooses among those that are here."
+                    )
+        check_kernels(value, place)
 
 
 def check_weights(folder: Path) -> None:

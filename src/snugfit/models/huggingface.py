@@ -18,6 +18,7 @@ from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
 from snugfit.models.folders import (
     check_config,
+    check_kernels,
     check_weights,
 )
 from snugfit.models.hub import call, quiet_transformers, resolve
@@ -139,6 +140,7 @@ def _load_config(name: str, local: Path | None) -> PretrainedConfig:
         config: PretrainedConfig = call(
             name, local, lambda **more: AutoConfig.from_pretrained(name, trust_remote_code=False, **more)
         )
+    check_kernels({"attn_implementation": config._attn_implementation}, name)  # of one from the hub too
     return config
 
 

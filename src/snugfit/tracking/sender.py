@@ -162,4 +162,5 @@ def reason(error: BaseException) -> str:
     if isinstance(root, (ConnectionError, TimeoutError, socket.gaierror)):
         error = root
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return redact(text if len(text) <= 300 else f"{text[:299]}…")
+    text = redact(text)  # before it is cut: the beginning of a secret has no shape
+    return text if len(text) <= 300 else f"{text[:299]}…"

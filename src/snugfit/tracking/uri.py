@@ -137,7 +137,10 @@ def _check_server(uri: str, said: str) -> None:
         parts = urlsplit(uri)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise TrackingError(f"{said} cannot be parsed: {error}.") from error
+        # without the error's own words, which hold a part of a password
+        raise TrackingError(
+            f"{said} cannot be parsed. Write it like http://host:5000; @, /, ? and # in a password are written %40, %2F, %3F and %23."
+        ) from error
     if not host or "://" not in uri:
         raise TrackingError(f"{said} names no host. Write it like {parts.scheme}://host:5000")
     if " " in parts.netloc or port == 0:

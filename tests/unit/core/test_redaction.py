@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snugfit import launching
 from snugfit.core.redaction import redact, redacted
+from snugfit.errors import TrackingError
 from snugfit.events import Events
 from snugfit.recipe.parse import build
 from snugfit.recipe.source import Places
 from snugfit.report.svg import escape
+from snugfit.tracking.sender import reason
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import _text
+from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.folder import RunFolder
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9"
@@ -215,3 +221,29 @@ def test_no_outlet_of_a_run_shows_a_secret(tmp_path, capsys) -> None:
         assert not any(word in outlet for word in ("SEC", "RET@", TOKENS[0]))
     assert recipe.track.uri == "https://host/?token=SECRET", "the run itself still has it"
     assert read_events(tmp_path / "events.jsonl")[0]["event"] == "warning"
+
+
+@pytest.mark.parametrize("secret", ["SEC/RET", "SEC?RET", "SEC#RET", "SEC@R[ET"])
+def test_an_address_that_cannot_be_parsed_is_refused_without_its_password(secret: str) -> None:
+    with pytest.raises(TrackingError, match="cannot be parsed.*%40") as refused:
+        check_uri(f"https://me:{secret}@host:5000/x")
+    assert "SE" not in str(refused.value)
+
+
+def test_a_trackers_long_answer_is_cut_after_its_secrets_are_out() -> None:
+    answer = reason(RuntimeError("x" * 290 + " " + TOKENS[0]))
+    assert len(answer) <= 300 and "hf_" not in answer
+
+
+def test_processes_of_a_run_get_the_whole_address_that_its_copy_of_the_recipe_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    whole = "https://me:SECRET@host"
+    for uri, expected in ((whole, whole), ("https://host", None), (None, None)):
+        tree = {"task": "python", "model": "m:make", "data": {"train": "m:rows"}, "track": {"uri": uri}}
+        recipe = build(tree, (), Places(), folder=tmp_path, name="x")
+        with launching._surroundings(tmp_path, recipe):
+            assert os.environ.get("MLFLOW_TRACKING_URI") == expected
+        assert "MLFLOW_TRACKING_URI" not in os.environ
+    assert resolve_uri(redact(whole), tmp_path, environment={"MLFLOW_TRACKING_URI": whole}) == whole

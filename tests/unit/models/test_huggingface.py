@@ -203,6 +203,26 @@ def test_a_model_that_brings_its_own_code_is_refused(encoder):
         load_text_classifier(encoder, LABELS)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"attn_implementation": "owner/kernel"},
+        {"_attn_implementation": "owner/kernel@v1:forward"},
+        {"text_config": {"attn_implementation": "owner/kernel"}},
+        {"attn_implementation": {"text_config": "owner/kernel", "": "sdpa"}},
+        {"experts_implementation": "owner/kernel"},
+    ],
+    ids=str,
+)
+def test_a_configuration_that_names_kernels_on_the_hub_is_refused(encoder, named):
+    config = json.loads((encoder / "config.json").read_text())
+    (encoder / "config.json").write_text(json.dumps(config | {"attn_implementation": "sdpa"}))
+    load_text_classifier(encoder, LABELS)
+    (encoder / "config.json").write_text(json.dumps(config | named))
+    with pytest.raises(ModelError, match=r"_implementation is 'owner/kernel.*download and run"):
+        load_text_classifier(encoder, LABELS)
+
+
 def test_a_missing_folder_names_the_nearest(encoder, tmp_path):
     with pytest.raises(ModelError, match=r"no folder \./encodr .*Did you mean 'encoder'\?"):
         load_text_classifier("./encodr", LABELS, folder=tmp_path)
