@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_ANSWER = "An answer of which nothing else is written."
+"""Text by which an answer is found in what a template writes."""
+
+
 @dataclass(frozen=True)
 class InstructSettings(RowSettings):
     """The `data` part of a recipe for instruction tuning: `text` are the columns of the prompt."""
@@ -32,7 +36,7 @@ class InstructSettings(RowSettings):
 
 @dataclass(frozen=True)
 class InstructData:
-    """Examples of at most `max_length` tokens; `labels` are the completion's tokens and the end, -100 elsewhere."""
+    """Examples of at most `max_length` tokens; `labels` are the completion's tokens and the end of the turn, -100 elsewhere."""
 
     train: Examples
     validation: Examples
@@ -46,9 +50,11 @@ def load_instruct(
 ) -> InstructData:
     """Read, validate, split and tokenise.
 
-    A tokenizer with a chat template gets the prompt as the user's message and the completion as the assistant's. Without
-    one the completion follows the prompt after a line break. Both end with the end-of-sequence token. What is longer than
-    `max_length` is cut at the end; a prompt that leaves no room for a token of its completion is a faulty row.
+    A tokenizer with a chat template gets the prompt as the user's message and the completion as the assistant's; what the
+    template writes beyond the prompt is scored, up to the token by which it ends a turn. Without a template the completion
+    follows the prompt after a line break and ends with the end-of-sequence token, and so it does where the template ends no
+    turn. What is longer than `max_length` is cut at the end; a prompt that leaves no room for a token of its completion is a
+    faulty row.
 
     Raises:
         DataError: a source cannot be used, rows are faulty and the policy is 'fail', or too little is left.
@@ -103,6 +109,7 @@ class _Frame:
         self.special = special_frame(tokenizer)
         end = tokenizer.eos_token_id
         self.end = self.special.suffix or (() if end is None else (int(end),))
+        self._tail, self.turn_end = self._find_end_of_turn() if self.chats else ("", None)
 
     @property
     def chats(self) -> bool:
@@ -111,10 +118,48 @@ class _Frame:
     def tokens(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
         """What is read and what is scored."""
         if self.chats:
-            asked = [{"role": "user", "content": prompt}]
-            read = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
-            return self._plain(read), [*self._plain(completion), *self.end]
+            return self._turn(prompt, completion)
         return [*self.special.prefix, *self._plain(f"{prompt}\n")], [*self._plain(completion), *self.end]
+
+    def _turn(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+        """The prompt as the template asks for an answer, and what it writes beyond that up to the end of the turn."""
+        asked, whole = self._rendered(prompt), self._rendered(prompt, completion)
+        read = self._plain(asked)
+        answer = completion
+        # a template may open an answer otherwise than it writes one down, with a <think>, or change it by what it holds
+        if (
+            whole.startswith(asked)
+            and whole.endswith(self._tail)
+            and len(whole) > len(asked) + len(self._tail)
+        ):
+            answer = whole[len(asked) : len(whole) - len(self._tail)]
+        if self.turn_end is None:
+            return read, [*self._plain(answer), *self.end]
+        answer += self.turn_end
+        # together, as some tokenizers put a space before every text that they are given
+        together = self._plain(asked + answer)
+        return read, together[len(read) :] if together[: len(read)] == read else self._plain(answer)
+
+    def _find_end_of_turn(self) -> tuple[str, str | None]:
+        """What the template writes after an answer, and the part of that up to its first token that is no text; None without one."""
+        _, found, tail = self._rendered("a", _ANSWER).rpartition(_ANSWER)
+        if not found:
+            return "", None
+        added = {str(token) for token in self.tokenizer.added_tokens_decoder.values()}
+        marks = added | set(self.tokenizer.all_special_tokens)
+        places = [(tail.index(mark), -len(mark), mark) for mark in marks if mark in tail]
+        if not places:
+            return tail, None
+        at, _, mark = min(places)
+        return tail, tail[:at] + mark
+
+    def _rendered(self, prompt: str, completion: str | None = None) -> str:
+        """A prompt as the template asks for its answer, or with the answer."""
+        messages = [{"role": "user", "content": prompt}]
+        if completion is not None:
+            messages.append({"role": "assistant", "content": completion})
+        asks = completion is None
+        return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False))
 
     def _plain(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -152,8 +197,14 @@ def _examples(
 
 def _warnings(parts: Sequence[Sequence[Example]], frame: _Frame) -> tuple[str, ...]:
     found = []
-    if not frame.end:
+    ends_itself = frame.chats and frame.turn_end is not None
+    if not frame.end and not ends_itself:
         found.append("the tokenizer has no end-of-sequence token, so the model will not learn where to stop.")
+    elif frame.chats and not ends_itself:
+        found.append(
+            f"the chat template ends an answer by no token of its own: {frame.tokenizer.eos_token} is scored as the end. Check that "
+            "generation stops at it."
+        )
     twice: Counter[bool] = Counter(
         example["input_ids"][0] == example["input_ids"][1] == frame.tokenizer.bos_token_id
         for part in parts

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from snugfit.data.instruct import InstructSettings, load_instruct
 from snugfit.errors import DataError
@@ -49,6 +51,130 @@ def test_a_chat_template_is_used_and_not_scored(write, decoder):
     data = load_instruct(settings(write("a.jsonl", rows(("good", "film")))), decoder)
     assert data.train[0]["input_ids"] == [9, 4, 13, 6, 3]
     assert data.train[0]["labels"] == [-100, -100, -100, 6, 3]
+
+
+_ROLES = "{% for m in messages %}"
+_ASKED = "{% endfor %}{% if add_generation_prompt %}"
+TEMPLATES = {
+    "chatml": (
+        _ROLES
+        + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        + _ASKED
+        + "<|im_start|>assistant\n{% endif %}",
+        ["<|im_start|>", "<|im_end|>"],
+        "<|im_start|>user\ntwo and two<|im_end|>\n<|im_start|>assistant\n",
+        "four<|im_end|>",
+    ),
+    "gemma": (
+        "{{ bos_token }}"
+        + _ROLES
+        + "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n"
+        + _ASKED
+        + "<start_of_turn>model\n{% endif %}",
+        ["<start_of_turn>", "<end_of_turn>"],
+        "<bos><start_of_turn>user\ntwo and two<end_of_turn>\n<start_of_turn>model\n",
+        "four<end_of_turn>",
+    ),
+    "llama 3": (
+        "{{ bos_token }}"
+        + _ROLES
+        + "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>"
+        + _ASKED
+        + "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+        ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        "<bos><|start_header_id|>user<|end_header_id|>\n\ntwo and two<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "four<|eot_id|>",
+    ),
+    "thoughts that are opened and not written down": (
+        _ROLES
+        + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        + _ASKED
+        + "<|im_start|>assistant\n<think>\n{% endif %}",
+        ["<|im_start|>", "<|im_end|>", "<think>"],
+        "<|im_start|>user\ntwo and two<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "four<|im_end|>",
+    ),
+    "thoughts that are written down": (
+        _ROLES
+        + "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think>\n</think>\n{% endif %}{{ m.content }}<|im_end|>\n"
+        + _ASKED
+        + "<|im_start|>assistant\n{% endif %}",
+        ["<|im_start|>", "<|im_end|>", "<think>", "</think>"],
+        "<|im_start|>user\ntwo and two<|im_end|>\n<|im_start|>assistant\n",
+        "<think>\n</think>\nfour<|im_end|>",
+    ),
+    "the end of the sequence": (
+        _ROLES + "[{{ m.role }}] {{ m.content }}{% if m.role == 'assistant' %}<eos>{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}",
+        [],
+        "[user] two and two[assistant] ",
+        "four<eos>",
+    ),
+    "no end": (
+        _ROLES + "[{{ m.role }}] {{ m.content }}\n" + _ASKED + "[assistant] {% endif %}",
+        [],
+        "[user] two and two\n[assistant] ",
+        "four<eos>",
+    ),
+}
+
+
+def by_letters(template: str, marks: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of single characters, line breaks too, and of marks that are one token each."""
+    letters = {letter: place for place, letter in enumerate(sorted(set(map(chr, range(32, 127))) | {"\n"}))}
+    vocabulary = {**letters, "<unk>": len(letters)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        model_max_length=256,
+    )
+    made.add_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    made.chat_template = template
+    return made
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_an_answer_is_scored_as_the_template_writes_it_with_its_own_end_of_turn_and_nothing_after(
+    write, name: str
+):
+    template, marks, asked, scored = TEMPLATES[name]
+    tokenizer = by_letters(template, marks)
+    path = write("a.jsonl", rows(("two and two", "four")))
+    data = load_instruct(settings(path, max_length=256), tokenizer)
+    (example,) = data.train
+    ids, labels = example["input_ids"], example["labels"]
+    first = next(place for place, label in enumerate(labels) if label != -100)
+    assert labels[first:] == ids[first:]
+    assert "".join(tokenizer.convert_ids_to_tokens(ids[:first])) == asked
+    assert "".join(tokenizer.convert_ids_to_tokens(ids[first:])) == scored
+    assert any("ends an answer by no token of its own" in each for each in data.report.warnings) == (
+        name == "no end"
+    )
+
+
+def test_a_template_that_trims_an_answer_is_followed(write):
+    template, marks, _, scored = TEMPLATES["gemma"]
+    tokenizer = by_letters(template, marks)
+    data = load_instruct(
+        settings(write("a.jsonl", rows(("two and two", " four\n"))), max_length=256), tokenizer
+    )
+    labels = [label for label in data.train[0]["labels"] if label != -100]
+    assert "".join(tokenizer.convert_ids_to_tokens(labels)) == scored
+
+
+@pytest.mark.parametrize("answer", ["end", "|>", "im", "two and two"])
+def test_an_answer_that_stands_in_a_mark_or_in_the_prompt_is_scored_whole(write, answer: str):
+    template, marks, *_ = TEMPLATES["chatml"]
+    tokenizer = by_letters(template, marks)
+    data = load_instruct(settings(write("a.jsonl", rows(("two and two", answer))), max_length=256), tokenizer)
+    labels = [label for label in data.train[0]["labels"] if label != -100]
+    assert "".join(tokenizer.convert_ids_to_tokens(labels)) == f"{answer}<|im_end|>"
 
 
 def test_a_template_that_doubles_the_first_token_is_said(write, make_tokenizer):
