@@ -147,9 +147,16 @@ def logits_of(outputs: Any) -> Tensor:
     if hasattr(outputs, "logits"):
         logits: Tensor = outputs.logits
         return logits
-    found = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
+    if isinstance(outputs, Mapping):
+        found = outputs.get("logits")
+    else:
+        found = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) > 0 else None
     if not isinstance(found, Tensor):
-        raise SettingError(f"loss: no logits in {type(outputs).__name__}. Give your own loss(outputs, data).")
+        has = f", which has {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
+        raise SettingError(
+            f"loss: no logits in what the model returns, a {type(outputs).__name__}{has}. Take a model with a head for the task, or give "
+            "your own loss(outputs, data)."
+        )
     return found
 
 

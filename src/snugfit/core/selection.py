@@ -20,6 +20,11 @@ def listed(optimizer: Any, techniques: Any) -> list[Technique]:
     Raises:
         SettingError: something else is among them.
     """
+    if isinstance(optimizer, (list, tuple)):
+        raise SettingError(
+            f"optimizer: got {len(optimizer)}, expected one. Give one with a group of parameters for each rate, such as AdamW([{{'params': "
+            "body, 'lr': 1e-5}, {'params': head, 'lr': 1e-3}]); models that train against each other need a Step each."
+        )
     if isinstance(optimizer, type):
         raise SettingError(
             f"optimizer: is the class {optimizer.__name__}. Make it: {optimizer.__name__}(...)"

@@ -28,6 +28,7 @@ from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_shared, exchange_of, listed, prepare
 from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
+from snugfit.core.trainable import check_trainable
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training import state
@@ -118,6 +119,7 @@ class Step:
                 "such as AdamW()."
             )
         model = unwrapped(model)
+        check_trainable(model)
         self._outside = check_outside(model, loss, forward)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)

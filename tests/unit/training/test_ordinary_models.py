@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from snugfit.api import train
+from snugfit.core.losses import cross_entropy
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
@@ -234,3 +236,50 @@ def test_a_state_of_another_model_is_refused_though_forward_makes_buffers() -> N
         step_of(CASES["buffer_made"]).load_state_dict(state)
     with pytest.raises(SettingError, match="extra state is kept by other modules .*: ''"):
         step_of(CASES["buffer_made"]).load_state_dict(step_of(CASES["extra_state"]).state_dict())
+
+
+REFUSED = {
+    "sparse": (lambda: nn.Embedding(5, 3, sparse=True), "gives sparse gradients, .* sparse=False"),
+    "sparse bag": (lambda: nn.EmbeddingBag(5, 3, sparse=True), "gives sparse gradients, .* sparse=False"),
+    "complex": (lambda: nn.Linear(2, 2, dtype=torch.complex64), "'weight' is complex, .*view_as_real"),
+    "lazy": (lambda: nn.LazyLinear(2), "'weight' has no shape yet, .* Run a batch"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_step_can_train_is_refused_when_the_step_is_made(name: str) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(SettingError, match=message):
+        Step(make(), AdamW(learning_rate=0.01))
+
+
+def test_a_frozen_sparse_or_complex_weight_trains_beside_others() -> None:
+    model = nn.ModuleDict(
+        {"table": nn.Embedding(5, 3, sparse=True), "wave": nn.Linear(2, 2, dtype=torch.complex64)}
+    )
+    model.requires_grad_(False)
+    model["head"] = nn.Linear(3, ordinary.CLASSES)
+    step = Step(
+        model, AdamW(learning_rate=0.01), forward=lambda model, batch: model["head"](model["table"](batch[0]))
+    )
+    assert step((torch.tensor([0, 1, 4]), torch.tensor([0, 1, 2]))).applied
+
+
+def test_outputs_without_logits_are_refused_with_what_there_is() -> None:
+    for outputs, found in (
+        ({"last_hidden_state": torch.ones(1)}, "a dict, which has last_hidden_state"),
+        ((), "a tuple"),
+        (ordinary.PointBatch(torch.ones(1, 2), torch.zeros(1)), "a PointBatch"),
+        (None, "a NoneType"),
+    ):
+        with pytest.raises(
+            SettingError, match=f"no logits in what the model returns, {found}.* with a head for the task"
+        ):
+            cross_entropy(outputs, {"labels": torch.zeros(1)})
+
+
+def test_two_optimizers_are_refused_with_what_to_give_instead(tmp_path: Path) -> None:
+    model = ordinary.Named()
+    optimizers: Any = [torch.optim.SGD(model.body[at].parameters(), lr=0.1) for at in (0, 3)]
+    with pytest.raises(SettingError, match="got 2, expected one. Give one with a group"):
+        train(model, ordinary.named_points(), optimizer=optimizers, output=tmp_path, track=False)

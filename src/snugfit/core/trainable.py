@@ -1,0 +1,33 @@
+"""Parameters whose gradients no step can add up, refused before anything is trained."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from snugfit.errors import SettingError
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Refuse sparse gradients, complex parameters, and layers that have no weights yet.
+
+    Raises:
+        SettingError: names the module or the parameter, and says what to give instead.
+    """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise SettingError(
+                f"model: '{name}' has no shape yet, as a lazy layer's before its first batch. Run a batch through the model first."
+            )
+        if parameter.is_complex() and parameter.requires_grad:
+            raise SettingError(
+                f"model: '{name}' is complex, and parameters are expected to be real. Keep it as "
+                "nn.Parameter(torch.view_as_real(weight)) and take torch.view_as_complex of it in forward."
+            )
+    for name, module in model.named_modules():
+        sparse = isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+        if sparse and module.weight.requires_grad:
+            raise SettingError(
+                f"model: '{name or type(module).__name__}' gives sparse gradients, which cannot be added up over micro-batches and ranks. "
+                "Make it with sparse=False."
+            )
