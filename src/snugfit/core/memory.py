@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from snugfit.core import windows
+
 _STATM = Path("/proc/self/statm")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -47,8 +49,10 @@ def peak_memory_bytes(device: torch.device) -> int:
     """The most that was in use: allocated on an accelerator, resident on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource
-
+    try:
+        import resource
+    except ImportError:  # Windows
+        return windows.memory().peak
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -57,9 +61,18 @@ def memory_bytes(device: torch.device) -> int:
     """What is in use now: allocated on an accelerator, resident on a CPU (its peak where that is not told)."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
+    if sys.platform == "win32":
+        return windows.memory().resident
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_memory_bytes(device)
+
+
+def machine_bytes() -> int:
+    """Return the memory of the machine."""
+    if sys.platform == "win32":
+        return windows.memory().total
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -73,6 +86,8 @@ def available_bytes(device: torch.device) -> int | None:
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type != "cpu":
         return None
+    if sys.platform == "win32":
+        return windows.memory().available
     return min([*_told_by_kernel(), *_left_by_cgroups()], default=None)
 
 

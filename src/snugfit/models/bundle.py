@@ -19,6 +19,7 @@ from snugfit.core.adapter_files import save_adapter
 from snugfit.core.adapters import adapted
 from snugfit.core.buffers import has_extra_state
 from snugfit.core.consent import named_code, require
+from snugfit.core.durable import flush
 from snugfit.core.json_text import parse_json
 from snugfit.core.serialize import pack, unpack
 from snugfit.errors import ModelError, RunFolderError, SettingError
@@ -94,12 +95,12 @@ def save_bundle(
         text = json.dumps(_strict({"format": FORMAT, **meta, "files": files}), indent=2, allow_nan=False)
         (new / META).write_text(text + "\n", encoding="utf-8")
         for path in [*new.rglob("*"), new]:
-            _fsync(path)
+            flush(path)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.replace(folder, old)
         os.replace(new, folder)
-        _fsync(folder.parent)
+        flush(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise RunFolderError(
@@ -372,13 +373,3 @@ def _strict(value: Any) -> Any:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot sync a folder
-    handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from snugfit.core.memory import machine_bytes
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.calibrations import stored
 from snugfit.planner.catalogue import LINKS, SHEETS, Sheet
@@ -217,7 +217,7 @@ def _cpu_info() -> dict[str, str]:
 
 def _host_bytes() -> int:
     """The machine's memory, or a container's limit if that is less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    physical = machine_bytes()
     limit = Path("/sys/fs/cgroup/memory.max")
     said = limit.read_text().strip() if limit.exists() else "max"
     return physical if said == "max" else min(physical, int(said))

@@ -119,7 +119,7 @@ def sending(run_dir: Path) -> Iterator[None]:
     except ImportError:  # Windows: no such lock; two senders at a time are the user's to avoid
         yield
         return
-    descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,8 @@ from snugfit.core.json_text import parse_json
 from snugfit.core.redaction import redacted
 from snugfit.errors import RunFolderError
 
+_BINARY = getattr(os, "O_BINARY", 0)  # or Windows ends lines in its own way
+
 Event = dict[str, Any]
 
 SPOOL_NAME = "events.jsonl"
@@ -53,11 +55,13 @@ class Spool:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY, 0o644)
         except OSError as error:
             raise RunFolderError(f"{self.path}: events cannot be written here: {error.strerror}.") from error
         size = os.fstat(self._descriptor).st_size
-        self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
+        if size > 0:
+            os.lseek(self._descriptor, size - 1, os.SEEK_SET)  # what is written goes to the end all the same
+        self._torn = size > 0 and os.read(self._descriptor, 1) != b"\n"
 
     def append(self, kind: str, /, **fields: Any) -> dict[str, Any]:
         """Write one event, without secrets in it, and return it.

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from snugfit.core.durable import flush
 from snugfit.core.json_text import parse_json
 from snugfit.core.serialize import Packed, unpack
 from snugfit.errors import RunFolderError
@@ -85,7 +86,7 @@ def write(
         if final.exists():  # damaged, or this moment would not come again
             _remove(final)
         os.replace(temporary, final)
-        _flush_folder(root)
+        flush(root)
         _remove_all_but(final, keep)
     except (OSError, SafetensorError) as error:
         raise RunFolderError(
@@ -155,7 +156,7 @@ def _make_room(temporary: Path) -> None:
     """An empty folder, beside which no other is left over."""
     root = temporary.parent
     root.mkdir(parents=True, exist_ok=True)
-    _flush_folder(root.parent)
+    flush(root.parent)
     for left_over in root.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(left_over)
     temporary.mkdir()
@@ -187,7 +188,7 @@ def _write_shards(
     """Write this rank's parts of what is spread over ranks; the sha256 of its files."""
     written = shards.write(folder / shards.FOLDER, sharded, rank, group)
     for path in written:
-        _flush(path)
+        flush(path)
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in written}
 
 
@@ -196,9 +197,9 @@ def _write(folder: Path, packed: Packed, sharded: Mapping[str, str]) -> None:
     written = [path for name in packed.values for path in _write_part(folder, name, packed)]
     sha256 = {path.relative_to(folder).as_posix(): _sha256(path) for path in written} | dict(sharded)
     for subfolder in {(folder / name).parent for name in sha256} - {folder}:
-        _flush_folder(subfolder)
+        flush(subfolder)
     _write_json(folder / _MANIFEST, {"format": _FORMAT, "sha256": sha256})
-    _flush_folder(folder)
+    flush(folder)
 
 
 def _write_part(folder: Path, name: str, packed: Packed) -> list[Path]:
@@ -209,7 +210,7 @@ def _write_part(folder: Path, name: str, packed: Packed) -> list[Path]:
     if packed.tensors[name]:
         weights = folder / f"{name}.safetensors"
         save_file(_apart(packed.tensors[name]), weights)
-        _flush(weights)
+        flush(weights)
         written.append(weights)
     return written
 
@@ -248,25 +249,9 @@ def _read_part(folder: Path, name: str) -> Any:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, allow_nan=False), encoding="utf-8")
-    _flush(path)
+    flush(path)
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -116,7 +116,7 @@ class KilledError(BaseException):
     """Stands for SIGKILL: nothing in the package catches it."""
 
 
-POINTS = ["_save_plain", "_sha256", "_fsync", "os.replace", "shutil.rmtree"]
+POINTS = ["_save_plain", "_sha256", "flush", "os.replace", "shutil.rmtree"]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first save", "save again"])

@@ -161,17 +161,25 @@ def _run(command: Sequence[str], environment: dict[str, str], seconds: float) ->
                     return _end(process), True
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            _signal(process, "SIGKILL")
             process.wait()
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    os.killpg(process.pid, signal.SIGTERM)
+    _signal(process, "SIGTERM")
     try:
         return process.wait(timeout=GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _signal(process, "SIGKILL")
         return process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], name: str) -> None:
+    """Send a signal to the script and to all that it has started; Windows, which has no groups of processes, ends the script alone."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, getattr(signal, name))
+    else:
+        process.terminate()
 
 
 __all__ = ["Observation", "observe"]
