@@ -24,7 +24,7 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training.folder import RunFolder
-from snugfit.training.identity import as_plain, code_identity, data_identity, model_identity
+from snugfit.training.identity import as_plain, check_ranks, code_identity, data_identity, model_identity
 from snugfit.training.loop import Training
 from snugfit.training.metrics import RowMetric, check_fit, check_metrics
 from snugfit.training.result import Emit, SaveBest
@@ -89,11 +89,14 @@ def assemble(
     }
     code = code_identity(material.loss, functions)
     model = model_identity(material.model)  # before techniques change it
+    described = as_plain({**(identity or {}), **code, "model": model})
+    check_ranks(described, strategy or Strategy())  # before they exchange weights
     with warnings_told(emit):
         step = make_step(job, plan, material, optimizer, techniques, strategy)
     train, held_out = (make(job, plan, material, step) for make in (training_loader, validation_loader))
     assert train is not None
     data = data_identity(files or {}, train, held_out, plan.num_workers)
+    check_ranks({"data": data}, step.strategy)
     return Training(
         job=job,
         step=step,
@@ -103,7 +106,7 @@ def assemble(
         folder=folder,
         emit=emit,
         save_best=save_best,
-        identity=as_plain({**(identity or {}), **code, "model": model, "data": data}),
+        identity={**described, "data": data},
         planned=plan.micro_batch,
         accept_changes=accept_changes,
     )

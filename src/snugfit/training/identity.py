@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss
 from snugfit.core.source_code import NAME, code_of, code_of_classes, module_lines, name_of
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
-from snugfit.errors import RunFolderError, SettingError, SnugfitError, nearest
+from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitError, nearest
+from snugfit.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from snugfit.training.loop import Training
@@ -222,7 +224,38 @@ def differences(then: Any, now: Any) -> list[str]:
     """
     if isinstance(then, Mapping) and now is None:
         return ["is not given any more"]
-    before, after = flat(then), flat(now)
+    return [_difference(*each) for each in _differing(then, now)]
+
+
+def check_ranks(identity: Mapping[str, Any], strategy: Strategy) -> None:
+    """Refuse to train together on other data, code or models than the first rank has; all ranks call it.
+
+    Args:
+        identity: of this rank, of plain values.
+    Raises:
+        SettingError: names what differs, and the host.
+        SaidElsewhere: the same, on other ranks than the first.
+    """
+    if strategy.world_size == 1:
+        return
+    (_, first), *others = strategy.tell((socket.gethostname(), dict(identity)))
+    for rank, (host, its) in enumerate(others, 1):
+        parts = [
+            f"{name} {part}".strip()
+            for name in {**first, **its}
+            for part, *_ in _differing(first.get(name), its.get(name))
+        ]
+        if parts:
+            error = SettingError if strategy.rank == 0 else SaidElsewhere
+            raise error(
+                f"ranks: {host} (rank {rank}) differs from rank 0 in {_first(parts)}. Give all ranks the same model, code and rows, in the "
+                "same order; Snugfit shares out the rows. A set of texts has another order in each process: sort it."
+            )
+
+
+def _differing(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    """The parts of an entry that differ, with both of their values; what one side cannot compare is left out."""
+    before, after = flat(one), flat(other)
     if before.get(NAME) != after.get(NAME):  # another function: its parts are others too
         before, after = ({NAME: each.get(NAME)} for each in (before, after))
     # how many rows were read in the time that there is differs, and versions of a library know of more settings than others
@@ -232,10 +265,10 @@ def differences(then: Any, now: Any) -> list[str]:
     both = [part for part in {**before, **after} if part not in sampled or (part in before and part in after)]
     found = []
     for part in both:
-        one, other = before.get(part, _NOTHING), after.get(part, _NOTHING)
-        if one == other or (None in (one, other) and part):
+        mine, its = before.get(part, _NOTHING), after.get(part, _NOTHING)
+        if mine == its or (None in (mine, its) and part):
             continue
-        found.append(_difference(part, one, other))
+        found.append((part, mine, its))
     return found
 
 
