@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit import runs
+from snugfit.core.consent import words
 from snugfit.errors import (
     DataError,
     RunFolderError,
@@ -121,6 +122,8 @@ def resume(
             f"{path}: has no {CV}, so it is no cross-validation. Give <output>/<name>/cv/<id>."
         )
     recipe = load_recipe(folder.path / _RECIPE, allow_code=allow_code)
+    if recipe.code:
+        tell(f"runs {words(recipe.code)}")
     kept = folder.read_json(CV)
     rows = fold_rows(recipe, kept["group_by"], labelled=kept["settings"]["stratified"])
     dealt = kept["held_out"]
