@@ -70,6 +70,7 @@ def train(
     device: str = "auto",
     strategy: str = "auto",
     num_workers: int = 0,
+    cut_padding: bool = True,
     collate: Collate | None = None,
     forward: Forward | None = None,
     name: str = "run",
@@ -105,6 +106,7 @@ def train(
         strategy: how processes that were started by torchrun or srun share each update: "ddp" copies the model to each device, which
             "auto" stands for, "fsdp" spreads it over them, and so do "fsdp-zero2", "fsdp-hybrid" and "fsdp-offload" in other ways. All
             call this function alike, and get the same result.
+        cut_padding: whether micro-batches may be as wide as their longest text, where the model computes the same without padding.
         resume: the folder of a run of the same model, data, code and settings, to go on from its newest checkpoint; a run that was killed
             before its first one starts again there.
         accept_changes: what may differ from the run that is resumed, by the names that its refusal says, such as "data" or "loss".
@@ -162,6 +164,7 @@ def train(
         strategy=named_strategy(strategy, world.size),
         devices=world.size,
         num_workers=num_workers,
+        cut_padding=cut_padding,
     )
     _complete(optimizer, all_techniques)
     check_settings(job, plan, all_techniques, metric_map, validated=validation is not None)

@@ -114,7 +114,8 @@ class Job:
 class Plan:
     """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed.
 
-    `devices` share each update by `strategy`, one of `STRATEGY_NAMES`, or "single" where there is one.
+    `devices` share each update by `strategy`, one of `STRATEGY_NAMES`, or "single" where there is one. `cut_padding` lets micro-batches
+    be as wide as their longest text, where the model computes the same without padding.
     """
 
     micro_batch: MicroBatch = None
@@ -123,6 +124,7 @@ class Plan:
     strategy: str = "single"
     devices: int = 1
     num_workers: int = 0
+    cut_padding: bool = True
 
     def __post_init__(self) -> None:
         size = self.micro_batch

@@ -148,6 +148,9 @@ class TerminalDisplay:
     def _attention(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'attention':<10}{', '.join(event['kernels'])}")
 
+    def _padding(self, screen: Screen, event: Event) -> None:
+        screen.say(f"{'padding':<10}{event['message']}")
+
     def _skip(self, screen: Screen, event: Event) -> None:
         self._skipped += 1
         if self._skipped <= _SHOWN_SKIPS:
@@ -178,6 +181,7 @@ _SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
     "plan": TerminalDisplay._plan,
     "measured": TerminalDisplay._measured,
     "attention": TerminalDisplay._attention,
+    "padding": TerminalDisplay._padding,
     "skipped": TerminalDisplay._skip,
     "end": TerminalDisplay._ended,
     "register": TerminalDisplay._register,

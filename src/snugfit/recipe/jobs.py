@@ -49,6 +49,7 @@ def plan_of(recipe: Recipe) -> Plan:
         strategy=named_strategy(settings.strategy, devices),
         devices=devices,
         num_workers=settings.num_workers,
+        cut_padding=settings.cut_padding,
     )
 
 

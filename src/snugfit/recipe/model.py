@@ -144,6 +144,10 @@ class PlanSettings(_Section):
         default="30m", description="how long a device's process waits for the others before it gives up"
     )
     num_workers: Annotated[int, Field(ge=0)] = Field(default=0, description="processes that prepare batches")
+    cut_padding: bool = Field(
+        default=True,
+        description="micro-batches as wide as their longest text, where outputs and losses are checked to be the same; false: never",
+    )
 
 
 class BudgetSettings(_Section):

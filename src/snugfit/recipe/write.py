@@ -38,6 +38,7 @@ _NOT_LEARNED = (
     "plan.strategy",
     "plan.timeout",
     "plan.num_workers",
+    "plan.cut_padding",
     "evaluate.batch",
 )
 """What may differ between two runs whose updates are the same."""

@@ -72,6 +72,7 @@ def module_setup(
     epochs: float | None = 3.0,
     global_batch: int = 32,
     micro_batch: MicroBatch = None,
+    cut_padding: bool = True,
     seed: int = 0,
     device: str = "auto",
     collate: Collate | None = None,
@@ -96,7 +97,12 @@ def module_setup(
     job = Job(
         global_batch=global_batch, epochs=None if updates is not None else epochs, windows=updates, seed=seed
     )
-    plan = Plan(micro_batch=micro_batch, numerics=" ".join(numerics) or "fp32", device=find_device(device))
+    plan = Plan(
+        micro_batch=micro_batch,
+        numerics=" ".join(numerics) or "fp32",
+        device=find_device(device),
+        cut_padding=cut_padding,
+    )
     held_out = validation
     if isinstance(validation, (int, float)):
         data, held_out = hold_out(data, validation, seed)

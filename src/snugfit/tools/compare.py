@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.tree import leaves
+from snugfit.core.module_outputs import Outputs, outputs_recorded
 from snugfit.training.step import Step
 
 FLOOR = 1e-3
 """A tensor is measured by this part of the length of all tensors at least: one that is zero but for rounding has no error of its own."""
-
-Outputs = dict[str, list[Tensor]]
-"""What each module gave, call by call, by its name, in the order in which they were done first."""
 
 
 def gradients(step: Step) -> dict[str, Tensor]:
@@ -108,29 +104,6 @@ def copied(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [copied(value) for value in tree]
     return tree.detach().clone() if isinstance(tree, Tensor) else tree
-
-
-@contextmanager
-def outputs_recorded(model: nn.Module) -> Iterator[Outputs]:
-    """Within, what each module gives is kept: of each call the first floating tensor."""
-    kept: Outputs = {}
-
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            # a subclass may stand for what is never computed whole
-            whole = (leaf for leaf in leaves(output) if type(leaf) is Tensor and leaf.is_floating_point())
-            found = next(whole, None)
-            if found is not None:
-                kept.setdefault(name, []).append(found.detach().clone())
-
-        return hook
-
-    hooks = [module.register_forward_hook(keep(name)) for name, module in model.named_modules()]
-    try:
-        yield kept
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def outputs_of(step: Step, window: Batch) -> Outputs:

@@ -18,6 +18,10 @@ from snugfit.tools.trial import Trials
 from snugfit.tools.verdicts import Law, Trial, Verdict
 from snugfit.training.step import Step
 
+Updated = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""Gradients and updated weights, by name."""
+UNCUT = ", no padding cut"
+
 
 def accumulation(tried: Trials) -> Law:
     """Several splits of a window give the gradient and the update of the whole."""
@@ -32,16 +36,22 @@ def accumulation(tried: Trials) -> Law:
         return Law("accumulation", Verdict.EXEMPT, None, tried.bound, reasons=(str(reason),))
     found: list[Trial] = []
     errors: dict[str, float] = {}
-    for size in _sizes(tried.rows, max(group, 2 if whole.has_batch_norm else 1)):
+    least = max(group, 2 if whole.has_batch_norm else 1)
+    for size in _sizes(tried.rows, least):
         own = _apart(_updated(tried.step(size), tried.windows[0]), expected, tried.noise)
         found.append(Trial(f"micro-batches of {size}", *compare.worst_of(own)))
         errors = max(errors, own, key=lambda each: compare.worst_of(each)[0])
+    if found and (uncut := _uncut(tried, expected, _sizes(tried.rows, least)[0])) is not None:
+        found.append(uncut)
     error, worst = compare.worst_of(errors)
     if not found:
         why = f"{tried.rows} rows in groups of {group} cannot be split"
         return Law("accumulation", Verdict.EXEMPT, None, tried.bound, reasons=(why,))
     if error <= tried.bound:
         return Law("accumulation", Verdict.HELD, error, tried.bound, worst, trials=tuple(found))
+    if found[-1].what.endswith(UNCUT) and found[-1].error <= tried.bound:
+        why = "the model computes otherwise without padding. Set plan.cut_padding: false"
+        return Law("accumulation", Verdict.BROKEN, error, tried.bound, worst, "", (why,), tuple(found))
     reasons, module = blame.why_coupled(tried, whole)
     verdict = Verdict.EXEMPT if reasons else Verdict.BROKEN
     if not reasons:
@@ -112,7 +122,16 @@ class _NoUpdate(Exception):
     """A window that was to be compared has changed nothing."""
 
 
-def _updated(step: Step, window: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _uncut(tried: Trials, expected: Updated, size: int) -> Trial | None:
+    """The same split without cutting padding; None where nothing is cut."""
+    window = tried.windows[0]
+    if not window.padded or not tried.setup.plan.cut_padding or min(window.lengths or ()) == window.padded:
+        return None
+    own = _apart(_updated(tried.step(size, cut_padding=False), window), expected, tried.noise)
+    return Trial(f"micro-batches of {size}{UNCUT}", *compare.worst_of(own))
+
+
+def _updated(step: Step, window: Batch) -> Updated:
     """Gradients and weights after an update.
 
     Raises:
@@ -128,8 +147,8 @@ def _updated(step: Step, window: Batch) -> tuple[dict[str, Tensor], dict[str, Te
 
 
 def _apart(
-    found: tuple[dict[str, Tensor], dict[str, Tensor]],
-    expected: tuple[dict[str, Tensor], dict[str, Tensor]],
+    found: Updated,
+    expected: Updated,
     noise: float,
 ) -> dict[str, float]:
     """The errors of gradients and, where the gradient is more than rounding, of updated weights, by name."""

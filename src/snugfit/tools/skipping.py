@@ -124,12 +124,15 @@ def _moved(step: Step, before: dict[str, Any]) -> dict[str, float]:
 
 
 def _is_learned(path: str, step: Step) -> bool:
-    """Whether it is part of what is learned: the rate of the next update, the counts of windows and the scale are not."""
+    """Whether it is part of what is learned: the rate of the next update, the counts of windows, what was found out about padding and
+    inputs, and the scale are not."""
     scales = [name for name, state in step.seams.states.items() if state is step.seams.scale]
     aside = (
         "/progress/windows",
         "/progress/skipped",
         "/progress/examples",
+        "/padding",
+        "/inputs",
         *(f"/techniques/{name}/" for name in scales),
     )
     return not path.startswith(aside) and not path.endswith(("/lr", "/momentum", "/betas/0"))

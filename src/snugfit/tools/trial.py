@@ -78,6 +78,7 @@ class Trials:
         *,
         dropout: bool = False,
         other_draws: bool = False,
+        cut_padding: bool = True,
         techniques: Sequence[Technique] | None = None,
         strategy: Strategy | None = None,
     ) -> Step:
@@ -86,13 +87,14 @@ class Trials:
         Args:
             dropout: leave it on.
             other_draws: random layers draw other numbers than those of the run.
+            cut_padding: let micro-batches be cut, where the setup lets them.
             techniques: in place of the setup's own.
         """
         setup = self.setup
         model, optimizer = _copied(setup, double=self.dtype == "float64")
         step = make_step(
             setup.job,
-            replace(setup.plan, micro_batch=micro_batch),
+            replace(setup.plan, micro_batch=micro_batch, cut_padding=cut_padding and setup.plan.cut_padding),
             replace(setup.material, model=model),
             optimizer,
             setup.techniques if techniques is None else techniques,

@@ -147,6 +147,10 @@ def _attention(event: Event, batch: Batch) -> None:
     _tag(batch, "attention", ", ".join(event["kernels"]))
 
 
+def _padding(event: Event, batch: Batch) -> None:
+    _tag(batch, "padding", event["message"])
+
+
 def _end(event: Event, batch: Batch) -> None:
     best = event.get("best") or {}
     if best:
@@ -198,6 +202,7 @@ _TRANSLATORS = {
     "replan": _replan,
     "fit": _fit,
     "attention": _attention,
+    "padding": _padding,
     "end": _end,
     "folds": _folds,
     "trials": _trials,

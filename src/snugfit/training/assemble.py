@@ -183,6 +183,7 @@ def make_step(
         seed=job.seed,
         forward=material.forward,
         nominal=float(job.global_batch),
+        cut_padding=plan.cut_padding,
         device=plan.device,
         load=material.load,
         strategy=strategy,

@@ -214,8 +214,9 @@ class WindowCompute:
             place = (step.progress.windows, *self.part, number, step.strategy.rank)
             seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
-            with nullcontext() if counts else step.kept_buffers():
-                yield self.batch.select(rows), counts
+            kept = nullcontext() if counts else step.kept_buffers()
+            with kept, step.inputs.given(self.batch.select(rows)) as part:
+                yield part, counts
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
         """The loss of a micro-batch; of one that does not count, with weights of 0."""

@@ -71,7 +71,7 @@ def _run_again(step: Step, window: Batch) -> tuple[list[str], list[str]]:
     step.progress.windows -= 1
     try:
         with preserved_randomness(step.device), step.kept_buffers():
-            shared = step.shared(window.to(step.device))
+            shared = step.padding.applied(step.shared(window.to(step.device)))
             WindowCompute(step, step.transformed(shared), step.seams.loss).run()
         gradients = [
             f"gradient of {name}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +26,17 @@ from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import Replan, first_line, sizes
 from snugfit.training.metrics import RowMetric, make_metric, perplexity
 from snugfit.training.row_outputs import join_outputs
-from snugfit.training.step import Step
+
+if TYPE_CHECKING:
+    from snugfit.training.step import Step
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A model to evaluate: how a batch is run through it and scored, and the contexts around that."""
+    """A model to evaluate: how a batch is run through it and scored, and the contexts around that.
+
+    `settled` gives a batch as it may be split: without a say on its padding none of that is cut. `given` gives some rows to the model.
+    """
 
     model: nn.Module
     device: torch.device
@@ -42,6 +47,8 @@ class Scored:
     micro_batch: int | None = None
     couples_rows: bool = False
     strategy: Strategy = field(default_factory=Strategy)
+    settled: Callable[[Batch], Batch] = lambda batch: replace(batch, padded=0)
+    given: Callable[[Batch], AbstractContextManager[Batch]] = nullcontext
 
     @classmethod
     def of(cls, step: Step) -> Scored:
@@ -57,6 +64,8 @@ class Scored:
             step.micro_batch,
             step.couples_rows,
             step.strategy,
+            lambda batch: step.padding.settled(step, batch),
+            step.inputs.given,
         )
 
 
@@ -131,6 +140,8 @@ def _scored_parts(
         counts = (batch.rows,) if batch.share is None else batch.share.counts
         own, start, found = counts[strategy.rank], 0, []
         parts: list[Batch] = []
+        if len(counts) > 1 or len(split(own, micro_batch)) > 1:
+            batch = scored.settled(batch)
         # where weights are gathered for each of them, ranks with fewer rows make as many passes
         passes = [len(split(count, micro_batch)) * (count > 0) for count in counts]
         most = max(passes) if strategy.shards else int(scored.couples_rows)  # outputs of no rows have a shape
@@ -171,8 +182,7 @@ def _scored_parts(
 
 def _score(scored: Scored, part: Batch, keep: bool) -> tuple[Batch, Any, LossTerms | None]:
     """The outputs of some rows and, where it does not compare rows, their loss."""
-    part = part.to(scored.device)
-    with scored.forward(part):
+    with scored.given(part.to(scored.device)) as part, scored.forward(part):
         outputs = scored.run(part)
         if scored.couples_rows:
             return part, outputs, None

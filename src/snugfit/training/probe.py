@@ -249,6 +249,7 @@ def _has_state(step: Step) -> bool:
 def _kept(step: Step) -> Iterator[None]:
     """Within, the step may compute, by itself where it is one of several; on exit it stands where it stood."""
     progress, micro_batch, strategy = copy.copy(step.progress), step.micro_batch, step.strategy
+    padding, inputs = step.padding.state_dict(), step.inputs.state_dict()
     gradients = [parameter.grad for parameter in step.parameters]
     steps = step.seams.irrevocable or not _has_state(step)
     optimizer = copy.deepcopy(step.optimizer.state_dict()) if steps else None
@@ -260,6 +261,8 @@ def _kept(step: Step) -> Iterator[None]:
         if optimizer is not None:
             load_optimizer(step.optimizer, optimizer)
         step.progress.load_state_dict(progress.state_dict())
+        step.padding.load_state_dict(padding)
+        step.inputs.load_state_dict(inputs)
         step.micro_batch = micro_batch
         step.seams.begin(step.model, step.progress, step.seed)
         for parameter, gradient in zip(step.parameters, gradients, strict=True):

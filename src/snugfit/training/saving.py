@@ -215,7 +215,7 @@ def parts_of(training: Training) -> dict[str, Any]:
     return {
         "model": {kind: state[kind] for kind in ("parameters", "buffers", "modules")},
         "run": {
-            "step": {"optimizer": state["optimizer"], "progress": state["progress"]},
+            "step": {key: state[key] for key in ("optimizer", "progress", "padding", "inputs")},
             "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
             "watch": training.watch.state_dict(),
             "last_metrics": training.last_metrics,

@@ -27,6 +27,8 @@ def state_of(step: Step) -> dict[str, Any]:
         "optimizer": step.optimizer.state_dict(),
         "techniques": {name: kept.state_dict() for name, kept in step.seams.states.items()},
         "progress": step.progress.state_dict(),
+        "padding": step.padding.state_dict(),
+        "inputs": step.inputs.state_dict(),
     }
 
 
@@ -73,6 +75,9 @@ def load(step: Step, saved: Mapping[str, Any]) -> None:
             sharded_like(technique.state_dict(), kept) if step.strategy.shards else kept
         )
     step.progress.load_state_dict(saved["progress"])
+    # which earlier checkpoints lack
+    step.padding.load_state_dict(saved.get("padding", {"cut": None}))
+    step.inputs.load_state_dict(saved.get("inputs", {"copied": None}))
 
 
 def _named_tensors(model: nn.Module) -> dict[str, dict[str, Tensor]]:

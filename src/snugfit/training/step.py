@@ -34,7 +34,9 @@ from snugfit.strategies.base import Strategy
 from snugfit.training import state
 from snugfit.training.compute import WindowCompute
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
+from snugfit.training.inputs import Inputs
 from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.training.padding import Padding
 from snugfit.training.router_loss import RouterLoss
 from snugfit.training.shared_buffers import SharedBuffers
 
@@ -79,6 +81,8 @@ class Step:
         seed: of everything random in layers and techniques.
         forward: `(model, batch) -> outputs`, when the model does not take the batch's entries as they are.
         nominal: a constant near the window's weight; only keeps half-precision gradients in range.
+        cut_padding: whether micro-batches may be cut to their longest text. The first window in which they would be decides, by a
+            comparison of outputs and losses with and without padding; `step.padding.message` says what was decided.
         load: finds another model for the same task by its name, for techniques that ask for one, such as a teacher.
         device: where the step runs; None stands for where the model's first parameter is.
 
@@ -99,6 +103,7 @@ class Step:
         seed: int = 0,
         forward: Forward | None = None,
         nominal: float = 1.0,
+        cut_padding: bool = True,
         strategy: Strategy | None = None,
         load: Callable[[str], nn.Module] | None = None,
         device: torch.device | str | None = None,
@@ -148,6 +153,9 @@ class Step:
         self._forward = forward
         # transformers' models that write one text after reading another take what they write from the labels
         self._decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        self.has_own_forward = forward is not None
+        self.padding = Padding(allowed=cut_padding)
+        self.inputs = Inputs()
         self._shared_buffers = SharedBuffers(model, self.strategy)
         self._buffers = Buffers(model)
         self.at_first = AtFirst.of(model)
@@ -209,6 +217,7 @@ class Step:
         self.seams.begin(self.model, self.progress, self.seed)
         self._modes.note()
         buffers = self._buffers.copy()
+        self.inputs.forget()
         watched = self._shared_buffers.before()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
         self._shared_buffers.share(watched)
@@ -246,6 +255,7 @@ class Step:
     def computed(self, window: Batch) -> Iterator[None]:
         """Within, the gradients of `window` are there as for an update of it; afterwards nothing of it is."""
         buffers = self._buffers.copy()
+        self.inputs.forget()
         try:
             self._compute(window, buffers)
             yield
@@ -291,9 +301,9 @@ class Step:
                     batch = self.shared(
                         (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
                     )
-                    compute = WindowCompute(self, batch, self.seams.loss)
+                    compute = WindowCompute(self, self.padding.applied(batch), self.seams.loss)
                     for place, (rows, counts) in enumerate(compute.passes()):
-                        part = batch.select(rows)
+                        part = compute.batch.select(rows)
                         seed_device(derive_seed(self.seed, "settle", number, place), self.device)
                         kept = nullcontext() if counts else self.kept_buffers()
                         with torch.no_grad(), kept, self.seams.forward(part):
@@ -323,6 +333,8 @@ class Step:
     def one_pass(self) -> Iterator[None]:
         """Around each pass over the rows: buffers, such as batch norm's statistics, keep the first pass only."""
         self._passes += 1
+        if self._passes > 1:
+            self.inputs.require_unchanged()
         kept = nullcontext() if self._passes == 1 else self.kept_buffers()
         with phase("pass"), kept:
             yield
@@ -343,15 +355,30 @@ class Step:
         """The window's gradient; what raises leaves nothing behind."""
         self.begin_passes()
         self.largest, self.handed = 0, False
+        self.inputs.require_unchanged()
         try:
+            if self._is_split(window):
+                window = self.padding.settled(self, window)
             with phase("techniques"):
                 transformed = self.transformed(window)
+            self.inputs.begin(transformed)
             gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
             self._outside.check()
+            self.inputs.end()
             return gradients
         except BaseException:
             self._undo(buffers)
             raise
+
+    def _is_split(self, window: Batch) -> bool:
+        """Return whether rows of the window may be selected: for micro-batches, by techniques or beside other ranks."""
+        size = self.micro_batch
+        return (
+            (size is not None and size < window.rows)
+            or self.seams.transforms
+            or self.seams.gradients is not _run
+            or self.strategy.world_size > 1
+        )
 
     def transformed(self, window: Batch) -> Batch:
         """The shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""

@@ -24,6 +24,7 @@ class Telling:
         self._asked = 0.0
         self._expected: Expected | None = None
         self._kernels_told = step.kernels is not None
+        self._padding_told = self._copies_told = False
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
         """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
@@ -39,6 +40,17 @@ class Telling:
         if self._step.kernels and not self._kernels_told:
             self._kernels_told = True
             self._emit("attention", update=progress.updates, kernels=sorted(self._step.kernels))
+        padding = self._step.padding
+        if padding.message and not self._padding_told:
+            self._padding_told = True
+            self._emit("padding", update=progress.updates, cut=padding.cut, message=padding.message)
+        if self._step.inputs.copied and not self._copies_told:
+            self._copies_told = True
+            self._emit(
+                "warning",
+                message="the model's forward or the loss changes its inputs in place. It gets copies of them, so that windows stay as they "
+                "are and can be run again.",
+            )
         for replan in result.replans:
             self.replanned(f"window {progress.windows}", replan, self._step.has_batch_norm)
 

@@ -349,3 +349,36 @@ def test_states_differ_by_path_and_not_for_a_nan():
 def test_products_that_depend_on_addresses_are_named_beside_the_laws(monkeypatch):
     monkeypatch.setattr("snugfit.tools.certify.sums_depend_on_addresses", lambda: True)
     assert ADDRESSES in tried(net()).conditions
+
+
+class LooksAtPadding(nn.Module):
+    """Takes the mean of all tokens in training alone, where no check in eval mode sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        tokens, mask = self.embedding(input_ids), attention_mask.unsqueeze(-1)
+        mean = tokens.mean(1) if self.training else (tokens * mask).sum(1) / mask.sum(1)
+        return self.head(mean)
+
+
+def texts(rows: int = 16) -> list[dict[str, Tensor]]:
+    masks = [torch.arange(6) < 1 + row % 6 for row in range(rows)]
+    return [
+        {"input_ids": mask * 3, "attention_mask": mask.long(), "labels": torch.tensor(row % 3)}
+        for row, mask in enumerate(masks)
+    ]
+
+
+def test_splits_are_compared_with_and_without_cutting_padding_which_is_blamed_where_it_is_to_blame():
+    settings = {"global_batch": 8, "optimizer": sf.SGD(learning_rate=0.5)}
+    law = certify(module_setup(LooksAtPadding(), texts(), **settings), ranks=False).law("accumulation")
+    assert law.verdict is Verdict.BROKEN and law.error > 0.01
+    assert law.trials[-1].what == "micro-batches of 1, no padding cut" and law.trials[-1].error < law.bound
+    assert law.reasons == ("the model computes otherwise without padding. Set plan.cut_padding: false",)
+    uncut = module_setup(LooksAtPadding(), texts(), **settings, cut_padding=False)
+    held = certify(uncut, ranks=False).law("accumulation")
+    assert held.verdict is Verdict.HELD
+    assert [trial.what for trial in held.trials if "cut" in trial.what] == []

@@ -60,8 +60,8 @@ def _arranged(window: Batch, moment: Moment) -> Batch:
         )
     if not window.padded:
         warnings.warn(
-            "length_grouping: does nothing where padding cannot be cut safely, as in a window with other tensors or labels that are "
-            "as wide as its tokens.",
+            "length_grouping: does nothing where padding cannot be cut safely: in a window with other tensors or labels that are as wide "
+            "as its tokens, and with a model that computes otherwise without padding.",
             SnugfitWarning,
             stacklevel=2,
         )

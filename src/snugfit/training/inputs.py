@@ -1,0 +1,81 @@
+"""Inputs that a forward changes in place, of which it gets copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from snugfit.core.batch import Batch
+from snugfit.core.read import is_fake
+from snugfit.core.tree import leaves, map_tree
+from snugfit.errors import SettingError
+
+
+class Inputs:
+    """Gives micro-batches to the model so that the window stays as it is, to be run again.
+
+    The first window is given as copies, and torch's version counters say whether forward or loss changed them. If so, all that
+    follow are copies too.
+    """
+
+    def __init__(self) -> None:
+        self.copied: bool | None = None
+        """Whether inputs are given as copies; None before the first window is through."""
+        self._noted: list[tuple[Tensor, int]] = []
+
+    @contextmanager
+    def given(self, part: Batch) -> Iterator[Batch]:
+        """Temporarily give `part`, or a copy of it."""
+        if self.copied is False or any(is_fake(leaf) for leaf in leaves(part.data)):
+            yield part
+            return
+        part = replace(part, data=map_tree(torch.clone, part.data))
+        before = [_version(leaf) for leaf in leaves(part.data)]
+        try:
+            yield part
+        finally:
+            if [_version(leaf) for leaf in leaves(part.data)] != before:
+                self.copied = True
+
+    def begin(self, window: Batch) -> None:
+        """Note a window that may be run again."""
+        self._noted = [(leaf, _version(leaf)) for leaf in leaves(window.data)] if self.copied is False else []
+
+    def require_unchanged(self) -> None:
+        """Check the noted window before it is run again.
+
+        Raises:
+            SettingError: it was changed, by a forward that did not change those before it.
+        """
+        if any(_version(leaf) != version for leaf, version in self._noted):
+            self.copied, self._noted = True, []
+            raise SettingError(
+                "forward: changes its inputs in place, which it did not do in the first window, so this window cannot be run again. "
+                "Write to a copy in forward: inputs = inputs.clone()."
+            )
+
+    def end(self) -> None:
+        """Forget the window, which is through; the first one decides."""
+        self.forget()
+        if self.copied is None:
+            self.copied = False
+
+    def forget(self) -> None:
+        """Forget the noted window: another one follows."""
+        self._noted = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the decision: where memory lies may be part of how numbers are rounded."""
+        return {"copied": self.copied}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.copied = state["copied"]
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
