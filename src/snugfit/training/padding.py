@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from snugfit.core.autocast import casting_anew
 from snugfit.core.batch import Batch
 from snugfit.core.imports import describe
 from snugfit.core.memory import is_out_of_memory
-from snugfit.core.module_outputs import Outputs, outputs_recorded
-from snugfit.core.random import preserved_elsewhere, preserved_randomness
+from snugfit.core.module_outputs import Outputs
 from snugfit.core.read import is_fake, read
-from snugfit.core.rounding import allowed_rounding
 from snugfit.core.tree import leaves
-from snugfit.training.evaluate import eval_mode
+from snugfit.training.traceless import losses_of_rows, relative_distance
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
@@ -116,14 +112,13 @@ def _is_stock(step: Step) -> bool:
     return "transformers" in names and not step.has_own_forward
 
 
-@torch.no_grad()
 def _compared(step: Step, short: Batch, long: Batch) -> Finding:
     """Compare the outputs of all modules and the losses of the same rows with less and with more padding; without dropout."""
     which = "with their padding"
     try:
-        allowed, with_padding, its_losses = _computed(step, long)
+        its_losses, allowed, with_padding = losses_of_rows(step, long, outputs=True)
         which = "without their padding"
-        _, without, losses = _computed(step, short)
+        losses, _, without = losses_of_rows(step, short, outputs=True)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -131,7 +126,7 @@ def _compared(step: Step, short: Batch, long: Batch) -> Finding:
     if not all(bool(read(torch.isfinite(each).all(), assume=True)) for each in its_losses):
         return Finding(None, allowed, "")
     apart = {
-        "the loss": max(_apart(a, b) for a, b in zip(losses, its_losses, strict=True)),
+        "the loss": max(relative_distance(a, b) for a, b in zip(losses, its_losses, strict=True)),
         **_modules_apart(step.model, without, with_padding, (short.padded, long.padded)),
     }
     what = max(apart, key=lambda each: apart[each])
@@ -140,23 +135,6 @@ def _compared(step: Step, short: Batch, long: Batch) -> Finding:
         allowed,
         f"without it {what} of a row differs by {apart[what]:.2g}, and rounding accounts for {allowed:.1g}",
     )
-
-
-def _computed(step: Step, batch: Batch) -> tuple[float, Outputs, tuple[Tensor, Tensor]]:
-    """Return what rounding may come to, the outputs of all modules, and the losses and weights of the rows."""
-    with ExitStack() as stack:
-        batch = stack.enter_context(step.inputs.given(batch.to(step.device)))
-        stack.enter_context(preserved_randomness(step.device))
-        stack.enter_context(preserved_elsewhere())
-        stack.enter_context(step.kept_buffers())
-        stack.enter_context(eval_mode(step.model))
-        stack.enter_context(step.strategy.score(step.model))
-        stack.enter_context(step.seams.forward(batch))
-        stack.enter_context(casting_anew())
-        kept = stack.enter_context(outputs_recorded(step.model))
-        terms = step.seams.user_loss(step.forward(batch), batch).by_row()
-        assert terms.weights is not None
-        return allowed_rounding(step.model, step.device), kept, (terms.values, terms.weights)
 
 
 def _modules_apart(
@@ -177,16 +155,5 @@ def _modules_apart(
                     if (one.shape[dim], other.shape[dim]) == widths:
                         other = other.narrow(dim, 0, widths[0])
             if one.shape == other.shape:
-                apart[what] = max(apart.get(what, 0.0), _apart(one, other))
+                apart[what] = max(apart.get(what, 0.0), relative_distance(one, other))
     return apart
-
-
-def _apart(one: Tensor, other: Tensor) -> float:
-    """Return the relative L2 distance of the finite numbers; infinite where others are finite in one than in the other."""
-    finite = one.isfinite()
-    if not torch.equal(finite, other.isfinite()):
-        return torch.inf
-    one, other = one[finite].double(), other[finite].double()
-    length = other.norm()
-    error: float = read((one - other).norm() / torch.where(length > 0, length, 1.0), assume=0.0)
-    return error
