@@ -50,6 +50,8 @@ class Scarce:
             hook.remove()
 
     def _seen(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if not module.training:  # a check of the model, which is no pass of the window
+            return
         if not self.backward:
             self._pass(None)
             return

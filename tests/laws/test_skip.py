@@ -29,7 +29,7 @@ BAD: dict[str, Callable[[Window], Window]] = {
     "unlabelled": unlabelled,
 }
 
-COUNTED = {"/progress/windows", "/progress/skipped", "/progress/examples"}
+COUNTED = {"/progress/windows", "/progress/skipped", "/progress/examples", "/inputs/copied", "/padding/cut"}
 
 CASES = problems.cases(problems.singles_and_together(), problems.suitable, problems.with_batch_norm)
 

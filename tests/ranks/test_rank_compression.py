@@ -174,7 +174,7 @@ def test_a_window_that_does_not_fit_on_one_rank_changes_nothing_on_all(
     two: Ranks, technique: Technique
 ) -> None:
     for paths in two.run(left_by_a_bad_window, technique):
-        assert paths == {"/progress/windows", "/progress/skipped", "/progress/examples"}
+        assert paths - {"/inputs/copied"} == {"/progress/windows", "/progress/skipped", "/progress/examples"}
 
 
 def left_by_a_bad_window(technique: Technique) -> set[str]:

@@ -20,7 +20,7 @@ from tests.laws.problems import besides_scale, differences, make_step, poisoned,
 from tests.ranks.law import STRATEGIES, allowed, part_of
 from tests.ranks.pool import Ranks
 
-COUNTED = {"/progress/windows", "/progress/skipped", "/progress/examples"}
+COUNTED = {"/progress/windows", "/progress/skipped", "/progress/examples", "/inputs/copied", "/padding/cut"}
 TRIED = (
     "",
     "adamw",

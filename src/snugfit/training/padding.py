@@ -24,7 +24,7 @@ class Finding(NamedTuple):
     """The comparison of rows with and without their padding on one rank.
 
     Args:
-        error: the largest relative difference; None where the numbers were not finite.
+        error: the largest relative difference; None where the numbers were not finite, or memory ran out.
         allowed: the difference that rounding accounts for.
         where: what differs the most, or the error of a model that cannot do without padding.
     """
@@ -120,8 +120,8 @@ def _compared(step: Step, short: Batch, long: Batch) -> Finding:
         which = "without their padding"
         losses, _, without = losses_of_rows(step, short, outputs=True)
     except Exception as error:
-        if is_out_of_memory(error):
-            raise
+        if is_out_of_memory(error):  # which says nothing of the model
+            return Finding(None, 0.0, "")
         return Finding(torch.inf, 0.0, f"rows {which} cannot be computed ({describe(error)})")
     if not all(bool(read(torch.isfinite(each).all(), assume=True)) for each in its_losses):
         return Finding(None, allowed, "")
