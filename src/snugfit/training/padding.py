@@ -14,7 +14,7 @@ from snugfit.core.memory import is_out_of_memory
 from snugfit.core.module_outputs import Outputs
 from snugfit.core.read import is_fake, read
 from snugfit.core.tree import leaves
-from snugfit.training.traceless import losses_of_rows, relative_distance
+from snugfit.training.traceless import FAILURES, losses_of_rows, relative_distance
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
@@ -119,7 +119,7 @@ def _compared(step: Step, short: Batch, long: Batch) -> Finding:
         its_losses, allowed, with_padding = losses_of_rows(step, long, outputs=True)
         which = "without their padding"
         losses, _, without = losses_of_rows(step, short, outputs=True)
-    except Exception as error:
+    except FAILURES as error:
         if is_out_of_memory(error):  # which says nothing of the model
             return Finding(None, 0.0, "")
         return Finding(torch.inf, 0.0, f"rows {which} cannot be computed ({describe(error)})")

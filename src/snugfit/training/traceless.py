@@ -14,7 +14,20 @@ from snugfit.core.module_outputs import Outputs, outputs_recorded
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.rounding import allowed_rounding
+from snugfit.errors import SnugfitError
 from snugfit.training.evaluate import eval_mode
+
+FAILURES = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    SnugfitError,
+)
+"""The errors of a model or a loss that cannot do what is tried; training itself will say what is wrong, if anything is."""
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
