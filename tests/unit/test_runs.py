@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,44 @@ def test_a_run_whose_data_changed_is_not_resumed(project: Path, tmp_path: Path) 
     assert Path(stopped.run_dir, "events.jsonl").read_text() == events
 
 
+def _more_dropout(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_dropout_prob": 0.3}, indent=1))
+
+
+def _other_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def _padded_on_the_left(folder: Path) -> None:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "padding_side": "left"}))
+
+
+@pytest.mark.parametrize(
+    ("edit", "message", "name"),
+    [
+        (_more_dropout, r"model: config hidden_dropout_prob 0\.1 then, 0\.3 now, modules bert", "model"),
+        (_other_weights, r"model_files: model\.safetensors was changed", "model_files"),
+        (_padded_on_the_left, r"model_files: tokenizer_config\.json was changed", "model_files"),
+    ],
+)
+def test_a_run_whose_models_files_changed_is_resumed_only_if_that_is_accepted(
+    project: Path, tmp_path: Path, edit: Any, message: str, name: str
+) -> None:
+    encoder = tmp_path / "encoder"
+    shutil.copytree(project / "encoder", encoder)
+    stopped = train_recipe(recipe(project, tmp_path, f"model={encoder}"), RunOptions(stop_after_seconds=1e-6))
+    edit(encoder)
+    with pytest.raises(UserError, match=f"^resume: .*{message}"):
+        resume_run(stopped.run_dir, RunOptions(stop_after_seconds=1e-6))
+    again = resume_run(stopped.run_dir, RunOptions(stop_after_seconds=1e-6, accept_changes=(name,)))
+    assert again.updates == stopped.updates + 1
+
+
 def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: Any) -> None:
     rows = write_rows(tmp_path / "new.csv", 41, seed=5)
     found = predict_rows(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
@@ -232,6 +271,7 @@ def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: An
         written = list(csv.DictReader(file))
     assert list(written[0]) == ["mood", "title", "text", "prediction", "probability", "source_line"]
     assert [row["text"] for row in written] == [row["text"] for row in rows]
+    assert [int(row["source_line"]) for row in written] == list(range(2, 43))
     right = sum(row["prediction"] == row["mood"] for row in written)
     assert right / len(rows) > 0.9
     assert all(0.5 <= float(row["probability"]) <= 1 for row in written)

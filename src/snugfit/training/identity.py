@@ -67,9 +67,9 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     values = config.to_dict() if hasattr(config, "to_dict") else {}
     return {
         "class": name_of(type(inner)),
-        "modules": module_lines(inner),
-        "code": code_of_classes(inner),
         "config": {key: value for key, value in values.items() if key not in _VOLATILE},
+        "code": code_of_classes(inner),
+        "modules": module_lines(inner),
     }
 
 
