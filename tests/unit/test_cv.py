@@ -17,11 +17,14 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from snugfit import cross_validation, runs
 from snugfit.cli import main
 from snugfit.cross_validation import cross_validate, resume
+from snugfit.data.examples import Examples
+from snugfit.data.sources import read_table
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.session import RunOptions
 from snugfit.tasks import prepare, prepare_sides
 from snugfit.tooling.fold_rows import fold_rows
+from snugfit.tools.cross_validation import Fold
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
 from snugfit.training.checkpoint import load_newest
@@ -271,6 +274,24 @@ def test_rows_that_cannot_be_used_are_in_no_fold_and_validation_rows_of_their_ow
     assert rows.count == 24 == len(rows.records or ())
     assert any("is not used: it stays unseen" in note for note in rows.notes)
     assert any("empty text (1)" in note for note in rows.notes)
+
+
+def test_rows_of_a_fold_are_named_by_the_line_of_the_source_that_they_were_dealt_from(
+    films: Path, tmp_path: Path
+):
+    recipe = load_recipe(films / "films.yaml")
+    rows = fold_rows(recipe)
+    fold = Fold(1, 1, training=(20, 3, 7), validation=(5, 11))
+    files = rows.write(fold, tmp_path)
+    with (films / "films.csv").open(newline="") as file:
+        texts = dict(enumerate((row["text"] for row in csv.DictReader(file)), start=2))
+    for side, places in (("train", fold.training), ("validation", fold.validation)):
+        table = read_table(files[side])
+        examples = Examples.of(table.rows, table, range(len(table.rows)))
+        assert list(examples.rows) == list(places)
+        for place, row in enumerate(table.rows):
+            source, _, line = examples.origin(place).rpartition(":")
+            assert source == recipe.data.train and texts[int(line)] == row["text"]
 
 
 def test_one_long_text_has_no_rows_to_hold_out(films: Path, tmp_path: Path):

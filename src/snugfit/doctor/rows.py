@@ -13,16 +13,18 @@ from snugfit.doctor.findings import Finding, Severity
 FEW = 0.01
 """Part of the rows up to which a fault is told as a note; of validation rows, from which a score is no longer one on unseen data."""
 ONE_CLASS = 0.9
+_LINES = 5
 _FAULTS: Mapping[str, str] = {"unknown label": "unknown_label"}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts of one source with their labels, if they have any."""
+    """Texts of one source with their labels, if they have any, and the lines on which they begin."""
 
     texts: Sequence[str]
     labels: Sequence[str] = ()
     source: str = ""
+    lines: Sequence[int] = ()
 
 
 def examine_rows(train: Rows, validation: Rows | None, faults: Sequence[Fault] = ()) -> list[Finding]:
@@ -33,7 +35,7 @@ def examine_rows(train: Rows, validation: Rows | None, faults: Sequence[Fault] =
         *faulty_rows(faults),
         *held_out,
         *unknown,
-        *duplicates(train.texts, train.labels),
+        *duplicates(train.texts, train.labels, train.lines),
         *imbalance(Counter(train.labels), train.source),
     ]
 
@@ -74,8 +76,15 @@ def overlap(train: Iterable[Any], validation: Sequence[Any], what: str) -> Itera
     )
 
 
-def duplicates(texts: Sequence[str], labels: Sequence[str]) -> Iterator[Finding]:
-    """Rows that say the same, and those among them with different labels."""
+def duplicates(texts: Sequence[str], labels: Sequence[str], lines: Sequence[int] = ()) -> Iterator[Finding]:
+    """Rows that say the same, and those among them with different labels; by their lines where these are known."""
+
+    def on(places: Sequence[int]) -> str:
+        if not lines:
+            return ""
+        shown = ", ".join(str(lines[place]) for place in places[:_LINES])
+        return f" (lines {shown}{' …' if len(places) > _LINES else ''})"
+
     by_text: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         by_text.setdefault(normalised(text), []).append(place)
@@ -91,7 +100,7 @@ def duplicates(texts: Sequence[str], labels: Sequence[str]) -> Iterator[Finding]
             Severity.WARNING if rows >= FEW * len(texts) else Severity.NOTE,
             f"{len(against):,} texts ({rows:,} rows) stand with different labels",
             evidence=tuple(
-                f"'{_short(text)}': {', '.join(sorted({labels[place] for place in repeated[text]}))}"
+                f"'{_short(text)}': {', '.join(sorted({labels[place] for place in repeated[text]}))}{on(repeated[text])}"
                 for text in against[:3]
             ),
             fix="decide on one label for each text, or leave those rows out",
@@ -102,7 +111,8 @@ def duplicates(texts: Sequence[str], labels: Sequence[str]) -> Iterator[Finding]
             Severity.NOTE,
             f"{extra:,} of {len(texts):,} rows repeat another one",
             evidence=tuple(
-                f"{len(places)} times '{_short(text)}'" for text, places in list(repeated.items())[:3]
+                f"{len(places)} times '{_short(text)}'{on(places)}"
+                for text, places in list(repeated.items())[:3]
             ),
             fix="keep one of each",
         )

@@ -241,7 +241,15 @@ def _read(
 
 
 def _of_rows(parts: Sequence[Part], faults: Sequence[Fault]) -> list[Finding]:
-    rows = [Rows(part.texts, [name for name in part.labels if name], part.table.source) for part in parts]
+    rows = [
+        Rows(
+            part.texts,
+            [name for name in part.labels if name],
+            part.table.source,
+            [part.table.lines[row] for row in part.kept],
+        )
+        for part in parts
+    ]
     return examine_rows(rows[0], rows[1] if len(rows) > 1 else None, faults)
 
 

@@ -51,6 +51,10 @@ def test_repeated_rows_are_noted_and_those_of_two_labels_warned_of():
     (finding,) = examine_rows(same, None)
     assert (finding.pitfall, finding.severity) == ("duplicates", "note")
     assert "2 of 202 rows repeat" in finding.what and "3 times" in finding.evidence[0]
+    lined = Rows(same.texts, same.labels, "a.csv", [10 * (row + 1) for row in range(len(same.texts))])
+    (finding,) = examine_rows(lined, None)
+    count = len(TEXTS)
+    assert finding.evidence == (f"3 times 'text number 0' (lines 10, {10 * count + 10}, {10 * count + 20})",)
     against = Rows([*TEXTS, *TEXTS[:5]], [*LABELS, *("other" for _ in range(5))])
     first, second = examine_rows(against, None)
     assert first.severity == "warning" and "5 texts (10 rows) stand with different labels" in first.what
