@@ -141,8 +141,10 @@ def load_bundle(
     extended = meta.get(EXTENDED_BY)
     made_buffers = meta.get(MADE_BUFFERS, [])
     plain = extended or made_buffers or (folder / f"{EXTRA_STATE}.json").is_file()
-    if model is None and (folder / CONFIG).is_file() and not plain:
-        model = _load_transformers(folder)
+    if (folder / CONFIG).is_file() and not plain:
+        # the library's files may have other names than its modules: it alone knows which is which
+        loaded = _load_transformers(folder)
+        model = loaded if model is None else _load_state(model, loaded.state_dict(), folder)
     else:
         if model is None:
             model = _made_again(folder, meta, search)
@@ -279,14 +281,6 @@ def _make_buffers(model: nn.Module, names: Sequence[str], state: Mapping[str, Te
             owner.register_buffer(leaf, torch.empty_like(state[name]))
 
 
-def _tied_in(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the file leaves out because the model ties it to a weight that is there: transformers does not say so in it."""
-    own = model.state_dict(keep_vars=True)
-    there = {id(own[name]): name for name in state if name in own}
-    left_out = {name: there.get(id(own[name])) for name in own.keys() - state.keys()}
-    return {name: state[same] for name, same in left_out.items() if same is not None}
-
-
 def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()) -> None:
     from safetensors import SafetensorError, safe_open
 
@@ -297,9 +291,12 @@ def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()
     except (OSError, SafetensorError) as error:
         raise ModelError(f"model: {folder / WEIGHTS} cannot be read: {error}.") from error
     state |= {name: state[same] for name, same in tied.items()}
-    state |= _tied_in(model, state)
     _make_buffers(model, [name for name in made_buffers if name in state], state)
     state |= _extra_states(folder)
+    _load_state(model, state, folder)
+
+
+def _load_state(model: nn.Module, state: Mapping[str, Any], folder: Path) -> nn.Module:
     try:
         model.load_state_dict(state, strict=True)
     except RuntimeError as error:
@@ -308,6 +305,7 @@ def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()
             f"model: the weights in {folder} do not fit {type(model).__name__}: {what} Has its code changed "
             "since?"
         ) from error
+    return model
 
 
 def _load_transformers(folder: Path) -> nn.Module:

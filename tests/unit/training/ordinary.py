@@ -398,6 +398,33 @@ def t5() -> nn.Module:
     return T5ForConditionalGeneration(config)
 
 
+def vit() -> nn.Module:
+    """A model whose weights transformers stores under other names than its modules have."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=8,
+        patch_size=4,
+        num_labels=CLASSES,
+    )
+    return ViTForImageClassification(config)
+
+
+def pixels() -> list[dict[str, Tensor]]:
+    source = torch.Generator().manual_seed(5)
+    return [
+        {
+            "pixel_values": torch.randn(3, 8, 8, generator=source, dtype=torch.float64),
+            "labels": torch.tensor(number % CLASSES),
+        }
+        for number in range(ROWS)
+    ]
+
+
 def bart() -> nn.Module:
     from transformers import BartConfig, BartForConditionalGeneration
 
@@ -447,5 +474,6 @@ CASES: dict[str, Case] = {
     "compiled": Case(compiled, named_points, nan_point, plain=Named),
     "partly_compiled": Case(PartlyCompiled, named_points, nan_point, plain=lambda: PartlyCompiled(False)),
     "t5": Case(t5, translations, ignored, rounding=1e-6),  # its norms compute in float32
+    "vit": Case(vit, pixels, ignored),
     "bart": Case(bart, translations, ignored),
 }
