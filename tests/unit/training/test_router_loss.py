@@ -14,6 +14,7 @@ from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.learning.sgd import SGD
+from snugfit.techniques.placement.chunked_loss import ChunkedLoss
 from snugfit.training.step import Step
 
 SIZES = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2}
@@ -93,7 +94,9 @@ def test_the_gradient_is_that_of_transformers_own_loss_however_the_window_is_spl
 
 
 @pytest.mark.parametrize(
-    "techniques", [(ClipNorm(0.1), SAM(rho=0.1)), (HardExamples(fraction=0.5),)], ids=["sam", "hard examples"]
+    "techniques",
+    [(ClipNorm(0.1), SAM(rho=0.1)), (HardExamples(fraction=0.5),)],
+    ids=["sam", "hard examples"],
 )
 def test_techniques_that_run_a_window_again_meet_the_same_loss(techniques: tuple[Any, ...]) -> None:
     whole, split = (
@@ -101,6 +104,15 @@ def test_techniques_that_run_a_window_again_meet_the_same_loss(techniques: tuple
         for size in (None, 2)
     )
     torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_chunks_of_the_logits_keep_the_routers_part(micro_batch: int | None) -> None:
+    plain = gradients(Step(mixtral(), SGD(), "causal_lm"), texts())
+    chunked = gradients(
+        Step(mixtral(), SGD(), "causal_lm", [ChunkedLoss(chunk=5)], micro_batch=micro_batch), texts()
+    )
+    torch.testing.assert_close(chunked, plain, rtol=1e-4, atol=1e-6)
 
 
 def test_a_model_that_does_not_ask_for_it_has_no_such_loss() -> None:
