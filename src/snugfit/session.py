@@ -18,6 +18,7 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.malloc import MMAP_THRESHOLD, tune_malloc
+from snugfit.core.parameters import decayed_parameters
 from snugfit.core.reproducible import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
 from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
 from snugfit.events import Events
@@ -271,6 +272,7 @@ def describe_run(
         "versions": versions(),
         "machine": machine(plan.device),
         "parameters": describe_model(training.step.model),
+        "weight_decay": decayed_parameters(training.step.optimizer.param_groups),
         "total_updates": training.total_windows,
         "updates_per_epoch": training.loader.order.windows_per_epoch,
         **described,

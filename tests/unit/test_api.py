@@ -142,6 +142,16 @@ def test_the_events_tell_the_run_from_its_beginning_to_its_end(trained: Trained)
     assert (last["event"], last["status"], last["updates"]) == ("end", "finished", 10)
 
 
+def test_biases_are_told_to_have_no_weight_decay(tmp_path: Path) -> None:
+    model = small_model()
+    result = train(model, optimizer=sf.AdamW(weight_decay=0.1), epochs=1, output=tmp_path)
+    biases = sum(each.numel() for name, each in model.named_parameters() if name.endswith("bias"))
+    total = sum(each.numel() for each in model.parameters())
+    run = read_events(Path(result.run_dir) / "events.jsonl")[0]
+    assert run["weight_decay"] == {"0.1": total - biases, "0": biases}
+    assert f"none on {biases:,} parameters" in (Path(result.run_dir) / "report.html").read_text()
+
+
 def test_the_best_bundle_is_the_model_that_was_scored(trained: Trained) -> None:
     model, meta, tokenizer = load_bundle(trained.run_dir / "best", model=small_model(seed=5))
     assert tokenizer is None

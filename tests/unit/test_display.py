@@ -104,6 +104,12 @@ def test_the_header_says_what_is_trained_on_what_and_how():
     ]
 
 
+def test_the_header_says_how_many_parameters_are_decayed_where_some_are():
+    assert header_lines({**RUN, "weight_decay": {"0": 1000}}) == header_lines(RUN)
+    lines = header_lines({**RUN, "weight_decay": {"0.1": 2e6, "0.01": 22_600_000, "0": 45_000}})
+    assert lines[2] == "  decay   0.1 on 2M parameters, 0.01 on 22.6M, none on 45k"
+
+
 def test_a_run_from_python_without_a_recipe_has_a_header():
     bare = {"name": "run", "id": "1", "recipe": {"techniques": []}, "plan": {}, "data": {"train": 10}}
     assert header_lines(bare)[0] == "run  runs/run/1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -109,3 +109,18 @@ def parameter_groups(model: nn.Module) -> list[ParameterGroup]:
     for name, parameter in model.named_parameters():
         (decay if parameter in with_decay else no_decay)["params"].append((name, parameter))
     return [group for group in (decay, no_decay) if group["params"]]
+
+
+def decayed_parameters(groups: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many trained parameters have each weight decay, the largest decay first; empty for an optimizer that has none.
+
+    Args:
+        groups: an optimizer's `param_groups`.
+    """
+    counts: dict[float, int] = {}
+    for group in groups:
+        if "weight_decay" in group:
+            trained = sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad)
+            decay = float(group["weight_decay"])
+            counts[decay] = counts.get(decay, 0) + trained
+    return {f"{decay:g}": count for decay, count in sorted(counts.items(), reverse=True) if count}

@@ -42,6 +42,20 @@ def run_dir(run: Mapping[str, Any]) -> str:
     return short_path(str(found))
 
 
+def decay_words(counts: Mapping[str, int]) -> str:
+    """Which weight decay how many parameters have; nothing where none is decayed.
+
+    >>> decay_words({"0.01": 22_600_000, "0": 45_000})
+    '0.01 on 22.6M parameters, none on 45k'
+    """
+    if not any(float(decay) for decay in counts):
+        return ""
+    first, *others = (
+        f"{decay if float(decay) else 'none'} on {_count(number)}" for decay, number in counts.items()
+    )
+    return ", ".join([f"{first} parameters", *others])
+
+
 def header_lines(run: Mapping[str, Any]) -> list[str]:
     """What is trained on what, and how it fits."""
     recipe, plan, data = run.get("recipe") or {}, run.get("plan") or {}, run.get("data") or {}
@@ -58,6 +72,8 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
             f"{_count(total)} parameters{'' if total == trainable else f', {_count(trainable)} of them trained'}"
         )
     lines.append(f"  model   {', '.join(model)}")
+    if decay := decay_words(run.get("weight_decay") or {}):
+        lines.append(f"  decay   {decay}")
     lines.append(f"  data    {_data(data)}")
     labels = list(data.get("labels") or {})
     if labels:

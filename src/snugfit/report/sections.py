@@ -99,6 +99,12 @@ def _key_figures(story: Story) -> str:
             else f"{trainable:,.0f} trainable"
         )
         rows.append(("Parameters", shortened(size), told))
+    decayed = {name: as_number(count) for name, count in mapping(story.run.get("weight_decay")).items()}
+    if any(name != "0" for name in decayed):
+        spared = decayed.get("0")
+        values = ", ".join(name for name in decayed if name != "0")
+        told = "on all parameters" if spared is None else f"none on {spared:,.0f} parameters"
+        rows.append(("Weight decay", values, told))
     return figures(rows)
 
 

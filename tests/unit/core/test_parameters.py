@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.parameters import decayed, momentum_of, parameter_groups, set_momentum
+from snugfit.core.parameters import decayed, decayed_parameters, momentum_of, parameter_groups, set_momentum
 from snugfit.errors import SettingError
 from snugfit.techniques.learning.lora import lora_
 
@@ -97,3 +97,17 @@ def test_the_momentum_of_a_group_is_what_is_set_or_the_first_beta() -> None:
     assert momentum_of({"lr": 0.1}) is None
     with pytest.raises(SettingError, match="neither momentum nor betas"):
         set_momentum({"lr": 0.1}, 0.7)
+
+
+def test_trained_parameters_are_counted_by_their_weight_decay() -> None:
+    model = Tiny()
+    groups = parameter_groups(model)
+    optimizer = torch.optim.AdamW(
+        [{**group, "params": [p for _, p in group["params"]]} for group in groups], weight_decay=0.1
+    )
+    decayed = model.embedding.weight.numel() + model.conv.weight.numel()
+    total = sum(p.numel() for p in model.parameters())
+    assert decayed_parameters(optimizer.param_groups) == {"0.1": decayed, "0": total - decayed}
+    model.embedding.weight.requires_grad_(False)
+    assert decayed_parameters(optimizer.param_groups)["0.1"] == model.conv.weight.numel()
+    assert decayed_parameters(torch.optim.LBFGS([model.token]).param_groups) == {}
