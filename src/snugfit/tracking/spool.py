@@ -43,7 +43,7 @@ class Spool:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "events.jsonl"
     >>> with Spool(path) as spool:
-    ...     spool.append("update", update=1, metrics={"loss": float("inf")})
+    ...     event = spool.append("update", update=1, metrics={"loss": float("inf")})
     >>> [(event["event"], event["metrics"]) for event in read_events(path)]
     [('update', {'loss': inf})]
 
