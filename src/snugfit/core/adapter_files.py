@@ -32,12 +32,35 @@ def save_adapter(model: nn.Module, folder: str | Path) -> None:
     config.inference_mode = True
     if config.base_model_name_or_path is None:
         config.base_model_name_or_path = getattr(getattr(model, "config", None), "_name_or_path", None)
+    config.task_type = config.task_type or _task_type(model)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = _state(model, config.modules_to_save or ())
     kept = {f"{_PREFIX}{name}": tensor.detach().clone().contiguous() for name, tensor in state.items()}
     save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(folder))
+
+
+def _task_type(model: nn.Module) -> str | None:
+    """Return peft's name for what a model of transformers is for, by which its Auto classes load; None for other models."""
+    if not type(model).__module__.startswith("transformers."):
+        return None
+    from transformers.models.auto import modeling_auto
+
+    for kind, mapping in _TASK_TYPES.items():
+        if type(model).__name__ in getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES").values():
+            return kind
+    return None
+
+
+_TASK_TYPES = {
+    "SEQ_CLS": "SEQUENCE_CLASSIFICATION",
+    "TOKEN_CLS": "TOKEN_CLASSIFICATION",
+    "QUESTION_ANS": "QUESTION_ANSWERING",
+    "SEQ_2_SEQ_LM": "SEQ_TO_SEQ_CAUSAL_LM",
+    "CAUSAL_LM": "CAUSAL_LM",
+}
+"""Kinds of adapters by peft, and the part of the name of the table in which transformers lists such models."""
 
 
 def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,13 +199,29 @@ def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, prediction
             signature=infer_signature(inputs, pandas.DataFrame(predictions)),
             input_example=inputs.head(EXAMPLE_ROWS),
             pip_requirements=[
-                "snugfit"
+                requirement()
             ],  # given, or MLflow runs the model in a process to see what it imports
         )
+        without_paths(Path(folder))
         client.log_model_artifacts(logged.model_id, folder)
     client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=update)])
     return str(logged.model_id)
+
+
+def requirement() -> str:
+    """Return what serves the model again: this version of Snugfit, as another may read other formats."""
+    return f"snugfit=={version('snugfit')}"
+
+
+def without_paths(folder: Path) -> None:
+    """Have the description of a stored model name its artifacts by where they lie in it: MLflow notes the path they came from."""
+    from mlflow.models import Model
+
+    stored = Model.load(str(folder))
+    for artifact in stored.flavors["python_function"]["artifacts"].values():
+        artifact["uri"] = artifact["path"]
+    stored.save(str(folder / "MLmodel"))
 
 
 def _create_version(client: MlflowClient, name: str, model_id: str, run_id: str) -> str:

@@ -26,7 +26,7 @@ from snugfit.errors import ModelError, RunFolderError, SettingError
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
 from snugfit.models.python import load_python_model
-from snugfit.models.tokenizer import load_tokenizer
+from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -87,7 +87,7 @@ def save_bundle(
                 config.save_pretrained(new)
             _save_plain(model, new / WEIGHTS)
         if tokenizer is not None:
-            tokenizer.save_pretrained(new)
+            save_tokenizer(tokenizer, new, meta.get("max_length") if meta.get("labels") else None)
         if adapters_of is not None and adapted(adapters_of):
             save_adapter(adapters_of, new / ADAPTER)
         weights = [*new.rglob("*.safetensors"), *new.glob(f"{EXTRA_STATE}.json")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ from torch import nn
 from snugfit.errors import ModelError, SettingError
 from snugfit.models.folders import check_tokenizer_files
 from snugfit.models.hub import call, quiet_transformers, resolve
+
+_OWN_LIMIT = "pretrained_max_length"
+"""In tokenizer_config.json of a classifier: the limit of the pretrained tokenizer, where `model_max_length` is that of the training."""
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,9 +40,23 @@ def load_tokenizer(source: str | Path, *, folder: Path | None = None) -> PreTrai
                 f"model: the tokenizer of {source} has neither a padding nor an end-of-sequence token."
             )
         tokenizer.pad_token = tokenizer.eos_token
+    own_limit = getattr(tokenizer, "init_kwargs", {}).get(_OWN_LIMIT)
+    if own_limit is not None:  # of a classifier in best/: who trains on may take longer texts
+        tokenizer.model_max_length = own_limit
     # padding counts as trailing everywhere: positions, lengths and trimming
     tokenizer.padding_side = "right"
     return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, max_length: int | None = None) -> None:
+    """Write a tokenizer that cuts texts, where it is asked to cut them, to the `max_length` that the model was trained with."""
+    if max_length is None:
+        tokenizer.save_pretrained(folder)
+        return
+    served: Any = copy.deepcopy(tokenizer)
+    served.init_kwargs = {**served.init_kwargs, _OWN_LIMIT: tokenizer.model_max_length}
+    served.model_max_length = max_length
+    served.save_pretrained(folder)
 
 
 def check_length(model: nn.Module, max_length: int) -> None:

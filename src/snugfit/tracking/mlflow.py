@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import importlib.util
 import logging
 import os
@@ -56,7 +57,7 @@ class MlflowBackend:
         client = self._connect()
         if run_id is None:
             self._experiment_id = self._experiment_id or experiment_id(client, self.experiment, self.uri)
-            tags = {"mlflow.source.name": "snugfit"}
+            tags = {"mlflow.source.name": "snugfit", "mlflow.user": user_name()}
             run = client.create_run(self._experiment_id, start_time=start_ms, tags=tags, run_name=name)
             return str(run.info.run_id)
         from mlflow.exceptions import MlflowException
@@ -101,6 +102,14 @@ class MlflowBackend:
 
             self._client = MlflowClient(tracking_uri=self.uri)
         return self._client
+
+
+def user_name() -> str:
+    """Return who runs this, as MLflow's own functions say it; "unknown" where the system has no name for the account."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a number without an account, as in some containers
+        return "unknown"
 
 
 def missing_mlflow() -> str | None:

@@ -88,8 +88,24 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield name, item
 
 
+def techniques_by_name(techniques: Any) -> Any:
+    """Return a recipe's list of techniques as a mapping, so that each setting is a parameter of its own.
+
+    >>> techniques_by_name(["mixup", {"ema": {"decay": 0.9}}, {"clip_norm": 1.0}])
+    {'mixup': True, 'ema': {'decay': 0.9}, 'clip_norm': 1.0}
+    """
+    if not isinstance(techniques, list):
+        return {} if techniques is None else techniques
+    found: dict[str, Any] = {}
+    for entry in techniques:
+        for name, settings in entry.items() if isinstance(entry, Mapping) else ((str(entry), True),):
+            found[name] = True if settings in (None, {}) else settings
+    return found
+
+
 def _run(event: Event, batch: Batch) -> None:
-    params = dict(flatten(event.get("recipe") or {}))
+    recipe = dict(event.get("recipe") or {})
+    params = dict(flatten({**recipe, "techniques": techniques_by_name(recipe.get("techniques"))}))
     params.update(
         flatten({"plan": event.get("plan") or {}})
     )  # as it was resolved, over what the recipe asked for

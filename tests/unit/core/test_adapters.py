@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from snugfit.core.adapter_files import load_adapter, save_adapter
+from snugfit.core.adapter_files import _task_type, load_adapter, save_adapter
 from snugfit.core.adapters import adapted, merge_, merged, targets_of, unmerge_
 from snugfit.errors import MissingExtra, ModelError, SettingError
 from snugfit.techniques.learning.ia3 import ia3_
@@ -152,6 +152,24 @@ def test_peft_itself_loads_a_saved_adapter(make: Any, kind: str, tmp_path: Path)
     save_adapter(model, tmp_path / "adapter")
     loaded = peft.PeftModel.from_pretrained(make(), str(tmp_path / "adapter")).eval()
     assert torch.equal(outputs(loaded.get_base_model()), outputs(model))
+
+
+@pytest.mark.parametrize(
+    ("make", "auto"), [(bert, "AutoPeftModelForSequenceClassification"), (gpt2, "AutoPeftModelForCausalLM")]
+)
+def test_peft_s_auto_classes_load_a_saved_adapter_by_its_folder_alone(
+    make: Any, auto: str, tmp_path: Path
+) -> None:
+    make().save_pretrained(tmp_path / "base")
+    base = type(make()).from_pretrained(tmp_path / "base").eval()
+    model = trained(lora_(base, rank=2))
+    save_adapter(model, tmp_path / "adapter")
+    loaded = getattr(peft, auto).from_pretrained(str(tmp_path / "adapter")).eval()
+    assert torch.equal(outputs(loaded.get_base_model()), outputs(model))
+
+
+def test_an_adapter_of_a_module_of_ones_own_has_no_task() -> None:
+    assert _task_type(convolutions()) is None and _task_type(bert()) == "SEQ_CLS"
 
 
 def test_a_saved_adapter_holds_the_new_head_and_nothing_of_the_base(tmp_path: Path) -> None:

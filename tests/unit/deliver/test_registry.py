@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import types
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,15 @@ def test_nothing_is_pickled(tracked: tuple[Path, str, str], champion: Registered
     assert not [name for name in files if name.endswith((".pkl", ".pickle", ".pt", ".bin", ".joblib"))]
     for name in files:
         assert not (model / name).read_bytes().startswith((b"\x80\x04", b"\x80\x05")), name
+
+
+def test_the_stored_model_names_this_version_and_no_path_of_this_machine(
+    tracked: tuple[Path, str, str], champion: Registered
+) -> None:
+    model = resolve_model(champion.model_uri, uri=tracked[1]).parent.parent
+    assert f"snugfit=={metadata.version('snugfit')}" in (model / "requirements.txt").read_text().split()
+    described = (model / "MLmodel").read_text()
+    assert str(tracked[0].parent) not in described and "/tmp/" not in described
 
 
 def test_anybody_can_load_it_with_mlflow_alone(tracked: tuple[Path, str, str], champion: Registered) -> None:

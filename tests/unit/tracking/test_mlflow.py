@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import math
 import os
 import socket
@@ -129,6 +130,21 @@ def test_an_event_behind_the_end_leaves_the_run_finished(
     assert content["tags"]["registered.name"] == "agnews"
     assert content["status"] == "FINISHED"
     assert content["metrics"]["train/loss"][-1][0] == 3
+
+
+def test_a_run_has_its_user_and_each_setting_of_a_technique_is_a_parameter(
+    tmp_path: Path, new_store: Callable[[str], str]
+) -> None:
+    uri = new_store("mlflow.db")
+    run_dir, _ = new_run(tmp_path, techniques=[{"ema": {"decay": 0.9}}, "mixup", {"clip_norm": 1.0}])
+    content = stored(uri, str(replay(run_dir, uri).run_id))
+    assert content["tags"]["mlflow.user"] == getpass.getuser()
+    of_techniques = {key: value for key, value in content["params"].items() if key.startswith("techniques")}
+    assert of_techniques == {
+        "techniques.ema.decay": "0.9",
+        "techniques.mixup": "true",
+        "techniques.clip_norm": "1.0",
+    }
 
 
 def test_odd_names_and_non_finite_values_are_taken(tmp_path: Path, new_store: Callable[[str], str]) -> None:
