@@ -173,6 +173,15 @@ def test_a_good_rate_learns_and_a_range_that_ends_too_soon_is_said_so() -> None:
     assert short.as_dict()["recommended"] is None and short.as_dict()["doubts"] == list(short.doubts)
 
 
+def test_on_an_easy_model_that_any_rate_teaches_none_is_recommended() -> None:
+    torch.manual_seed(0)
+    rows = [(torch.randn(4) + 2 * (number % 2), number % 2) for number in range(64)]
+    found = sf.find_lr(nn.Linear(4, 2), rows, optimizer=sf.AdamW(learning_rate=1e-3), start=1e-4)
+    assert found.suggestions["minimum"].learning_rate == pytest.approx(1.0, rel=0.3)
+    assert found.learning_rate is None and found.settings == {}
+    assert any("lowest at the end of the range" in each for each in found.test.doubts)
+
+
 def learned(rate: float) -> float:
     step = classifier(optimizer=sf.SGD(learning_rate=rate))
     return [step(window).loss for window in windows(50)][-1]
