@@ -19,7 +19,7 @@ class BufferCopies(NamedTuple):
     buffers: dict[str, Tensor | None]
     copies: dict[str, Tensor]
     caches: set[str]
-    attributes: dict[str, Any]
+    attributes: dict[str, Any] | None  # torch's own modules change none
     extra: Any
 
 
@@ -125,7 +125,7 @@ def _copied(module: nn.Module) -> BufferCopies:
         dict(buffers),
         {name: buffer.detach().clone() for name, buffer in buffers.items() if buffer is not None},
         set(module._non_persistent_buffers_set),
-        _plain_attributes(module),
+        None if type(module).__module__.startswith("torch.nn.") else _plain_attributes(module),
         copy.deepcopy(module.get_extra_state()) if has_extra_state(module) else None,
     )
 
@@ -143,9 +143,10 @@ def _restore(kept: BufferCopies) -> None:
             kept.buffers[name] = value
         else:
             buffer.copy_(value)
-    for name in _plain_attributes(module).keys() - kept.attributes.keys():
-        delattr(module, name)
-    _set(module, kept.buffers, kept.attributes)
+    if kept.attributes is not None:
+        for name in _plain_attributes(module).keys() - kept.attributes.keys():
+            delattr(module, name)
+    _set(module, kept.buffers, kept.attributes or {})
     module._non_persistent_buffers_set = set(kept.caches)
     if has_extra_state(module):
         module.set_extra_state(copy.deepcopy(kept.extra))

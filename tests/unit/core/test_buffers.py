@@ -39,3 +39,24 @@ def test_progress_counts_windows_and_only_applied_updates_are_updates() -> None:
     other = Progress()
     other.load_state_dict(progress.state_dict())
     assert other == progress
+
+
+def test_a_flag_beside_a_buffer_that_forward_made_goes_with_it() -> None:
+    class Making(nn.Module):
+        def forward(self) -> None:
+            if not hasattr(self, "ready"):
+                self.ready = True
+                self.register_buffer("total", torch.zeros(2))
+            self.total += 1
+
+    model = Making()
+    buffers = Buffers(model)
+    copies = buffers.copy()
+    model()
+    buffers.restore(copies)
+    assert not hasattr(model, "ready") and not hasattr(model, "total")
+    model()
+    copies = buffers.copy()
+    model()
+    buffers.restore(copies)
+    assert model.ready and model.total.tolist() == [1.0, 1.0]
