@@ -71,6 +71,19 @@ def test_rows_of_values_without_weights_weigh_what_they_hold() -> None:
     assert rows.weights is not None and rows.weights.tolist() == [12.0, 12.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_16_bit_terms_are_summed_in_float32(dtype: torch.dtype, weighted: bool) -> None:
+    """bf16 counts to 256, fp16 to 2048."""
+    values = torch.ones(2, 4099, dtype=dtype)
+    terms = LossTerms(values, torch.ones_like(values) if weighted else None)
+    assert float(terms.weight()) == float(terms.weighted_sum()) == 2 * 4099
+    rows = terms.by_row()
+    assert rows.weights is not None and rows.weights.tolist() == [4099, 4099]
+    assert rows.values.tolist() == [1.0, 1.0]
+    assert terms.gradient(terms.weight()).dtype == dtype
+
+
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
 def test_rows_add_up_to_the_whole(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
