@@ -151,6 +151,9 @@ class TerminalDisplay:
     def _padding(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'padding':<10}{event['message']}")
 
+    def _rows(self, screen: Screen, event: Event) -> None:
+        screen.say(f"{'rows':<10}{event['message']}")
+
     def _skip(self, screen: Screen, event: Event) -> None:
         self._skipped += 1
         if self._skipped <= _SHOWN_SKIPS:
@@ -182,6 +185,7 @@ _SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
     "measured": TerminalDisplay._measured,
     "attention": TerminalDisplay._attention,
     "padding": TerminalDisplay._padding,
+    "rows": TerminalDisplay._rows,
     "skipped": TerminalDisplay._skip,
     "end": TerminalDisplay._ended,
     "register": TerminalDisplay._register,

@@ -38,13 +38,13 @@ def relative_errors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor])
     """
     if not expected:
         return dict.fromkeys(found, torch.inf)
-    total = torch.stack([tensor.double().norm() for tensor in expected.values()]).norm()
+    total = torch.stack([_wide(tensor).norm() for tensor in expected.values()]).norm()
     errors = dict.fromkeys(set(found) ^ set(expected), torch.inf)
     for name, tensor in expected.items():
         if name not in found:
             continue
-        length = torch.maximum(tensor.double().norm(), FLOOR * total)
-        error = (found[name].double() - tensor.double()).norm() / length if length > 0 else found[name].norm()
+        own, length = _wide(found[name]), torch.maximum(_wide(tensor).norm(), FLOOR * total)
+        error = (own - _wide(tensor)).norm() / length if length > 0 else own.norm()
         errors[name] = torch.nan_to_num(error, nan=torch.inf).item()
     return errors
 
@@ -61,11 +61,11 @@ def without_noise(
     """
     if not gradient:
         return dict(tensors)
-    total = torch.stack([each.double().norm() for each in gradient.values()]).norm()
+    total = torch.stack([_wide(each).norm() for each in gradient.values()]).norm()
     return {
         name: each
         for name, each in tensors.items()
-        if name not in gradient or gradient[name].double().norm() > noise * total
+        if name not in gradient or _wide(gradient[name]).norm() > noise * total
     }
 
 
@@ -151,9 +151,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return bool(torch.equal(one, other) or ((one == other) | ((one != one) & (other != other))).all())
 
 
+def _wide(tensor: Tensor) -> Tensor:
+    """In float64, with imaginary parts as numbers of their own."""
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double()
+
+
 def _apart(one: Tensor, other: Tensor) -> float:
     if one.shape != other.shape:
         return torch.inf
-    length = other.double().norm()
-    error = (one.double() - other.double()).norm() / torch.where(length > 0, length, 1.0)
+    length = _wide(other).norm()
+    error = (_wide(one) - _wide(other)).norm() / torch.where(length > 0, length, 1.0)
     return torch.nan_to_num(error, nan=torch.inf).item()

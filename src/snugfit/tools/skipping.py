@@ -62,13 +62,19 @@ def _bad_windows(step: Step, window: Batch) -> dict[str, Callable[[], bool]]:
     def overflowed() -> bool:
         if step.seams.irrevocable:  # undone by going back to a checkpoint, not by the step
             return False
-        trained = next(each for each in step.parameters if each.requires_grad)
-        hook = trained.register_hook(lambda gradient: gradient * torch.inf)
+        reached: list[bool] = []
+
+        def overflow(gradient: Tensor) -> Tensor:
+            reached.append(True)
+            return gradient * torch.inf
+
+        hooks = [each.register_hook(overflow) for each in step.parameters if each.requires_grad]
         try:
             step(window)
         finally:
-            hook.remove()
-        return True
+            for hook in hooks:
+                hook.remove()
+        return bool(reached)  # a window that reaches no parameter has no gradient to overflow
 
     def empty() -> bool:
         spoiled = _unlabelled(window)

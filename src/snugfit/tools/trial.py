@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -243,6 +244,8 @@ def cast(window: Batch, dtype: torch.dtype) -> Batch:
     """The same with its floating tensors in another type."""
 
     def to(tensor: Tensor) -> Tensor:
+        if dtype == torch.float64:
+            return _widened(tensor)
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     return replace(window, data=map_tree(to, window.data))
@@ -270,12 +273,20 @@ def _copied(setup: Setup, *, double: bool) -> tuple[nn.Module, torch.optim.Optim
     """Copies of the model, in float64 or as it is, and of the optimizer over it."""
     model, optimizer = copy.deepcopy((setup.material.model, setup.optimizer))
     if double:
-        model.to(torch.float64)
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            tensor.data = _widened(tensor.data)
         if optimizer is not None:
             load_optimizer(
                 optimizer, optimizer.state_dict()
             )  # which brings moments to the type of their weights
     return model, optimizer
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """In float64; complex numbers stay complex, where `Module.to` would drop their imaginary parts."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def _quiet(*args: Any, **kwargs: Any) -> None:

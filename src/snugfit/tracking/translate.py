@@ -167,6 +167,10 @@ def _padding(event: Event, batch: Batch) -> None:
     _tag(batch, "padding", event["message"])
 
 
+def _rows(event: Event, batch: Batch) -> None:
+    _tag(batch, "rows", event["message"])
+
+
 def _end(event: Event, batch: Batch) -> None:
     best = event.get("best") or {}
     if best:
@@ -219,6 +223,7 @@ _TRANSLATORS = {
     "fit": _fit,
     "attention": _attention,
     "padding": _padding,
+    "rows": _rows,
     "end": _end,
     "folds": _folds,
     "trials": _trials,

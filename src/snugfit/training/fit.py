@@ -73,7 +73,7 @@ def check_whole(step: Step, window: Batch) -> None:
         parts = "micro-batches" if window.total == window.rows else "ranks"
         raise SettingError(
             f"loss: compares the rows of a window with each other, and {parts} of {size} would show it parts of the {window.total} "
-            f"rows: fewer negatives, another gradient. Add the technique {_coupling()}, or take the window whole."
+            f"rows: fewer negatives, another gradient. Add the technique {coupling_techniques()}, or take the window whole."
         )
 
 
@@ -173,7 +173,7 @@ def _finer(step: Step, window: Batch, reason: str) -> Replan:
     if step.couples_rows and not step.seams.coupled:
         raise OutOfMemory(
             f"{told}, and the loss compares the rows of a window with each other, so that it is not cut. Add the technique "
-            f"{_coupling()}, or lower train.global_batch."
+            f"{coupling_techniques()}, or lower train.global_batch."
         )
     for after in legal_sizes(step, rows, step.group):
         largest = max(map(len, cut(rows, after, step.group, step.has_batch_norm)))
@@ -189,7 +189,7 @@ def _finer(step: Step, window: Batch, reason: str) -> Replan:
     raise OutOfMemory(f"{told}, and it cannot be split finer. {advice(step.seams.names)}")
 
 
-def _coupling() -> str:
+def coupling_techniques() -> str:
     """The techniques that compute a loss over the whole window from parts of it."""
     found = discover().items()
     return " or ".join(f"'{name}'" for name, each in found if Stage.COUPLING in each.card.stages)

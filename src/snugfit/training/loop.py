@@ -18,6 +18,7 @@ from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
 from snugfit.strategies.world import agreed, answered
 from snugfit.training.attempt import Attempt, Doing
+from snugfit.training.coupling import PART_OF_RUN, UNSPLIT_ROWS, compare_rows, require_uncoupled
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import Replan
 from snugfit.training.folder import RunFolder
@@ -66,6 +67,7 @@ class Training:
         self._evaluated_at_once: int | None = None
         self._telling = Telling(self.emit, self.step)
         self.saving = Saving(self)
+        self._compared = False
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
@@ -260,6 +262,9 @@ class Training:
             self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
             return None
         self.attempt = Attempt(Doing.UPDATE, window)
+        if not self._compared:
+            self._compared = True
+            self._compare_rows(window)
         start = time.perf_counter()
         result = self.step(window)
         self.attempt = None
@@ -272,6 +277,26 @@ class Training:
         if progress.windows > max(watch.banned, default=0):
             watch.refused_in_a_row = 0
         return None
+
+    def _compare_rows(self, window: Batch) -> None:
+        """Before the first update: see that a row's loss does not depend on the rows beside it, where these are not the whole window.
+
+        Raises:
+            SettingError: it does.
+        """
+        step, ranks = self.step, self.step.strategy.world_size
+        split = ranks > 1 or (step.micro_batch is not None and step.micro_batch < window.rows)
+        if split and step.progress.windows > 0:  # a resumed run, which was compared at its beginning
+            return
+        most = int(PART_OF_RUN * self.job.global_batch * self.total_windows / ranks)
+        found = compare_rows(step, window, most if split else min(most, UNSPLIT_ROWS))
+        if found is None or not (split or found.coupled):
+            return
+        if split:
+            require_uncoupled(found, ranks)
+        else:
+            step.couples_rows = True
+        self.emit("rows", rows=found.rows, coupled=found.coupled, message=found.message)
 
     def _scored(self, windows: Windows) -> Windows:
         """The windows, each the attempt of the run while it is scored."""

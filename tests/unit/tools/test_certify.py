@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import snugfit as sf
 from snugfit.core.reproducible import ADDRESSES
 from snugfit.errors import SettingError
+from snugfit.techniques import find
 from snugfit.tooling.setups import module_setup
 from snugfit.tools import compare
 from snugfit.tools.certify import certify
@@ -382,3 +383,53 @@ def test_splits_are_compared_with_and_without_cutting_padding_which_is_blamed_wh
     held = certify(uncut, ranks=False).law("accumulation")
     assert held.verdict is Verdict.HELD
     assert [trial.what for trial in held.trials if "cut" in trial.what] == []
+
+
+class UnusedFirst(nn.Module):
+    """Its first parameter gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.head = nn.Linear(2, 2), nn.Linear(4, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(rows)
+
+
+def test_a_first_parameter_that_is_not_used_breaks_no_law():
+    found = tried(UnusedFirst())
+    assert found.law("skip").verdict is Verdict.HELD
+    assert "an infinite gradient" in [trial.what for trial in found.law("skip").trials]
+
+
+class Rotating(nn.Module):
+    """A complex buffer, of which the imaginary part alone counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("turn", torch.tensor([1j, 2j, 3j]))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (self.head(rows) * self.turn).imag
+
+
+def test_imaginary_parts_are_neither_dropped_from_the_model_nor_from_what_is_compared():
+    found = tried(Rotating())
+    assert found.dtype == "float64"
+    assert found.law("accumulation").error > 0, "without imaginary parts all gradients are zero"
+    assert verdicts(found) == {**ALL_HELD, "recompute": verdicts(found)["recompute"]}
+    one, other = {"w": torch.tensor([1 + 1j])}, {"w": torch.tensor([1 + 2j])}
+    assert compare.relative_errors(one, other)["w"] == pytest.approx(1 / math.sqrt(5))
+
+
+class WritesInputs(nn.Module):
+    """Doubles its inputs in place."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows.mul_(2.0)
+
+
+def test_inputs_changed_in_place_break_no_law():
+    found = tried(nn.Sequential(WritesInputs(), *net()), techniques=[find("sam")()])
+    assert verdicts(found) == ALL_HELD

@@ -1,0 +1,147 @@
+"""Losses that compare rows without saying so, which are found before the first update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from snugfit.core.batch import Batch
+from snugfit.core.card import Family
+from snugfit.core.imports import describe
+from snugfit.core.memory import is_out_of_memory, release_memory
+from snugfit.errors import SettingError
+from snugfit.techniques import discover
+from snugfit.training.fit import coupling_techniques
+from snugfit.training.traceless import FAILURES, losses_of_rows
+
+if TYPE_CHECKING:
+    from snugfit.training.step import Step
+
+PART_OF_RUN = 0.01
+"""Of all examples of a run, the part that may be tried; 2.5 forwards of each take as long as training on it, or less."""
+UNSPLIT_ROWS = 8
+"""Rows that are tried where windows are not split as yet."""
+_FINE = 1e-3
+"""The part of the allowed rounding that may be between two passes of the same kernels and shapes."""
+_FINE_16_BIT = 0.1
+"""The same where numbers have two to three digits: experts get other numbers of tokens, and round them otherwise."""
+_FULL = 1e-3
+"""The rounding that is allowed in float32."""
+_FLOOR = 1e-3
+"""A row's loss or weight counts as this large at least."""
+_COARSE_NUMBERS = 0.1
+"""The rounding of techniques that compute in few bits: what scales by the largest number of a tensor has some of all rows in each."""
+
+
+class Comparison(NamedTuple):
+    """The losses of some rows beside others, compared on all ranks.
+
+    Args:
+        rows: in a pass.
+        beside: the relative difference that other neighbours make; `alone`: that made by having none.
+        allowed: what each may be by rounding.
+        failed: why nothing could be compared; then the rest says nothing.
+    """
+
+    rows: int
+    beside: float = 0.0
+    alone: float = 0.0
+    allowed: tuple[float, float] = (0.0, 0.0)
+    failed: str = ""
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the loss of a row depends on the rows beside it."""
+        return self.beside > self.allowed[0] or self.alone > self.allowed[1]
+
+    @property
+    def message(self) -> str:
+        """The outcome in a sentence."""
+        if self.failed:
+            return f"not compared whether a row's loss depends on the rows beside it: {self.failed}"
+        if self.coupled:
+            return "a row's loss depends on the rows beside it, so windows stay whole where memory runs out"
+        return (
+            f"the losses of {self.rows} rows do not depend on the rows beside them (relative difference {self.beside:.1g}, alone "
+            f"{self.alone:.1g}; rounding accounts for {self.allowed[0]:.1g} and {self.allowed[1]:.1g})"
+        )
+
+
+def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
+    """Compute the losses of half of some rows beside the other half, beside copies of one row, and alone; without dropout.
+
+    All of the step's state is as before on return. All ranks call this for the same windows.
+
+    Args:
+        most: rows of a pass, at most; with fewer than two there is nothing to compare.
+    Returns:
+        None where the loss says itself that it compares rows, or a technique computes it over the whole window.
+    """
+    if step.couples_rows or step.seams.coupled or most < 2:
+        return None
+    strategy = step.strategy
+    rows = min(max(2, min(window.rows, step.micro_batch or window.rows)), most)
+    try:
+        found = _compared(step, replace(window, padded=0), rows)
+    except FAILURES as error:
+        memory = is_out_of_memory(error)
+        found = Comparison(rows, failed="memory ran out" if memory else describe(error))
+    if found.failed:
+        release_memory(step.device)
+    told = [Comparison(*each) for each in strategy.tell(tuple(found))]
+    return max(told, key=lambda each: (each.coupled, bool(each.failed), each.beside))
+
+
+def require_uncoupled(found: Comparison, ranks: int) -> None:
+    """Refuse a run that would show its loss parts of what it compares.
+
+    Raises:
+        SettingError: with the numbers and the remedy.
+    """
+    if found.failed or not found.coupled:
+        return
+    by_neighbours = found.beside > found.allowed[0]
+    error, allowed = (found.beside, found.allowed[0]) if by_neighbours else (found.alone, found.allowed[1])
+    whole = (
+        "take the window whole on one device"
+        if ranks > 1
+        else "take the window whole (plan.micro_batch: null)"
+    )
+    raise SettingError(
+        f"loss: a row's loss differs by {error:.1g} with the rows beside it, and rounding accounts for {allowed:.1g}. The loss or the "
+        f"model compares rows, or divides by their number, so {'ranks' if ranks > 1 else 'micro-batches'} would change what is learned. "
+        f"Return a loss for each row by itself; or set couples_rows = True on the loss and add {coupling_techniques()}; or {whole}."
+    )
+
+
+def _compared(step: Step, window: Batch, rows: int) -> Comparison:
+    half = max(1, rows // 2)
+    some = [min(row, window.rows - 1) for row in range(rows)]
+    together, allowed, _ = losses_of_rows(step, window.select(some))
+    beside, _, _ = losses_of_rows(step, window.select([*some[:half], *[0] * (rows - half)]))
+    alone, _, _ = losses_of_rows(step, window.select(some[:half]))
+    if not all(bool(torch.isfinite(each).all()) for each in together):
+        return Comparison(rows, failed="the loss is not finite")
+    limits = (allowed * (_FINE if allowed <= _FULL else _FINE_16_BIT), allowed)
+    if _computes_in_few_bits(step):
+        limits = (max(allowed, _COARSE_NUMBERS),) * 2
+    return Comparison(rows, _apart(beside, together, half), _apart(alone, together, half), limits)
+
+
+def _apart(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], rows: int) -> float:
+    """Return how far the losses or the weights of the first rows are apart."""
+    apart = []
+    for one, other in zip(found, expected, strict=True):
+        one, other = one[:rows].double(), other[:rows].double()
+        # losses near zero are differences of larger numbers, and rounded as those are
+        length = other.norm().clamp(min=_FLOOR * rows**0.5)
+        apart.append(float(torch.nan_to_num((one - other).norm() / length, nan=torch.inf)))
+    return max(apart)
+
+
+def _computes_in_few_bits(step: Step) -> bool:
+    known = discover()
+    return any(known[name].card.family is Family.NUMERICS for name in step.seams.names if name in known)
