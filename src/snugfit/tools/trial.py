@@ -244,8 +244,6 @@ def cast(window: Batch, dtype: torch.dtype) -> Batch:
     """The same with its floating tensors in another type."""
 
     def to(tensor: Tensor) -> Tensor:
-        if dtype == torch.float64:
-            return _widened(tensor)
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     return replace(window, data=map_tree(to, window.data))
@@ -283,9 +281,7 @@ def _copied(setup: Setup, *, double: bool) -> tuple[nn.Module, torch.optim.Optim
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """In float64; complex numbers stay complex, where `Module.to` would drop their imaginary parts."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
+    """In float64; complex numbers stay as they are, where `Module.to` would drop their imaginary parts."""
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
