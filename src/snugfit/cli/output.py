@@ -59,12 +59,13 @@ def _strict(value: Any) -> Any:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that the user named.
+    """Write a file that the user named, and make the folder it is to lie in.
 
     Raises:
         RunFolderError: it cannot be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"--output: {path} cannot be written: {error.strerror}.") from error

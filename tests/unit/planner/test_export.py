@@ -120,3 +120,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(plan: ExportedPlan, too
 def test_a_list_from_a_file_counts_as_the_default_that_it_equals() -> None:
     exported = export(replace(PLAN, techniques=({"nf4": {"skip": []}},)), "hf")
     assert not [line for line in exported.left_out if line.startswith("nf4.")]
+
+
+def test_the_files_of_all_tools_may_lie_in_one_folder() -> None:
+    names = [name for tool in TOOLS for name, _ in export(NOTHING, tool).files]
+    assert len(names) == len(set(names))

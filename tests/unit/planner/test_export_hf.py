@@ -194,3 +194,42 @@ def test_bitsandbytes_reads_the_format_of_the_frozen_weights() -> None:
         False,
     )
     assert config.bnb_4bit_compute_dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+def test_a_bert_classifier_gets_the_true_gradient_once_told_what_the_notes_say(tmp_path: Path) -> None:
+    """The Trainer's own norm of the first gradient, accumulated over four micro-batches and in one pass."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    examples = [{"input_ids": [2 + number, 3, 4], "labels": number % 2} for number in range(8)]
+
+    def norm(micro_batch: int, accepts: bool) -> float:
+        torch.manual_seed(0)
+        model = transformers.BertForSequenceClassification(config)
+        if not accepts:
+            model.accepts_loss_kwargs = False
+        plan = replace(PLAN, micro_batch=micro_batch, global_batch=8, total_updates=1, techniques=())
+        settings = json.loads(file(export(plan, "hf"), "training_args.json"))
+        settings |= {"max_grad_norm": 1e9, "logging_steps": 1, "report_to": "none", "save_strategy": "no"}
+        asked = transformers.TrainingArguments(output_dir=str(tmp_path), disable_tqdm=True, **settings)
+        trainer = transformers.Trainer(model=model, args=asked, train_dataset=examples)
+        trainer.train()
+        return next(float(entry["grad_norm"]) for entry in trainer.state.log_history if "grad_norm" in entry)
+
+    whole = norm(8, accepts=True)
+    assert norm(2, accepts=False) == pytest.approx(whole, rel=1e-4)
+    assert norm(2, accepts=True) == pytest.approx(4 * whole, rel=1e-4)
+    (note,) = [
+        line
+        for line in export(replace(PLAN, micro_batch=2, global_batch=8), "hf").left_out
+        if line.startswith("accumulation")
+    ]
+    assert "model.accepts_loss_kwargs = False" in note and "4 times too large" in note

@@ -168,7 +168,7 @@ def _write(keys: Mapping[str, Any], left_out: tuple[str, ...]) -> tuple[tuple[st
     zero = values["zero_optimization"]
     needed = [stage for key, stage in _LEAST_STAGE.items() if _holds(values, key)]
     values["zero_optimization"] = {**zero, "stage": max([zero["stage"], *needed])}
-    return (("deepspeed.json", json.dumps(values, indent=2) + "\n"), *beside(left_out))
+    return (("deepspeed.json", json.dumps(values, indent=2) + "\n"), *beside("deepspeed", left_out))
 
 
 def _holds(values: Mapping[str, Any], key: str) -> bool:

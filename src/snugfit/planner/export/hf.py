@@ -259,14 +259,15 @@ def _notes(plan: ExportedPlan) -> Iterable[str]:
         yield f"max_length: cut the examples where they become tokens: tokenizer(…, truncation=True, max_length={plan.max_length})."
     if plan.accumulation > 1:
         yield (
-            f"accumulation: a model whose loss does not take num_items_in_batch (BERT's masked language model, token classification, "
-            f"a forward of your own with **kwargs) gets gradients {plan.accumulation} times too large."
+            f"accumulation: a model whose loss does not take num_items_in_batch gets gradients {plan.accumulation} times too large: BERT's "
+            "sequence and token classifiers and masked language model, their kin, and a forward of your own with **kwargs. Set "
+            "model.accepts_loss_kwargs = False before the Trainer is made."
         )
 
 
 def _write(keys: Mapping[str, Any], left_out: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     files = tuple((_FILES[part], json.dumps(values, indent=2) + "\n") for part, values in keys.items())
-    return files + beside(left_out)
+    return files + beside("hf", left_out)
 
 
 _OWN = "the Trainer has none; make it yourself and give it as Trainer(optimizers=(optimizer, scheduler))."

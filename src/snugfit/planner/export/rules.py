@@ -116,9 +116,9 @@ def commented(left_out: Iterable[str]) -> str:
     return "\n".join(["# Not carried, or not the same there:", *lines]) + "\n" if lines else ""
 
 
-def beside(left_out: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """What is left out as a file of its own, for formats without comments; none where nothing is."""
-    return (("left_out.txt", "\n".join(left_out) + "\n"),) if left_out else ()
+def beside(tool: str, left_out: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return what is left out as a file of the tool's own, for formats without comments; none where nothing is."""
+    return ((f"{tool}_left_out.txt", "\n".join(left_out) + "\n"),) if left_out else ()
 
 
 def _value(value: Any, plan: ExportedPlan, asked: Asked) -> Any:
