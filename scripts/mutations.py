@@ -106,6 +106,27 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "consent: any recipe runs what it names",
+        "recipe/parse.py",
+        "allowed=allow_code or consent.is_here(path)",
+        "allowed=True",
+        ("tests/unit/test_allow_code.py::test_python_needs_consent_too",),
+    ),
+    Mutation(
+        "consent: the numerics of a bundle run what they name",
+        "models/bundle.py",
+        '_NAMING = ("numerics",)',
+        "_NAMING = ()",
+        ("tests/unit/test_allow_code.py::test_a_bundle_runs_no_code_that_it_names_wherever_it_lies",),
+    ),
+    Mutation(
+        "secrets: events hold them",
+        "tracking/spool.py",
+        'redacted({"event": kind, "time": time.time(), **fields})',
+        '{"event": kind, "time": time.time(), **fields}',
+        ("tests/unit/core/test_redaction.py::test_no_outlet_of_a_run_shows_a_secret",),
+    ),
+    Mutation(
         "a save beside the training: what is written is what the training goes on to change",
         "training/snapshot.py",
         "return kept.tensor.copy_(tensor, non_blocking=True)",
