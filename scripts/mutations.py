@@ -42,7 +42,7 @@ MUTATIONS = (
     Mutation(
         "token weight: every row counts once, however many of its tokens are labelled",
         "core/losses.py",
-        "else self.weights.sum()",
+        "else self._wide_weights().sum()",
         "else float(self.weights.shape[0])",
         ("tests/laws/test_oracle.py::test_without_techniques_it_trains_as_one_token_weighted_full_batch",),
     ),
@@ -161,7 +161,7 @@ MUTATIONS = (
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
         "core/layout.py",
-        "    if kept.stride() == parameter.stride():\n",
+        "    if like is None or kept.stride() == like.stride():\n",
         "    if True:\n",
         ("tests/unit/training/test_optimizer.py",),
     ),
