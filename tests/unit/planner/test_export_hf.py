@@ -233,3 +233,16 @@ def test_a_bert_classifier_gets_the_true_gradient_once_told_what_the_notes_say(t
         if line.startswith("accumulation")
     ]
     assert "model.accepts_loss_kwargs = False" in note and "4 times too large" in note
+
+
+def test_peft_puts_no_adapter_on_the_head_of_a_classifier(tmp_path: Path) -> None:
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    sizes = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 16}
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    )
+    settings = json.loads(file(export(replace(PLAN, techniques=("lora",)), "hf"), "lora.json"))
+    found = peft.get_peft_model(model, peft.LoraConfig(**settings))
+    adapted = {name for name, _ in found.named_parameters() if "lora_A" in name}
+    assert adapted and not [name for name in adapted if "classifier" in name]
+    assert any("attention.self.query" in name for name in adapted)

@@ -16,6 +16,9 @@ from snugfit.planner.export.rules import Rule, Table, Tool, beside, of, planned
 _FILES = {"args": "training_args.json", "lora": "lora.json", "quantization": "quantization.json"}
 """The first part of each key says which file it is in."""
 
+_HEADS = r"(?:.*\.)?(?:classifier|score|lm_head|qa_outputs|classification_head)(?:\..*)?"
+"""Heads by the names that transformers gives them: peft's "all-linear" would adapt what is to train in full."""
+
 _DECAYED = {
     "weight_decay": "what is spared weight decay goes by name there (bias, norm): vectors of other names, such as bn.weight or "
     "class tokens, are decayed."
@@ -185,6 +188,7 @@ _TABLE: Table = {
             "lora.use_dora": of("dora"),
             "lora.use_rslora": of("rslora"),
             "lora.target_modules": of("targets", by=lambda targets: _expression(targets)),
+            "lora.exclude_modules": of("targets", by=lambda targets: None if targets else _HEADS),
             "lora.modules_to_save": of("head", by=lambda head: head and list(head)),
         },
         differs={
