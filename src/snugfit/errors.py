@@ -122,6 +122,21 @@ class RanksLost(TrainingFailed):
     comes_again = False
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, twice, in a run: it ends at once.
+
+    Args:
+        run_dir: the run's folder, if it has a checkpoint to go on from.
+    """
+
+    def __init__(self, run_dir: str | None) -> None:
+        self.exit_code = 1 if run_dir is None else 75
+        way_on = (
+            "There is no checkpoint to go on from" if run_dir is None else f"Go on: snugfit resume {run_dir}"
+        )
+        super().__init__(f"interrupted. {way_on}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a name that is not known: the nearest one, or all of them.
 

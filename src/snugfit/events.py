@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,16 +71,32 @@ class Events:
     def __init__(self, folder: RunFolder, display: Display | None) -> None:
         self._spool = Spool(folder.events)
         self._display = display
+        self._said = False  # that events cannot be written
         self.begun = False
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
         self.begun = self.begun or kind in _BEGINNING
-        event = self._spool.append(kind, **fields)
+        self._show(self._spool.append(kind, **fields))
+        failed = self._spool.problem is not None
+        if failed and not self._said:
+            self._said = True
+            self(
+                "warning",
+                message=f"{self._spool.path}: events cannot be written: {self._spool.problem}. The run goes on; they are kept in memory and "
+                "written as soon as that works.",
+            )
+        self._said = failed
+
+    def _show(self, event: dict[str, Any]) -> None:
         if self._display is not None:
             self._display(event)
 
     def close(self) -> None:
-        self._spool.close()
+        """Flush the events; what cannot be written is said, as the run is what it is without them."""
+        try:
+            self._spool.close()
+        except RunFolderError as error:
+            self._show({"event": "warning", "time": time.time(), "message": str(error)})
 
 
 class Silent(Events):

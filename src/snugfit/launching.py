@@ -27,6 +27,7 @@ from snugfit.strategies.world import check_devices
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
 from snugfit.training.identity import BATCH_NORM
+from snugfit.training.stop import say_received, stop_signals
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 _SHUTDOWN_SECONDS = 600
 """That processes which are asked to stop get to save and end in, before they are killed."""
+
+_RESUMABLE = 75
+"""The exit code of a run that can go on."""
 
 _ENDING_FILE = "ending.json"
 _LAST_LINES = 20
@@ -152,7 +156,7 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     devices = recipe.plan.devices
-    with tempfile.TemporaryDirectory(prefix="snugfit-") as place, _surroundings(Path(place), recipe):
+    with tempfile.TemporaryDirectory(prefix="snugfit-") as place, _surroundings(Path(place), recipe, folder):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -163,7 +167,7 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
             max_restarts=max_restarts,
             monitor_interval=0.2,
             logs_specs=DefaultLogsSpecs(log_dir=place, redirects=dict.fromkeys(range(1, devices), Std.ALL)),
-            signals_to_handle="SIGTERM",
+            signals_to_handle="SIGQUIT",  # those of `_surroundings` would be handled once, and a second one end the processes
         )
         ending, failures, stopped = Path(place, _ENDING_FILE), {}, None
         try:
@@ -178,16 +182,18 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
                 raise _error(ended["failure"], folder)
             return int(ended["code"])
         if stopped is not None:
-            raise TrainingFailed(
-                f"received {stopped}, and the processes ended before they had saved. {_way_on(folder)}"
-            )
+            message = f"received {stopped}, and the processes ended before they had saved. {_way_on(folder)}"
+            if not checkpoint.any_in(folder.checkpoints):
+                raise TrainingFailed(message)
+            print(f"error: {message}", file=sys.stderr)
+            return _RESUMABLE
         raise _first_error(failures, folder, Path(place))
 
 
 @contextlib.contextmanager
-def _surroundings(place: Path, recipe: Recipe) -> Iterator[None]:
-    """Within, the environment is what processes are to find, the agent is quiet, as its failures are told in other words, and a first
-    Ctrl-C asks the processes to stop; a second one ends them and this process."""
+def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[None]:
+    """Within, the environment is what processes are to find, the agent is quiet, as its failures are told in other words, and the first
+    signal to stop is passed on to the processes; a Ctrl-C after it ends them and this process."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     interrupted = False
@@ -195,8 +201,13 @@ def _surroundings(place: Path, recipe: Recipe) -> Iterator[None]:
     def receive(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
         if interrupted:
-            os._exit(128 + number)
+            if number != signal.SIGINT:
+                return
+            with contextlib.suppress(OSError):
+                print(f"interrupted. {_way_on(folder)}", file=sys.stderr, flush=True)
+            os._exit(_RESUMABLE if checkpoint.any_in(folder.checkpoints) else 1)
         interrupted = True
+        say_received(signal.Signals(number).name)
         raise SignalException("", signal.Signals(number))
 
     before, agent = dict(os.environ), logging.getLogger("torch.distributed.elastic")
@@ -213,11 +224,12 @@ def _surroundings(place: Path, recipe: Recipe) -> Iterator[None]:
     quiet = logging.NullHandler()
     agent.addHandler(quiet)  # its loggers have levels of their own
     propagated, agent.propagate = agent.propagate, False
-    handler = signal.signal(signal.SIGINT, receive)
+    handlers = {number: signal.signal(number, receive) for number in stop_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         agent.propagate = propagated
         agent.removeHandler(quiet)
         os.environ.clear()

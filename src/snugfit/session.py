@@ -20,7 +20,7 @@ from snugfit.core.job import Plan
 from snugfit.core.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.core.parameters import decayed_parameters
 from snugfit.core.reproducible import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
-from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
+from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitError, TrackingError
 from snugfit.events import Events
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
@@ -120,6 +120,8 @@ def run_session(
             tracker.close()
         if events.begun:
             _report(folder, events)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(str(folder.path) if checkpoint.any_in(folder.checkpoints) else None) from error
         raise
     if tracking is not None and tracker is not None:
         sent = tracker.flush()
@@ -243,14 +245,17 @@ def _tell_of_memory(training: Training, events: Events, error: OutOfMemory) -> N
 
 
 def _end_failed(training: Training, events: Events, error: BaseException) -> None:
-    reason = str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}"
+    reason = (
+        str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    )
     progress = training.step.progress
     resumable = checkpoint.any_in(training.folder.checkpoints)
+    interrupted = isinstance(error, KeyboardInterrupt)
     # the first error is the one to see, also when the disk is full
     with suppress(SnugfitError):
         events(
             "end",
-            status="failed",
+            status="stopped" if interrupted and resumable else "failed",
             stop_reason=reason,
             resumable=resumable,
             updates=progress.updates,

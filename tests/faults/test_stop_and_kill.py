@@ -95,7 +95,13 @@ def test_a_run_killed_while_a_checkpoint_is_written_beside_it_goes_on_from_the_o
 
 
 @pytest.mark.parametrize(
-    ("number", "save"), [(signal.SIGTERM, "sync"), (signal.SIGTERM, "async"), (signal.SIGINT, "sync")]
+    ("number", "save"),
+    [
+        (signal.SIGTERM, "sync"),
+        (signal.SIGTERM, "async"),
+        (signal.SIGINT, "sync"),
+        (signal.SIGHUP, "sync"),
+    ],
 )
 def test_a_signal_stops_at_the_boundary_and_the_run_goes_on_to_the_same_weights(
     number: signal.Signals, save: str, whole: Path, start: Start, tmp_path: Path
@@ -149,7 +155,9 @@ def test_a_second_interrupt_ends_at_once_and_what_was_saved_stays_resumable(
     child.signal(signal.SIGINT)
     assert child.wait() == 130, child.log.read_text()
     end = read_events(run_dir(output) / "events.jsonl")[-1]
-    assert (end["event"], end["status"], end["resumable"]) == ("end", "failed", True)
+    assert (end["event"], end["status"], end["resumable"]) == ("end", "stopped", True)
+    assert end["stop_reason"] == "KeyboardInterrupt"
+    assert "received SIGINT: stops after this update, and saves." in child.log.read_text()
     assert state(output)["run"]["step"]["progress"]["updates"] == 1
 
 

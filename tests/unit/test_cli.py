@@ -20,7 +20,7 @@ import snugfit.runs
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
-from snugfit.errors import DataError, SnugfitWarning, TrainingFailed
+from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answer import Largest
 from snugfit.recipe import load_recipe
 from snugfit.training.result import RunResult
@@ -196,6 +196,15 @@ def test_an_error_of_our_own_keeps_its_traceback(recipe, train, capsys):
 def test_an_interrupted_command_says_so(recipe, train, capsys):
     train.outcome = KeyboardInterrupt()
     assert main(["train", str(recipe)]) == 130
+
+
+@pytest.mark.parametrize(("run_dir", "code"), [("runs/a/1", 75), (None, 1)])
+def test_a_run_that_is_interrupted_twice_can_go_on_where_it_has_a_checkpoint(
+    recipe, train, capsys, run_dir, code
+):
+    train.outcome = Interrupted(run_dir)
+    assert main(["train", str(recipe), "--json"]) == code
+    assert ("snugfit resume runs/a/1" in last_line(capsys)["error"]["message"]) == (code == 75)
 
 
 @pytest.fixture

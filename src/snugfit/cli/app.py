@@ -1,14 +1,13 @@
 """The commands. Heavy libraries are loaded by the command that needs them.
 
 Results go to stdout, with `--json` as one object on the last line; everything else goes to stderr. Exit codes:
-0 finished, 1 the run failed, 2 the input is wrong, 75 stopped and resumable.
+0 finished, 1 the run failed, 2 the input is wrong, 75 stopped and resumable, 130 interrupted before or after a run.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, 
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
+from snugfit.cli.streams import lasting_streams
 from snugfit.cli.training import Options, placing, resume_run, split, train_inferred, train_recipe
 from snugfit.cli.tune import tune
 from snugfit.core.processes import (
@@ -35,7 +35,7 @@ from snugfit.core.processes import (
     record_failure,
 )
 from snugfit.core.redaction import redact
-from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.errors import Interrupted, RanksLost, SaidElsewhere, SettingError, SnugfitError
 
 _INTERRUPTED = 130
 
@@ -316,6 +316,11 @@ def replay(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
+    with lasting_streams():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
     if is_one_of_several():
@@ -335,14 +340,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if record_failure(error, code, expected=True, final=error.comes_again, lost=lost):
             return code
         return refuse(type(error).__name__, str(error), code, as_json)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
         if launched():
             return _INTERRUPTED
-        return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
-    except BrokenPipeError:
-        # the reader of stdout has seen enough; the interpreter must not try to flush the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        code = error.exit_code if isinstance(error, Interrupted) else _INTERRUPTED
+        return refuse("KeyboardInterrupt", str(error) or "interrupted", code, as_json)
     except Exception as error:
         if hasattr(
             error, "format_message"

@@ -19,6 +19,7 @@ from snugfit.core.adapter_files import save_adapter
 from snugfit.core.adapters import adapted
 from snugfit.core.buffers import has_extra_state
 from snugfit.core.consent import named_code, require
+from snugfit.core.disk import disk_problem
 from snugfit.core.durable import flush
 from snugfit.core.json_text import parse_json
 from snugfit.core.serialize import pack, unpack
@@ -102,10 +103,11 @@ def save_bundle(
         os.replace(new, folder)
         flush(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"The best model cannot be written to {folder}: {error.strerror or error}."
-        ) from error
+    except Exception as error:
+        if (problem := disk_problem(error)) is None:
+            raise
+        shutil.rmtree(new, ignore_errors=True)  # half a bundle, on a disk that may be full
+        raise RunFolderError(f"The best model cannot be written to {folder}: {problem}.") from error
 
 
 def load_bundle(

@@ -25,6 +25,7 @@ from snugfit.core.placing import place_, set_data_
 from snugfit.core.reached import leaves_behind, with_no_gradient_of
 from snugfit.core.sharded import is_sharded, of_part, whole
 from snugfit.core.skeleton import fill_, skeleton
+from snugfit.errors import RunFolderError
 from snugfit.strategies.base import SeveralRanks
 
 if TYPE_CHECKING:
@@ -212,10 +213,16 @@ class FullyShard(SeveralRanks):
         """
         assert self._skeleton is not None
         parameters: dict[str, Tensor] = {}
+        problem: RunFolderError | None = None
         for name, parameter in model.named_parameters():
-            gathered = whole(parameter)  # all ranks send
-            if self.rank == 0:
-                parameters[name] = in_file(gathered, folder)
+            gathered = whole(parameter)  # all ranks send, whatever becomes of it
+            if self.rank == 0 and problem is None:
+                try:
+                    parameters[name] = in_file(gathered, folder)
+                except RunFolderError as error:
+                    problem = error
+        if problem is not None:
+            raise problem
         if self.rank != 0:
             return None
         found = copy.deepcopy(self._skeleton)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +25,9 @@ _BINARY = getattr(os, "O_BINARY", 0)  # or Windows ends lines in its own way
 Event = dict[str, Any]
 
 SPOOL_NAME = "events.jsonl"
+_MOST_WAITING_BYTES = 1 << 26
+"""Memory that events may wait in which cannot be written; those of updates that come after are counted and lost."""
+
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 REPEATED_AFTER_RESUME = ("update", "evaluation", "checkpoint", "skipped", "replan")
 
@@ -38,7 +43,8 @@ class Events(list[Event]):
 class Spool:
     """Append events to a file; safe to call from several threads.
 
-    A file that ends in a torn line (the process was killed in the middle of a write) is continued on a fresh line.
+    A file that ends in a torn line (the process was killed in the middle of a write) is continued on a fresh line. Events that cannot be
+    written, as the disk is full, wait in memory and are written in their order as soon as that works; `problem` says why meanwhile.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "events.jsonl"
@@ -48,7 +54,7 @@ class Spool:
     [('update', {'loss': inf})]
 
     Raises:
-        RunFolderError: the file cannot be opened or written (no permission, disk full).
+        RunFolderError: the file cannot be opened, or on `close` there are events that could not be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -62,6 +68,10 @@ class Spool:
         if size > 0:
             os.lseek(self._descriptor, size - 1, os.SEEK_SET)  # what is written goes to the end all the same
         self._torn = size > 0 and os.read(self._descriptor, 1) != b"\n"
+        self.problem: str | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = self._lost = 0
+        self._lock = threading.RLock()
 
     def append(self, kind: str, /, **fields: Any) -> dict[str, Any]:
         """Write one event, without secrets in it, and return it.
@@ -74,28 +84,54 @@ class Spool:
         except ValueError:  # a non-finite number: rare, so the search for it is not on the usual way
             text = _encoder.encode(_strict(event))
         line = f"{text}\n".encode("ascii")
+        with self._lock:
+            if kind == "update" and self._waiting_bytes + len(line) > _MOST_WAITING_BYTES:
+                self._lost += 1
+            else:
+                self._waiting.append(line)
+                self._waiting_bytes += len(line)
+            self._write_waiting()
+        return event
+
+    def _write_waiting(self) -> None:
+        try:
+            while self._waiting:
+                self._write(self._waiting[0])
+                self._waiting_bytes -= len(self._waiting.popleft())
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+            return
+        self.problem = None
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self.append("warning", message=f"{lost} events of updates are lost: they could not be written.")
+
+    def _write(self, line: bytes) -> None:
         if self._torn:
             line = b"\n" + line
-        try:
-            written = os.write(self._descriptor, line)
-            if written < len(line):  # a nearly full disk; the rest says whether it is a full one
-                self._torn = True
-                written += os.write(self._descriptor, line[written:])
-        except OSError as error:
-            raise RunFolderError(f"{self.path}: an event cannot be written: {error.strerror}.") from error
-        self._torn = written < len(line)
-        return event
+        written = os.write(self._descriptor, line)
+        while written < len(line):  # a nearly full disk; the rest says whether it is a full one
+            self._torn = True
+            written += os.write(self._descriptor, line[written:])
+        self._torn = False
 
     def close(self) -> None:
         """Flush to the device and close; a second call does nothing."""
-        if self._descriptor >= 0:
-            try:
-                os.fsync(self._descriptor)
-            except OSError as error:
-                raise RunFolderError(f"{self.path}: events cannot be flushed: {error.strerror}.") from error
-            finally:
-                os.close(self._descriptor)
-                self._descriptor = -1
+        if self._descriptor < 0:
+            return
+        try:
+            with self._lock:
+                self._write_waiting()
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self.problem = self.problem or error.strerror or str(error)
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self.problem is not None:
+            raise RunFolderError(
+                f"{self.path}: the last events cannot be written: {self.problem}. {len(self._waiting) + self._lost} of them are lost."
+            )
 
     def __enter__(self) -> Self:
         return self

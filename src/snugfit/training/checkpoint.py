@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,16 +28,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from snugfit.core.disk import disk_problem, is_full
 from snugfit.core.durable import flush
 from snugfit.core.json_text import parse_json
 from snugfit.core.serialize import Packed, unpack
-from snugfit.errors import RunFolderError
+from snugfit.errors import RunFolderError, SnugfitWarning
 from snugfit.strategies.base import Strategy
 from snugfit.training import shards
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 _TEMPORARY = ".saving-"
+_DAMAGED = (OSError, ValueError, TypeError, LookupError, SafetensorError)
+"""What reading a checkpoint that is not whole may raise."""
+
 _NAMED = re.compile(r"update-\d+(-window-\d+)?")
 
 
@@ -58,7 +63,8 @@ def write(
 ) -> Path:
     """Write the checkpoint `final`, then remove all but the newest `keep` beside it.
 
-    Of several ranks the first one writes. Where tensors are spread over them all call it, and each writes its parts of those.
+    Of several ranks the first one writes. Where tensors are spread over them all call it, and each writes its parts of those. If the
+    disk is full, those that will be removed are removed first, and it is written once more.
 
     Args:
         final: a folder named `update-...`, such that a later checkpoint has the greater name. What has a greater name
@@ -69,39 +75,66 @@ def write(
         RunFolderError: the folder cannot be written; an older checkpoint is not harmed.
     """
     strategy = strategy or Strategy()
-    root = final.parent
-    temporary = root / f"{_TEMPORARY}{final.name}"
+    if strategy.rank > 0 and not packed.sharded:
+        return final
+    agree: _Agree = partial(_agreed, strategy.rank, group) if packed.sharded else lambda act: [act()]
+    leads = strategy.rank == 0
     try:
-        sharded: Mapping[str, str] = {}
-        if packed.sharded:
-            agree = partial(_agreed, strategy.rank, group)
-            agree(lambda: _make_room(temporary) if strategy.rank == 0 else None)
-            own = agree(lambda: _write_shards(temporary, packed.sharded, strategy.rank, group))
-            sharded = {name: digest for each in own for name, digest in each.items()}
-        elif strategy.rank == 0:
-            _make_room(temporary)
-        if strategy.rank > 0:
-            return final
+        try:
+            _write_all(final, packed, leads, agree, group)
+        except Exception as error:
+            if not is_full(error) or not agree(lambda: leads and make_room(final.parent, keep))[0]:
+                raise
+            _write_all(final, packed, leads, agree, group)
+    except Exception as error:
+        if (problem := disk_problem(error)) is None:
+            raise
+        raise RunFolderError(
+            f"{final}: the checkpoint cannot be written: {problem}. Free space; earlier checkpoints are intact."
+        ) from error
+    if leads:
+        _remove_all_but(final, keep)
+    return final
+
+
+_Agree = Callable[[Callable[[], Any]], list[Any]]
+"""Does something on each rank, and gives what came of it on all of them; an error of one is an error of all."""
+
+
+def _write_all(
+    final: Path, packed: Packed, leads: bool, agree: _Agree, group: dist.ProcessGroup | None
+) -> None:
+    """Write a checkpoint whole, or leave nothing of it."""
+    temporary = final.parent / f"{_TEMPORARY}{final.name}"
+
+    def complete() -> None:
         _write(temporary, packed, sharded)
         if final.exists():  # damaged, or this moment would not come again
             _remove(final)
         os.replace(temporary, final)
-        flush(root)
-        _remove_all_but(final, keep)
-    except (OSError, SafetensorError) as error:
-        raise RunFolderError(
-            f"{final}: the checkpoint cannot be written: {error}. Free space or choose another `output`; earlier "
-            "checkpoints are intact."
-        ) from error
+        flush(final.parent)
+
+    try:
+        agree(lambda: _begin(temporary) if leads else None)
+        sharded: dict[str, str] = {}
+        if packed.sharded:
+            rank = dist.get_rank()
+            own = agree(lambda: _write_shards(temporary, packed.sharded, rank, group))
+            sharded = {name: digest for each in own for name, digest in each.items()}
+        agree(lambda: complete() if leads else None)
     finally:
-        if strategy.rank == 0:
+        if leads:
             shutil.rmtree(temporary, ignore_errors=True)  # it is there only after an error
-    return final
 
 
 def any_in(root: Path) -> bool:
     """Whether there is a checkpoint under `root`, whole or not."""
-    return bool(_newest_first(root))
+    return newest_in(root) is not None
+
+
+def newest_in(root: Path) -> Path | None:
+    """Return the newest checkpoint under `root`, whole or not."""
+    return next(iter(_newest_first(root)), None)
 
 
 def load_newest(root: Path) -> Loaded:
@@ -114,7 +147,7 @@ def load_newest(root: Path) -> Loaded:
     for folder in _newest_first(root):
         try:
             return Loaded(folder, _read(folder), tuple(rejected))
-        except (OSError, ValueError, TypeError, LookupError, SafetensorError) as error:
+        except _DAMAGED as error:
             rejected.append(f"{folder.name}: {error}")
     found = f" Found: {'; '.join(rejected)}." if rejected else ""
     raise RunFolderError(
@@ -136,12 +169,42 @@ def _newest_first(root: Path) -> list[Path]:
     return sorted(named, key=lambda path: path.name, reverse=True)
 
 
+def any_whole(root: Path) -> bool:
+    """Return whether there is a checkpoint under `root` to go on from."""
+    return any(_is_whole(folder) for folder in _newest_first(root))
+
+
+def make_room(root: Path, keep: int) -> bool:
+    """Remove what the next checkpoint would let go: all but the newest `keep - 1` whole ones, and never the last whole one.
+
+    Returns:
+        Whether anything was removed.
+    """
+    left, removed = max(keep - 1, 1), False
+    found = [(folder, _is_whole(folder)) for folder in _newest_first(root)]
+    for folder, whole in found:
+        if whole and left > 0:
+            left -= 1
+        elif any(whole for _, whole in found):
+            _remove(folder)
+            removed = True
+    return removed
+
+
 def _remove_all_but(final: Path, keep: int) -> None:
     others = [folder for folder in _newest_first(final.parent) if folder != final]
     older = [folder for folder in others if folder.name < final.name]
     for folder in others:
-        if folder not in older[: keep - 1]:
+        if folder in older[: keep - 1]:
+            continue
+        try:
             _remove(folder)
+        except OSError as error:  # the new one is whole all the same
+            warnings.warn(
+                f"{folder}: the older checkpoint cannot be removed: {disk_problem(error)}. Remove it by hand.",
+                SnugfitWarning,
+                stacklevel=2,
+            )
 
 
 def _remove(folder: Path) -> None:
@@ -152,10 +215,10 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _make_room(temporary: Path) -> None:
-    """An empty folder, beside which no other is left over."""
+def _begin(temporary: Path) -> None:
+    """Make an empty folder, beside which no other is left over; a run's folder that is gone is not made anew."""
     root = temporary.parent
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(exist_ok=True)
     flush(root.parent)
     for left_over in root.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(left_over)
@@ -231,14 +294,27 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    names = [name.removesuffix(".json") for name in _verified(folder) if name.endswith(".json")]
+    return {name: _read_part(folder, name) for name in names}
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        _verified(folder)
+    except _DAMAGED:
+        return False
+    return True
+
+
+def _verified(folder: Path) -> list[str]:
+    """Return the names of a checkpoint's files, once each is what was written."""
     manifest = parse_json((folder / _MANIFEST).read_text(encoding="utf-8"))
     if manifest["format"] != _FORMAT:
         raise ValueError(f"it has format {manifest['format']}, this version of Snugfit reads {_FORMAT}")
     for name, digest in manifest["sha256"].items():
         if _sha256(folder / name) != digest:
             raise ValueError(f"{name} is not what was written")
-    names = [name.removesuffix(".json") for name in manifest["sha256"] if name.endswith(".json")]
-    return {name: _read_part(folder, name) for name in names}
+    return list(manifest["sha256"])
 
 
 def _read_part(folder: Path, name: str) -> Any:

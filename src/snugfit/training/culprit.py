@@ -117,7 +117,7 @@ def keep_window(
     name = f"window-{number:08d}"
     problem: OSError | SafetensorError | None = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         room = _has_room(folder, name)
     except OSError as error:
         room, problem = False, error

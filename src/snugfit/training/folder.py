@@ -103,6 +103,17 @@ class RunFolder:
             )
         return cls(path.resolve())
 
+    def check_there(self) -> None:
+        """Refuse to write into a folder that has vanished: to make it anew might fill another disk.
+
+        Raises:
+            RunFolderError: it is not there.
+        """
+        if not self.path.is_dir():
+            raise RunFolderError(
+                f"{self.path}: the run's folder is gone: somebody removed or renamed it, or its disk was unmounted. Put it back."
+            )
+
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Within, this is the only process that trains the run.
@@ -161,10 +172,17 @@ class RunFolder:
         self.write_text(name, json.dumps(value, indent=1))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write `name` whole or not at all."""
+        """Write `name` whole or not at all.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
         temporary = self.path / f".{name}"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, self.path / name)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self.path / name)
+        except OSError as error:
+            raise RunFolderError(f"{self.path / name}: cannot be written: {error.strerror}.") from error
 
     def read_json(self, name: str) -> Any:
         """Read `name`.

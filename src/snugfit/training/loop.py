@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.core.batch import Batch
-from snugfit.core.in_file import making_in_files
 from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import peak_memory_bytes
-from snugfit.core.phases import phase
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
 from snugfit.strategies.world import agreed, answered
+from snugfit.training import checkpoint
 from snugfit.training.attempt import Attempt, Doing
+from snugfit.training.best import owed_now, save_best
 from snugfit.training.coupling import PART_OF_RUN, UNSPLIT_ROWS, compare_rows, require_uncoupled
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import Replan
@@ -27,7 +27,6 @@ from snugfit.training.probe import find_micro_batch
 from snugfit.training.refused import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
 from snugfit.training.saving import Saving
-from snugfit.training.state import made_buffers
 from snugfit.training.step import Step
 from snugfit.training.stop import StopRequest
 from snugfit.training.telling import Telling
@@ -113,21 +112,17 @@ class Training:
     def evaluate(self, stop: StopRequest) -> None:
         """Score the weights that would be saved, and save them if they are the best so far."""
         progress, seams, start = self.step.progress, self.step.seams, time.monotonic()
-
-        def whole(loader: Loader) -> Windows:
-            return loader.windows(0, loader.order.windows_per_epoch, rescue=lambda: stop.asked)
-
-        self.step.settle(lambda: whole(self.loader))
+        self._settle(stop)
         if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
-            self._save_best({})
+            save_best(self, {})
             return
-        with closing(whole(self.validation)) as windows:
+        with closing(_whole(self.validation, stop)) as windows:
             scored = replace(
                 Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch
             )
             metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer)
         self.step.evaluated(metrics)
-        before = self._best()
+        before, standing = self._best(), self.watch.standing
         best = self.watch.observe(
             progress.updates,
             metrics,
@@ -138,8 +133,9 @@ class Training:
             min_delta=self.job.min_delta,
         )
         self.last_metrics = metrics
-        if best:
-            self._save_best(metrics)
+        if best and not save_best(self, metrics):
+            best = False
+            self.watch.stand_by(standing)
         self.emit(
             "evaluation",
             update=progress.updates,
@@ -150,7 +146,7 @@ class Training:
             best=best,
             seconds=time.monotonic() - start,
         )
-        if before is not None and before["weights"] != seams.weights_name:
+        if best and before is not None and before["weights"] != seams.weights_name:
             name, _ = self.monitor
             self.emit(
                 "warning",
@@ -159,23 +155,32 @@ class Training:
                 f"{before['update']}.",
             )
 
+    def _settle(self, stop: StopRequest) -> None:
+        self.step.settle(lambda: _whole(self.loader, stop))
+
     def run(self, stop: StopRequest) -> RunResult:
         """Train to the end, or to a reason to stop.
 
+        What the disk does not take is tried again at the next occasion. Where the end of the run could not be saved, the run is stopped,
+        and can go on from an older checkpoint.
+
         Raises:
-            TrainingFailed: the non-finite policy says so, or nothing was learned; what was saved stays resumable.
-            RunFolderError: a checkpoint cannot be written.
+            TrainingFailed: the non-finite policy says so, nothing was learned, or no checkpoint could be saved; what was saved stays
+                resumable.
             RanksLost: other ranks have ended, or do not answer.
         """
         start, examples = time.monotonic(), self.step.progress.examples
         status: str = "finished"
         with self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):
+            self._write_owed(stop)
             reason = self._exhausted()
             while self.step.progress.windows < self.total_windows and reason is None:
                 outcome = self._run_until_boundary(stop)
                 if outcome is not None:
                     status, reason = outcome
             self.saving.finish()
+            if (problem := self.saving.problem or owed_now(self)) is not None:
+                status, reason = "stopped", self._unsaved(problem, reason)
         if status == "finished" and self.step.progress.updates == 0:
             raise TrainingFailed(
                 f"none of the {self.total_windows} windows made an update: their losses were not finite, none of their labels "
@@ -196,6 +201,25 @@ class Training:
             peak_memory_bytes=peak_memory_bytes(self.step.device),
             went_back=sorted(self.watch.banned),
         )
+
+    def _write_owed(self, stop: StopRequest) -> None:
+        """Write the best model, if the disk did not take it when the checkpoint was saved that this run goes on from."""
+        if (owed := self.watch.owed) is not None and owed_now(self) is not None:
+            self._settle(stop)
+            if save_best(self, owed["metrics"]) and self.validation is not None:
+                self.watch.stand_by((owed["update"], owed["metrics"], owed["weights"]))
+
+    def _unsaved(self, problem: str, reason: str | None) -> str:
+        """Return why the run is stopped whose end could not be saved, and can go on from an older checkpoint.
+
+        Raises:
+            TrainingFailed: there is none.
+        """
+        stands = self.step.strategy.rank == 0 and checkpoint.any_whole(self.folder.checkpoints)
+        message = f"the end of the run could not be saved: {problem}"
+        if not self.step.strategy.tell(stands)[0]:
+            raise TrainingFailed(f"{message} There is no checkpoint to go on from.")
+        return message if reason is None else f"{reason}; {message}"
 
     def _run_until_boundary(self, stop: StopRequest) -> tuple[str, str | None] | None:
         """Windows in order until the run ends (its status and reason) or rolls back (None)."""
@@ -241,17 +265,13 @@ class Training:
         return decided
 
     def _asked(self, stop: StopRequest) -> str | None:
-        """Why to stop, if one of the ranks was asked to; the same on all of them.
-
-        Raises:
-            RunFolderError: the save under way has failed.
-        """
+        """Why to stop, if one of the ranks was asked to; the same on all of them."""
         strategy, asked = self.step.strategy, stop.reason
         failed = self.saving.poll()
         if not any(strategy.counts(int(failed or asked is not None))):  # each window asks, so briefly
             return None
         self.saving.finish()
-        reason: str = next(filter(None, strategy.tell(asked)))
+        reason: str | None = next(filter(None, strategy.tell(asked)), None)
         return reason
 
     def _train_on(self, window: Batch, before: float) -> Refused | None:
@@ -318,21 +338,6 @@ class Training:
         watch = self.watch
         return {"update": watch.best_update, "metrics": watch.best_metrics, "weights": watch.best_weights}
 
-    def _save_best(self, metrics: Mapping[str, float]) -> None:
-        seams, update = self.step.seams, self.step.progress.updates
-        with phase("save"), seams.weights(self.step.model):
-            trained = self.step.strategy.whole(self.step.model, self.folder.path)
-            if trained is None:
-                return
-            with making_in_files(self.folder.path):
-                delivered = trained if seams.export is None else seams.export(trained)
-            description = {"update": update, "metrics": metrics, "weights": seams.weights_name}
-            if made := made_buffers(self.step):
-                description["made_buffers"] = made
-            if seams.extended_by:
-                description["extended_by"] = seams.extended_by
-            self.save_best(self.folder.best, delivered, description, trained=trained)
-
     def _roll_back(self, reason: str) -> None:
         """To the newest checkpoint, from where this window will be passed over."""
         refused, banned = (
@@ -341,3 +346,8 @@ class Training:
         )
         self.restore(compare=False)
         self.watch.refused_in_a_row, self.watch.banned = refused, banned
+
+
+def _whole(loader: Loader, stop: StopRequest) -> Windows:
+    """One pass over all examples of a loader."""
+    return loader.windows(0, loader.order.windows_per_epoch, rescue=lambda: stop.asked)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from snugfit.core.batch import Batch
 from snugfit.core.loss_scale import SMALLEST
 from snugfit.core.technique import RollBack
-from snugfit.errors import TrainingFailed
+from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.training.culprit import find_culprit, keep_window
 from snugfit.training.step import StepResult
 
@@ -86,5 +86,8 @@ def _reason(training: Training, result: StepResult, window: Batch) -> str:
     else:
         reason = f"loss {result.loss:.4g}: {result.refused}"
     folder, number = training.folder.path / "culprits", training.step.progress.windows
-    kept = keep_window(folder, number, window, training.step.strategy, training.loader.origins)
+    try:
+        kept = keep_window(folder, number, window, training.step.strategy, training.loader.origins)
+    except RunFolderError as error:  # on all ranks; what ends or goes on is decided by the numbers
+        return f"{reason}; {error}"
     return f"{reason}; the batch is in {kept}" if kept else reason

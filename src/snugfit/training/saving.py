@@ -80,6 +80,9 @@ class Saving:
     """Saves a run and takes it up again. With `checkpoint.save: async` a save copies what it is about, and a thread writes the copy
     while the training goes on; one at a time.
 
+    A checkpoint that the disk does not take is told, and the training goes on: the next save tries again. `problem` is what the last save
+    has failed of, the same on all ranks.
+
     Within it the run trains. An error leaves it once the save under way is at its end, but for Ctrl-C, and for the loss of other ranks
     that would have to write too.
     """
@@ -91,14 +94,10 @@ class Saving:
         self._snapshot = Snapshot()
         self._group: dist.ProcessGroup | None = None
         self._under_way: _Save | None = None
+        self.problem: str | None = None
 
     def save(self) -> None:
-        """Write a checkpoint of this moment, or begin to; it is the same whatever ranks it was made by, which all call this.
-
-        Raises:
-            RunFolderError: it cannot be written, or the one before could not.
-            SaidElsewhere: the same, on ranks that had no part in it.
-        """
+        """Write a checkpoint of this moment, or begin to; it is the same whatever ranks it was made by, which all call this."""
         self.finish()
         self._begin()
         if not self._beside:
@@ -115,25 +114,21 @@ class Saving:
         return False
 
     def finish(self) -> None:
-        """Wait for the save under way; all ranks call it, and all find then what was saved.
-
-        Raises:
-            RunFolderError: it could not be written.
-            SaidElsewhere: the same, on ranks that had no part in it.
-        """
-        problem = self._settle()
-        told = self._strategy.tell(None if problem is None else str(problem) or type(problem).__name__)
-        if problem is not None:
-            raise problem
-        for message in filter(None, told):
-            raise SaidElsewhere(message)
+        """Wait for the save under way; all ranks call it, and all find then what was saved."""
+        was_under_way, error = self._under_way is not None, self._settle()
+        message = None if error is None else str(error) or type(error).__name__
+        told = self._strategy.tell((was_under_way, message, isinstance(error, RunFolderError)))
+        if error is not None and not isinstance(error, RunFolderError):
+            raise error  # none of the disk's
+        failed = [(message, of_disk) for _, message, of_disk in told if message is not None]
+        for message, of_disk in failed:
+            if not of_disk:
+                raise SaidElsewhere(message)
+        if any(under_way for under_way, _, _ in told):
+            self.problem = failed[0][0] if failed else None
 
     def any(self) -> bool:
-        """Whether the first rank has a checkpoint to go back to; all ranks call it.
-
-        Raises:
-            As `finish`.
-        """
+        """Whether the first rank has a checkpoint to go back to; all ranks call it."""
         self.finish()
         # another host may see the folder later than the one that has written it
         return bool(self._strategy.tell(checkpoint.any_in(self._training.folder.checkpoints))[0])
@@ -143,7 +138,7 @@ class Saving:
         compared.
 
         Raises:
-            RunFolderError: there is none, or it is of a run of other settings or data; or as `finish`.
+            RunFolderError: there is none, or it is of a run of other settings or data.
             SettingError: it is of another model, optimizer or set of techniques.
         """
         self.finish()
@@ -167,8 +162,7 @@ class Saving:
         lost = isinstance(error, RanksLost) and self._group is not None
         if isinstance(error, Exception) and not lost:
             with suppress(SnugfitError):  # the first error is the one to see, also when the disk is full
-                if (problem := self._settle()) is not None:
-                    self._training.emit("warning", message=str(problem))
+                self._settle()
         if error is None and self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None
@@ -192,7 +186,7 @@ class Saving:
         self._under_way = save
 
     def _settle(self) -> BaseException | None:
-        """Wait for the save under way, if there is one, and tell of it, or say what went wrong."""
+        """Wait for the save under way, if there is one, and tell of it, or of what went wrong, which is returned."""
         save, self._under_way = self._under_way, None
         if save is None:
             return None
@@ -200,12 +194,20 @@ class Saving:
         if problem is None:
             times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
             self._training.emit("checkpoint", **save.told, **times)
+        else:
+            newest = checkpoint.newest_in(self._training.folder.checkpoints)
+            stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"
+            message = (
+                f"{problem} The training goes on and saves again when the next checkpoint is due; {stands}."
+            )
+            self._training.emit("warning", message=message)
         return problem
 
     def _write(self, final: Path, packed: Packed) -> None:
         device = self._training.step.device
         if device.type != "cpu":  # a thread begins with the first one
             torch.accelerator.set_device_index(device)
+        self._training.folder.check_there()
         checkpoint.write(final, packed, self._training.job.checkpoint_keep, self._strategy, self._group)
 
 

@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
+from snugfit.core.processes import follows, launched
 from snugfit.units import format_seconds
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that ask for a stop; that of a closed terminal is not among them where it is ignored already, as by nohup."""
+    found = [signal.SIGTERM, signal.SIGINT]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        found.append(hangup)
+    return found
+
+
+def say_received(name: str) -> None:
+    """Say that a signal has come and what follows, on whatever is left of the terminal."""
+    with suppress(OSError, ValueError):
+        start = "\r\x1b[K" if sys.stderr.isatty() else ""  # over the bar
+        print(
+            f"{start}received {name}: stops after this update, and saves. Ctrl-C ends at once, without saving.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@cache
+def _leave_to_parent() -> None:
+    """Have processes that are forked from now on, such as those that load data, write of their signals to no socket of this one."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+
+class _Answer:
+    """Says at once that a signal has come: a handler in Python waits for the operator that the main thread computes, such as a whole
+    backward; what the interpreter writes to a socket meanwhile is read by a thread.
+
+    Args:
+        numbers: of the signals that are answered, the first of which alone.
+    """
+
+    def __init__(self, numbers: list[signal.Signals]) -> None:
+        _leave_to_parent()
+        self._numbers = numbers
+        self._read, self._write = socket.socketpair()
+        self._write.setblocking(False)
+        self._previous = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._follow, name="signals", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._previous)
+        self._write.close()  # the thread reads nothing more then
+        self._thread.join()
+        self._read.close()
+
+    def _follow(self) -> None:
+        while received := self._read.recv(1):
+            if received[0] in self._numbers:
+                say_received(signal.Signals(received[0]).name)
+                return
+
+
 class StopRequest:
-    """Within, SIGTERM and SIGINT ask for a stop instead of ending the process; a second SIGINT ends it.
+    """Within, SIGTERM, SIGINT and SIGHUP ask for a stop instead of ending the process; a second SIGINT ends it.
+
+    The first of them is answered at once, by the process that speaks for the run.
 
     Args:
         after_seconds: ask for a stop once this much time has passed since `started`.
@@ -32,6 +97,7 @@ class StopRequest:
         self._started = time.monotonic() if started is None else started
         self._signal: str | None = None
         self._previous: dict[int, Any] = {}
+        self._answer: _Answer | None = None
 
     @property
     def reason(self) -> str | None:
@@ -49,7 +115,10 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            numbers = stop_signals()
+            if not launched() and not follows():
+                self._answer = _Answer(numbers)
+            for number in numbers:
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -59,6 +128,8 @@ class StopRequest:
         for number, handler in self._previous.items():
             # None: it was installed by something that is not Python
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if self._answer is not None:
+            self._answer.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and number == signal.SIGINT:

@@ -58,13 +58,16 @@ def check_watched(techniques: Iterable[Technique], known: Iterable[str], validat
                 )
 
 
+Standing = tuple[int | None, dict[str, float], str]
+
+
 @dataclass
 class Watch:
     """All evaluations, the best of them, and the windows that failed; part of every checkpoint.
 
     Evaluations of a technique's averaged weights and of raw ones are not compared: when the weights change their kind, best
     and patience begin anew. `reference` is the value that the next improvement is measured from, `without_improvement`
-    counts evaluations since. `banned` are the windows (counted from 1) because of which the run went back, and why; `refused_in_a_row` counts
+    counts evaluations since. `owed` is the best evaluation whose weights the disk did not take, and why. `banned` are the windows (counted from 1) because of which the run went back, and why; `refused_in_a_row` counts
     windows that were not finite since the last that was.
     """
 
@@ -76,6 +79,17 @@ class Watch:
     history: list[dict[str, Any]] = field(default_factory=list)
     banned: dict[int, str] = field(default_factory=dict)
     refused_in_a_row: int = 0
+    owed: dict[str, Any] | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """The evaluation whose weights are in `best/`: its update, metrics and kind of weights."""
+        return self.best_update, self.best_metrics, self.best_weights
+
+    def stand_by(self, standing: Standing) -> None:
+        """Hold that evaluation for the best, after the last one was or was not written to `best/`."""
+        self.best_update, self.best_metrics, self.best_weights = standing
+        self.history[-1]["best"] = self.history[-1]["update"] == self.best_update
 
     def observe(
         self,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -210,7 +211,7 @@ def test_a_value_that_is_not_json_raises_and_writes_nothing(tmp_path: Path) -> N
         assert path.read_bytes() == b""
 
 
-def test_a_folder_that_cannot_be_written_a_full_disk_and_a_missing_file_are_run_folder_errors(
+def test_a_folder_that_cannot_be_written_and_a_missing_file_are_run_folder_errors(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -218,9 +219,62 @@ def test_a_folder_that_cannot_be_written_a_full_disk_and_a_missing_file_are_run_
         Spool(tmp_path / "file" / "events.jsonl")
     with pytest.raises(RunFolderError, match="cannot be read"):
         read_events(tmp_path / "none.jsonl")
-    if os.path.exists("/dev/full"):
-        with pytest.raises(RunFolderError, match="No space left"):
-            Spool("/dev/full").append("update")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_events_that_a_full_disk_does_not_take_are_lost_only_when_the_file_is_closed() -> None:
+    spool = Spool("/dev/full")
+    spool.append("update", update=1)
+    assert spool.problem == "No space left on device"
+    with pytest.raises(RunFolderError, match=r"No space left on device\. 1 of them are lost"):
+        spool.close()
+
+
+def test_events_wait_for_room_in_their_order_and_a_torn_one_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, room = os.write, [70]
+
+    def nearly_full(descriptor: int, line: bytes) -> int:
+        part = line[: room[0]]
+        if not part:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room[0] -= len(part)
+        return write(descriptor, part)
+
+    spool = Spool(tmp_path / "events.jsonl")
+    monkeypatch.setattr(os, "write", nearly_full)
+    for number in range(4):
+        spool.append("update", update=number)
+    assert spool.problem == "No space left on device"
+    assert [event["update"] for event in read_events(spool.path)] == [0]
+    room[0] = 10**6
+    spool.append("update", update=4)
+    assert spool.problem is None
+    assert [event["update"] for event in read_events(spool.path)] == [0, 1, 2, 3, 4]
+    spool.close()
+
+
+def test_events_that_no_memory_is_left_for_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snugfit.tracking.spool._MOST_WAITING_BYTES", 150)
+    spool = Spool(tmp_path / "events.jsonl")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", raises_full)
+        for number in range(9):
+            spool.append("update", update=number)
+        spool.append("checkpoint", update=9)
+    spool.close()
+    found = read_events(spool.path)
+    kept = [event["update"] for event in found if event["event"] == "update"]
+    assert kept == [0, 1]
+    assert [event["event"] for event in found[2:]] == ["checkpoint", "warning"]
+    assert found[-1]["message"].startswith("7 events of updates are lost")
+
+
+def raises_full(*arguments: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_closing_twice_is_harmless(tmp_path: Path) -> None:

@@ -196,30 +196,46 @@ def test_a_save_that_waits_says_so(tmp_path: Path) -> None:
         assert each["blocked_seconds"] == pytest.approx(each["seconds"], abs=0.05)
 
 
-def test_a_full_disk_is_an_error_at_the_next_boundary_and_older_checkpoints_are_intact(
+def test_a_full_disk_ends_nothing_and_the_run_stops_at_its_end_with_the_older_checkpoint_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_at(training(tmp_path), 2)
     run = resumed(training(tmp_path, display=at(5, until_written)))
     before = saved(run)
     fail_in_the_thread(monkeypatch)
-    with pytest.raises(
-        RunFolderError, match="update-00000004: the checkpoint cannot be written: .*No space left on device"
-    ):
-        finish(run)
-    assert run.step.progress.updates == 5
+    result = finish(run)
+    assert (result.status, result.resumable, result.updates) == ("stopped", True, 6)
+    assert result.stop_reason is not None
+    assert "update-00000006: the checkpoint cannot be written: No space left on device" in result.stop_reason
+    first, last = (event["message"] for event in events(run, "warning"))
+    assert "update-00000004: the checkpoint cannot be written: No space left on device" in first
+    assert "the newest one is update-00000002" in last
     assert saved(run) == before
 
 
+def test_a_save_after_one_that_failed_is_whole_and_the_run_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        fail_in_the_thread(patched)
+        run = training(tmp_path, display=at(5, patched.undo))
+        assert finish(run).status == "finished"
+    assert names(run) == ["update-00000006"]
+    assert [event["update"] for event in events(run, "checkpoint")] == [6]
+
+
 @pytest.mark.parametrize("every", [1, 100])
-def test_a_full_disk_is_an_error_at_the_next_save_or_at_the_end_at_the_latest(
+def test_a_run_none_of_whose_checkpoints_could_be_written_has_failed_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     fail_in_the_thread(monkeypatch)
     run = training(tmp_path, checkpoint_every=every)
-    with pytest.raises(RunFolderError, match="update-0000000[16]: the checkpoint cannot be written"):
+    with pytest.raises(
+        TrainingFailed, match="update-00000006: .* There is no checkpoint to go on from"
+    ) as failed:
         finish(run)
-    assert run.step.progress.updates == (2 if every == 1 else 6)
+    assert failed.value.exit_code == 1
+    assert run.step.progress.updates == 6
     assert names(run) == []
 
 
