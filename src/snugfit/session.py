@@ -26,6 +26,7 @@ from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import mapping, read_story
 from snugfit.tracking.follower import Tracker, TrackingResult
+from snugfit.tracking.spool import read_events, worked_seconds
 from snugfit.training import checkpoint
 from snugfit.training.assemble import describe_model
 from snugfit.training.folder import RunFolder
@@ -88,6 +89,7 @@ def run_session(
         TrainingFailed: the run failed on its own account; the events say so too.
     """
     folder = training.folder
+    earlier = read_events(folder.events, raw=True)  # of other processes, whose time is the run's too
     if _tightened(training, options):
         header = {**header, "machine": {**header["machine"], "mmap_threshold_bytes": MMAP_THRESHOLD}}
     if resume:
@@ -103,7 +105,12 @@ def run_session(
         events("warning", message=note)
     tracker = None
     if tracking is not None:
-        tracker = Tracker(folder.path, uri=tracking.uri, experiment=tracking.experiment).start()
+        tracker = Tracker(
+            folder.path,
+            uri=tracking.uri,
+            experiment=tracking.experiment,
+            say=lambda text: events("note", text=text),
+        ).start()
         if tracker.problem:
             events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
     try:
@@ -123,6 +130,7 @@ def run_session(
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(str(folder.path) if checkpoint.any_in(folder.checkpoints) else None) from error
         raise
+    result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
     if tracking is not None and tracker is not None:
         sent = tracker.flush()
         result = dataclasses.replace(result, tracker_run_id=sent.run_id)

@@ -10,7 +10,7 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report.series import as_number
 from snugfit.report.svg import Mark
-from snugfit.tracking.spool import SPOOL_NAME, Event, read_events
+from snugfit.tracking.spool import SPOOL_NAME, Event, read_events, worked_seconds
 
 IN_PROGRESS = "in progress"
 MARK_PLACES = 100  # marks nearer to each other than this part of the axis become one
@@ -122,7 +122,7 @@ def read_story(run_dir: Path) -> Story:
         end=closing[-1] if closing and closing[-1]["event"] == "end" else None,
         started=_time(events[0]),
         last_event=_time(events[-1]),
-        seconds=_worked_seconds(events),
+        seconds=worked_seconds(read_events(run_dir / SPOOL_NAME, raw=True)),
         ignored=events.ignored,
         recipe=mapping(run.get("recipe")),
         predicted=mapping(kinds.get("plan", [{}])[-1].get("predicted")),
@@ -163,19 +163,6 @@ def marks(incidents: Sequence[Incident], end: float) -> list[Mark]:
         more = f" (and {len(crowd) - 1:,} more here)" if len(crowd) > 1 else ""
         drawn.append(Mark(crowd[0].update, kind, title + more))
     return drawn
-
-
-def _worked_seconds(events: Sequence[Event]) -> float:
-    """Seconds between the first and last event of each process; the pauses before a resume do not count."""
-    total, first, last = 0.0, None, 0.0
-    for event in events:
-        if event["event"] == "certified":  # at some time after the run
-            continue
-        if first is None or event["event"] in ("run", "resume"):
-            total += last - first if first is not None else 0.0
-            first = _time(event)
-        last = _time(event)
-    return total + (last - first if first is not None else 0.0)
 
 
 def _time(event: Event) -> float:

@@ -18,17 +18,18 @@ class Metric:
 
 @dataclass
 class Batch:
-    """Events in the tracker's terms; `start_ms` is the first one's time, `status` the last one: running, finished …"""
+    """Events in the tracker's terms; `untagged` are tags that no longer hold, `start_ms` is the first one's time, `status` the last one: running, finished …"""
 
     metrics: list[Metric] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    untagged: set[str] = field(default_factory=set)
     status: str | None = None
     status_time_ms: int = 0
     start_ms: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.metrics or self.params or self.tags or self.status)
+        return bool(self.metrics or self.params or self.tags or self.untagged or self.status)
 
 
 class RunGone(Exception):

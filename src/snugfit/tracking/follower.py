@@ -14,21 +14,28 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from snugfit.core.redaction import redact
 from snugfit.tracking.backend import Backend
-from snugfit.tracking.cursor import Cursors, sending
+from snugfit.tracking.cursor import Cursor, Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow
 from snugfit.tracking.pending import Pending
 from snugfit.tracking.sender import MakeBackend, Sender, mlflow_backend, reason
 from snugfit.tracking.spool import SPOOL_NAME
-from snugfit.tracking.uri import database_path
 
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 60.0
+END_SECONDS = 30.0
+"""The most that the end of a run waits for its tracker, whichever it is: one that creates its tables takes ten."""
+
+_SILENT_SECONDS = 1.0
+"""A wait that is longer is told."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Tracker:
         uri: as `resolve_uri` gives it. A run that this tracker knows already is continued under its id; another
             address gets the whole run.
         backend: makes the tracker's client, in the thread; MLflow's by default.
+        say: is told when `flush` or `close` has to wait.
         interval_seconds: how often the spool is looked at.
     """
 
@@ -72,6 +80,7 @@ class Tracker:
         experiment: str = "snugfit",
         backend: MakeBackend | None = None,
         interval_seconds: float = 2.0,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.run_dir = Path(run_dir)
         self.uri = uri
@@ -79,6 +88,9 @@ class Tracker:
         self.problem: str | None = None
         self._make_backend = backend or mlflow_backend
         self._interval = interval_seconds
+        self._say = say
+        self._interrupted = False
+        self._left = END_SECONDS  # to wait in, for all calls together that give no time of their own
         self._sender: Sender | None = None
         self._run_id = known.run_id if (known := Cursors(self.run_dir).get(uri)) else None
         self._changed = threading.Condition()  # guards the four below
@@ -94,7 +106,13 @@ class Tracker:
         return self._sender.cursor.run_id if self._sender else self._run_id
 
     def start(self) -> Self:
-        """Begin to follow. Without MLflow this only notes the problem: the spool is kept all the same."""
+        """Begin to follow. Without MLflow this only notes the problem: the spool is kept all the same.
+
+        The run's folder knows its tracker from here on, so that a replay finds one that never answered.
+        """
+        cursors = Cursors(self.run_dir)
+        with suppress(OSError):  # the spool is what counts, and says itself that the disk is full
+            cursors.put(self.uri, cursors.get(self.uri) or Cursor(experiment=self.experiment), current=True)
         if self._make_backend is mlflow_backend:
             self.problem = missing_mlflow()
         if self.problem is None:
@@ -103,36 +121,59 @@ class Tracker:
 
     def flush(self, timeout: float | None = None) -> TrackingResult:
         """Send what is in the spool now and go on following; waits like `close`."""
-        timeout = self._timeout(timeout)
         with self._changed:
             self._asked += 1
             asked = self._asked
             self._changed.notify_all()
-            if self._thread.is_alive():
-                self._changed.wait_for(lambda: self._answered >= asked, timeout)
-        return self._result(timeout)
+
+        def answered(seconds: float) -> bool:
+            with self._changed:
+                return self._changed.wait_for(
+                    lambda: self._answered >= asked or not self._thread.is_alive(), seconds
+                )
+
+        return self._result(self._wait(answered, timeout))
 
     def close(self, timeout: float | None = None) -> TrackingResult:
         """Send the rest and stop; the result says what was not sent.
 
-        Gives up at once when the tracker fails, so a dead server is not waited for, and otherwise after `timeout`
-        seconds: by default 15 for a server, and 120 for a local database, which may be creating its tables.
+        Gives up at once when the tracker fails, so a dead server is not waited for, and otherwise after `timeout` seconds: by default
+        after what is left of `END_SECONDS`, of which a flush before it takes its part. Ctrl-C ends the wait.
         """
-        timeout = self._timeout(timeout)
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+
+        def ended(seconds: float) -> bool:
+            if self._thread.is_alive():
+                self._thread.join(seconds)
+            return not self._thread.is_alive()
+
+        late = self._wait(ended, timeout)
         self._given_up = True  # a batch under way may still be acknowledged; the next is left to a replay
-        return self._result(timeout)
+        return self._result(late)
 
-    def _timeout(self, timeout: float | None) -> float:
-        if timeout is not None:
-            return timeout
-        return 15.0 if database_path(self.uri) is None else 120.0
+    def _wait(self, until: Callable[[float], bool], timeout: float | None) -> str:
+        """Wait until that holds, which gets the seconds to wait in; returns what to say if the tracker has not answered by then."""
+        most, start = self._left if timeout is None else timeout, time.monotonic()
+        try:
+            if not until(min(most, _SILENT_SECONDS)) and most > _SILENT_SECONDS:
+                if self._say is not None:
+                    self._say(
+                        f"waiting up to {most:.0f} s for {redact(self.uri)} to take the last events. Ctrl-C ends the wait; they are kept."
+                    )
+                until(most - _SILENT_SECONDS)
+        except KeyboardInterrupt:
+            self._left, self._interrupted = 0.0, True
+        if timeout is None:
+            self._left = max(0.0, self._left - (time.monotonic() - start))
+        return (
+            "the wait was ended"
+            if self._interrupted
+            else f"no answer within {END_SECONDS if timeout is None else timeout:g} s"
+        )
 
-    def _result(self, timeout: float) -> TrackingResult:
+    def _result(self, late: str) -> TrackingResult:
         if self._sender is not None:
             sent, unsent = self._sender.sent, self._sender.unsent()
         else:
@@ -141,7 +182,7 @@ class Tracker:
             sent, unsent = 0, Pending(self.run_dir / SPOOL_NAME, offset).count(offset)
         problem = self.problem
         if problem is None and unsent:
-            problem = f"no answer within {timeout:g} s"
+            problem = late
         return TrackingResult(self.uri, self.run_id, sent, unsent, problem)
 
     def __enter__(self) -> Self:

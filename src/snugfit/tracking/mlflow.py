@@ -87,6 +87,10 @@ class MlflowBackend:
             [Param(key, value) for key, value in batch.params.items()],
             [RunTag(key, value) for key, value in batch.tags.items()],
         )
+        if batch.untagged:
+            there = client.get_run(run_id).data.tags
+            for key in sorted(batch.untagged & set(there)):
+                client.delete_tag(run_id, key)
         if batch.status == "running":
             client.update_run(run_id, status="RUNNING")
         elif batch.status is not None:

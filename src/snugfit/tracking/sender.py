@@ -107,8 +107,8 @@ def replay(
     """Send what a run's tracker has not got yet, or all of the run to another tracker.
 
     Args:
-        uri: default: where the run was tracked, else MLFLOW_TRACKING_URI, else the database beside the runs. The run
-            itself stays with its first tracker when it is resumed.
+        uri: default: where the run was tracked or was to be, by its recipe's track.uri, else MLFLOW_TRACKING_URI, else the database
+            beside the runs. The run itself stays with its first tracker when it is resumed.
         progress: is told after each batch how many events have been sent.
     Raises:
         TrackingError: the tracker cannot be used; what was sent until then is remembered, so it can be called again.
@@ -119,14 +119,20 @@ def replay(
     if not (run_dir / SPOOL_NAME).is_file():
         raise RunFolderError(f"{run_dir} is not a run's folder: it has no {SPOOL_NAME}.")
     cursors = Cursors(run_dir)
-    uri = resolve_uri(uri, run_dir.parent.parent, stored=cursors.current_uri)
+    own, own_experiment = _own_tracker(run_dir)
+    stored = cursors.current_uri
+    if uri is None and own is not None and stored in (None, redact(own)):  # the recipe has the password too
+        uri = own
+    uri = resolve_uri(uri, run_dir.parent.parent, stored=stored)
     check_uri(uri)
     known = cursors.get(uri)
-    experiment = experiment or (known.experiment if known else _experiment(cursors))
+    experiment = experiment or (known.experiment if known else _experiment(cursors) or own_experiment)
     with sending(run_dir):
         client = (backend or mlflow_backend)(uri, experiment)
         try:
-            sender = Sender(run_dir, uri, experiment, client, current=cursors.current is None)
+            sender = Sender(
+                run_dir, uri, experiment, client, current=cursors.current is None and own in (None, uri)
+            )
             more = True
             while more:
                 more = sender.send_next()
@@ -144,9 +150,24 @@ def replay(
         return ReplayResult(sender.sent, sender.unsent(), sender.cursor.run_id, uri)
 
 
-def _experiment(cursors: Cursors) -> str:
+def _experiment(cursors: Cursors) -> str | None:
     current = cursors.get(cursors.current_uri) if cursors.current_uri else None
-    return current.experiment if current else "snugfit"
+    return current.experiment if current else None
+
+
+def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
+    """Return the address and the experiment that the run's recipe names."""
+    import yaml
+
+    try:
+        recipe = yaml.safe_load((run_dir / "recipe.yaml").read_text(encoding="utf-8"))
+    except FileNotFoundError:  # a run that was made in Python
+        recipe = None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunFolderError(f"{run_dir / 'recipe.yaml'}: cannot be read: {error}.") from error
+    track = recipe.get("track") if isinstance(recipe, dict) else None
+    track = track if isinstance(track, dict) else {}
+    return track.get("uri"), track.get("experiment") or "snugfit"
 
 
 def mlflow_backend(uri: str, experiment: str) -> Backend:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -211,6 +211,28 @@ def is_repeated(event: Event, resume: Event) -> bool:
         if unit in event and unit in resume:
             return bool(event[unit] > resume[unit])
     return False
+
+
+def worked_seconds(events: Sequence[Event]) -> float:
+    """Return the seconds between the first and last event of each process; the pauses before a resume do not count.
+
+    Args:
+        events: raw, so that what a resume did again counts twice, as it took its time twice.
+
+    >>> worked_seconds([{"event": "run", "time": 1}, {"event": "update", "time": 4}, {"event": "resume", "time": 50}, {"event": "end", "time": 52}])
+    5.0
+    """
+    total, first, last = 0.0, None, 0.0
+    for event in events:
+        if event["event"] == "certified":  # at some time after the run
+            continue
+        time = event.get("time")
+        time = float(time) if isinstance(time, (int, float)) else 0.0
+        if first is None or event["event"] in ("run", "resume"):
+            total += last - first if first is not None else 0.0
+            first = time
+        last = time
+    return total + (last - first if first is not None else 0.0)
 
 
 def _plain(value: Any) -> Any:

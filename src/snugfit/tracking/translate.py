@@ -50,7 +50,8 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
             malformed += 1
             continue
         batch.metrics += part.metrics
-        batch.tags.update(part.tags)
+        batch.tags = {key: value for key, value in batch.tags.items() if key not in part.untagged} | part.tags
+        batch.untagged = (batch.untagged | part.untagged) - set(part.tags)
         if with_params and part.params:
             batch.params, with_params = part.params, False
         if part.status:
@@ -139,6 +140,7 @@ def _evaluation(event: Event, batch: Batch) -> None:
 
 
 def _resume(event: Event, batch: Batch) -> None:
+    batch.untagged |= {"stop_reason", "resumable"}
     _tag(batch, "resumed_at_update", event.get("update"))
     _status(batch, "running", event)
 
@@ -186,6 +188,8 @@ def _end(event: Event, batch: Batch) -> None:
     for key in ("stop_reason", "resumable"):
         if event.get(key) is not None:
             _tag(batch, key, event[key])
+        else:
+            batch.untagged.add(key)
     _tag(batch, "snugfit.status", event["status"])
     _status(batch, event["status"], event)
 

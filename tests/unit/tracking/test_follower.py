@@ -145,6 +145,75 @@ def test_the_training_thread_writes_on_while_the_tracker_hangs(tmp_path: Path) -
     assert list(store.metrics) == ["run-1"]
 
 
+def test_a_flush_and_the_close_after_it_wait_for_any_tracker_in_one_bound_and_say_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "END_SECONDS", 0.2)
+    monkeypatch.setattr(follower, "_SILENT_SECONDS", 0.05)
+    run_dir, spool = new_run(tmp_path)
+    go_on, said = threading.Event(), []
+    uri = f"sqlite:///{tmp_path}/locked.db"
+    backend = FakeBackend(Store(), before=lambda call: assert_(go_on.wait(60)))
+    tracker = Tracker(run_dir, uri=uri, backend=backend, interval_seconds=0.005, say=said.append).start()
+    train(spool, range(1, 3))
+    assert tracker.flush().problem == "no answer within 0.2 s"
+    start = time.monotonic()
+    assert tracker.close().unsent == 3
+    assert time.monotonic() - start < 30  # not once more what a flush may wait
+    assert tracker._left == 0.0
+    assert len(said) == 1
+    assert said[0].startswith("waiting up to 0 s for sqlite:///")
+    go_on.set()
+
+
+def test_ctrl_c_ends_the_wait_for_a_tracker_and_nothing_else(tmp_path: Path) -> None:
+    run_dir, spool = new_run(tmp_path)
+    go_on = threading.Event()
+    tracker = tracker_of(run_dir, FakeBackend(Store(), before=lambda call: assert_(go_on.wait(60)))).start()
+    train(spool, range(1, 3))
+
+    def interrupt(seconds: float) -> bool:
+        raise KeyboardInterrupt
+
+    assert tracker._wait(interrupt, None) == "the wait was ended"
+    assert tracker.flush().problem == tracker.close().problem == "the wait was ended"
+    go_on.set()
+
+
+def assert_(holds: bool) -> None:
+    assert holds
+
+
+def test_a_replay_after_a_tracker_that_was_dead_from_the_start_goes_to_that_tracker(tmp_path: Path) -> None:
+    run_dir, spool = new_run(tmp_path)
+    with tracker_of(run_dir, FakeBackend(Store(), before=fail_on(lambda call: True))) as tracker:
+        train(spool, range(1, 4))
+        assert tracker.close(timeout=60).unsent == 4
+    result = replay(run_dir, backend=FakeBackend(Store()))
+    assert (result.sent, result.uri) == (4, URI)
+
+
+@pytest.mark.parametrize("given", [None, "http://other"])
+def test_a_replay_of_a_run_without_a_cursor_goes_to_the_tracker_of_its_recipe(
+    tmp_path: Path, given: str | None
+) -> None:
+    run_dir, spool = new_run(tmp_path)
+    train(spool, range(1, 4))
+    (run_dir / "recipe.yaml").write_text("track: {uri: 'http://me:secret@own', experiment: films}\n")
+    experiments = []
+
+    class Named(FakeBackend):
+        def __call__(self, uri: str, experiment: str) -> FakeBackend:
+            experiments.append(experiment)
+            return super().__call__(uri, experiment)
+
+    result = replay(run_dir, given, backend=Named(Store()))
+    assert (result.sent, result.uri) == (4, given or "http://me:secret@own")
+    assert experiments == ["films"]
+    # another tracker does not become the run's own, and the recipe's password is known still
+    assert replay(run_dir, backend=FakeBackend(Store())).uri == "http://me:secret@own"
+
+
 def test_nothing_is_opened_before_the_first_measurement(tmp_path: Path) -> None:
     run_dir, spool = new_run(tmp_path)
     store = Store()

@@ -75,12 +75,12 @@ def test_a_run_arrives_whole_and_its_resume_continues_it(
     run_dir, spool = new_run(tmp_path)
     with Tracker(run_dir, uri=uri, interval_seconds=0.01) as tracker:
         train(spool, range(1, 51))
-        finish(spool, 50, status="stopped")
+        finish(spool, 50, status="stopped", stop_reason="time")
         first = tracker.close()
     assert (first.unsent, first.problem) == (0, None)
     assert first.run_id is not None
     before = stored(uri, first.run_id)
-    assert before["status"] == "KILLED"
+    assert (before["status"], before["tags"]["stop_reason"]) == ("KILLED", "time")
     assert [step for step, _, _ in before["metrics"]["train/loss"]] == list(range(1, 51))
     assert [value for _, value, _ in before["metrics"]["train/loss"]] == [
         1 / update for update in range(1, 51)
@@ -106,6 +106,7 @@ def test_a_run_arrives_whole_and_its_resume_continues_it(
         "MLflow refuses changed parameters; they are those of the beginning"
     )
     assert after["status"] == "FINISHED"
+    assert "stop_reason" not in after["tags"]
 
     other = new_store("other/mlflow.db")
     result = replay(run_dir, other)

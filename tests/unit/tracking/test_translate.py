@@ -74,7 +74,22 @@ def test_a_resume_behind_an_end_leaves_the_run_running() -> None:
     batch, _ = to_batch([end, event("resume", update=5, window=5)])
     assert batch.status == "running"
     assert batch.tags["snugfit.status"] == "stopped"
+    assert "stop_reason" not in batch.tags
+    assert batch.untagged == {"stop_reason", "resumable"}
     assert Metric("run/seconds", 1.5, 2500, 5) in batch.metrics
+
+
+def test_a_run_that_is_finished_after_a_stop_no_longer_says_why_it_stopped() -> None:
+    stopped = event("end", status="stopped", stop_reason="time", resumable=True, updates=5)
+    resume = event("resume", update=5, window=5)
+    finished = event("end", status="finished", stop_reason=None, resumable=False, updates=9)
+    batch, _ = to_batch([finished])
+    assert (batch.untagged, batch.tags["resumable"]) == ({"stop_reason"}, "false")
+    batch, _ = to_batch([stopped, resume, finished])
+    assert "stop_reason" not in batch.tags
+    assert batch.untagged == {"stop_reason"}
+    batch, _ = to_batch([finished, stopped])
+    assert (batch.tags["stop_reason"], batch.untagged) == ("time", set())
 
 
 def test_the_best_metrics_stand_at_the_best_update() -> None:

@@ -103,7 +103,7 @@ def train(spool: Spool, updates: Iterable[int]) -> None:
         spool.append("update", update=update, window=update, epoch=update / 10, applied=True, metrics=metrics)
 
 
-def finish(spool: Spool, updates: int, status: str = "finished") -> None:
+def finish(spool: Spool, updates: int, status: str = "finished", stop_reason: str | None = None) -> None:
     """Write the evaluation and the end of a run."""
     spool.append(
         "evaluation",
@@ -116,5 +116,12 @@ def finish(spool: Spool, updates: int, status: str = "finished") -> None:
     )
     best = {"update": updates, "metrics": {"accuracy": 0.75}}
     spool.append(
-        "end", status=status, resumable=status == "stopped", updates=updates, epochs=2, best=best, seconds=9.5
+        "end",
+        status=status,
+        stop_reason=stop_reason,
+        resumable=status == "stopped",
+        updates=updates,
+        epochs=2,
+        best=best,
+        seconds=9.5,
     )
