@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
+from snugfit.core.serialize import pack
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.models.bundle import read_meta, save_bundle
 from snugfit.training import checkpoint
 from snugfit.training.loop import Training
-from snugfit.training.packed import pack
 from tests.laws.problems import differences
 from tests.unit.training.runs import events, finish, make_training, points, resumed, small_model
 
