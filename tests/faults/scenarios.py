@@ -46,12 +46,12 @@ class Slow(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.body = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
-        self.seconds, self.mark = seconds, mark
+        self._seconds, self._mark = seconds, mark  # how long it takes is no part of what a resume compares
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.mark is not None:
-            Path(self.mark).touch()
-        time.sleep(self.seconds)
+        if self._mark is not None:
+            Path(self._mark).touch()
+        time.sleep(self._seconds)
         logits: Tensor = self.body(inputs)
         return logits
 

@@ -343,8 +343,10 @@ def _main(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort) as error:
         if launched():
             return _INTERRUPTED
-        code = error.exit_code if isinstance(error, Interrupted) else _INTERRUPTED
-        return refuse("KeyboardInterrupt", str(error) or "interrupted", code, as_json)
+        cause = error.__cause__  # typer makes an Abort of it
+        code = cause.exit_code if isinstance(cause, Interrupted) else _INTERRUPTED
+        message = str(cause) if isinstance(cause, Interrupted) else "interrupted"
+        return refuse("KeyboardInterrupt", message, code, as_json)
     except Exception as error:
         if hasattr(
             error, "format_message"
