@@ -137,6 +137,14 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"interrupted. {way_on}")
 
 
+class RunInterrupted(SnugfitError):
+    """What the command line makes of `Interrupted`."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a name that is not known: the nearest one, or all of them.
 

@@ -35,7 +35,7 @@ from snugfit.core.processes import (
     record_failure,
 )
 from snugfit.core.redaction import redact
-from snugfit.errors import Interrupted, RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 
 _INTERRUPTED = 130
 
@@ -340,13 +340,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         if record_failure(error, code, expected=True, final=error.comes_again, lost=lost):
             return code
         return refuse(type(error).__name__, str(error), code, as_json)
-    except (KeyboardInterrupt, typer.Abort) as error:
+    except (KeyboardInterrupt, typer.Abort):
         if launched():
             return _INTERRUPTED
-        cause = error.__cause__  # typer makes an Abort of it
-        code = cause.exit_code if isinstance(cause, Interrupted) else _INTERRUPTED
-        message = str(cause) if isinstance(cause, Interrupted) else "interrupted"
-        return refuse("KeyboardInterrupt", message, code, as_json)
+        return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
     except Exception as error:
         if hasattr(
             error, "format_message"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.cli.output import show
 from snugfit.cli.recipes import say_code
 from snugfit.core.processes import follows, is_watched, launched, must_start, write_ending
-from snugfit.errors import SettingError
+from snugfit.errors import Interrupted, RunInterrupted, SettingError
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def train_recipe(
                 print(saved, file=sys.stderr)
         return code
     quiet = quiet or follows()
-    with TerminalDisplay(quiet=quiet) as display:
+    with _interruptible(), TerminalDisplay(quiet=quiet) as display:
 
         def see(event: Mapping[str, Any]) -> None:
             display(event)
@@ -185,9 +185,18 @@ def resume_run(
         from snugfit.launching import resume_on_devices
 
         return resume_on_devices(run, recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
-    with TerminalDisplay(quiet=quiet or follows()) as display:
+    with _interruptible(), TerminalDisplay(quiet=quiet or follows()) as display:
         result = runs.resume_run(run, options.make(), display, changes, allow_code=allow_code)
     return finish(result, as_json)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Within a run, make of Ctrl-C twice an error with the run's exit code; typer would make 130 of it."""
+    try:
+        yield
+    except Interrupted as error:
+        raise RunInterrupted(str(error), error.exit_code) from error
 
 
 def finish(result: RunResult, as_json: bool) -> int:
