@@ -24,7 +24,10 @@ _INSTEAD = "The planner can measure instead, on the device itself: probe=True."
 
 _BY_MESSAGE = (
     (r"\.(numpy|tolist)\(\) is not supported for tensor subclasses", "needs the numbers of a tensor"),
-    (r"Cannot access data pointer of Tensor", "reads the memory of a tensor"),
+    (
+        r"Cannot access data pointer of Tensor|its data is not allocated yet",  # recurrent layers on packed sequences
+        "reads the memory of a tensor",
+    ),
     (r"NestedTensorImpl", "makes a nested tensor, of which torch has no version without numbers"),
     (r"no fake impl|register_fake|meta kernel|'Meta' backend", "has no version without numbers"),
 )

@@ -101,3 +101,9 @@ def test_the_cause_is_kept() -> None:
     ):
         raise cause
     assert told.value.__cause__ is cause
+
+
+def test_memory_that_a_recurrent_layer_reads_of_packed_sequences_is_told_with_what_to_do() -> None:
+    error = RuntimeError("The tensor has a non-zero number of elements, but its data is not allocated yet.")
+    told = str(explained(error))
+    assert "an operator reads the memory of a tensor" in told and "probe=True" in told
