@@ -17,7 +17,8 @@ from snugfit.core.sharded import own_part
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError
 from snugfit.strategies.base import SeveralRanks
 from snugfit.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
-from tests.ranks.law import STRATEGIES
+from tests.laws.problems import find_examples, gpt2, make_step, relative_error, weights
+from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
 from tests.unit.training.runs import Never, events, make_training, points, small_model
 
@@ -179,3 +180,24 @@ def run_of(folder: Path, strategy: str, stop_when: Callable[[], str | None]) -> 
         stop_when=lambda history: stop_when(),
         strategy=STRATEGIES[strategy](),
     )
+
+
+@pytest.mark.slow
+def test_ranks_of_which_one_has_nothing_to_pack_make_the_passes_of_the_check_together(two: Ranks) -> None:
+    """Under fsdp each pass gathers the blocks: a rank that compares packed rows alone would wait for the others."""
+    alone = packed_update("alone")
+    for found in two.run(packed_update, "fsdp"):
+        assert relative_error(found, alone) <= 1e-10
+
+
+def packed_update(strategy: str) -> dict[str, Tensor]:
+    """The weights after a window whose first two rows have no padding, and whose others fit into one."""
+    techniques = find_examples("packing")
+    problem = gpt2(techniques)
+    step = make_step(problem, techniques, micro_batch=2, strategy=STRATEGIES[strategy]())
+    (window,) = problem.windows(rows=(4,))
+    mask = torch.ones_like(window["attention_mask"])
+    mask[2:, mask.shape[1] // 2 :] = 0
+    labels = window["input_ids"].masked_fill(mask == 0, -100)
+    step(part_of(step, {**window, "attention_mask": mask, "labels": labels}))
+    return weights(step)

@@ -128,7 +128,8 @@ class Context:
     `forward` computes outputs from a model and a batch's data, where the model does not take its entries as they are;
     `load` finds another model for the same task by its name. `start` is a copy of a model that is spread over devices, made before
     it was; `spread` does the same to another one, and leaves it alone where the model itself is whole. `exchange` is how several devices add
-    up gradients, where a technique says so.
+    up gradients, where a technique says so. `any_rank` says in a forward whether any of the ranks says so that gather weights together; all call
+    it. Elsewhere a rank decides by itself.
     """
 
     model: nn.Module
@@ -141,6 +142,7 @@ class Context:
     start: nn.Module | None = None
     spread: Callable[[nn.Module], nn.Module] = lambda model: model
     exchange: Exchange | None = None
+    any_rank: Callable[[bool], bool] = bool
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ class Strategy:
         """What each rank says, in their order."""
         return [value]
 
+    def any_in_forward(self, flag: bool) -> bool:
+        """Return whether any rank says so, of those that make each forward together; a rank that computes by itself decides by itself."""
+        return flag
+
     def counts(self, count: int) -> tuple[int, ...]:
         """A number of the host's on each rank, in their order."""
         return tuple(self.tell(count))

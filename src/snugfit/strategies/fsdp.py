@@ -229,6 +229,10 @@ class FullyShard(SeveralRanks):
         fill_(found, {**parameters, **dict(model.named_buffers())})
         return found
 
+    def any_in_forward(self, flag: bool) -> bool:
+        """Return whether any rank says so: all of them gather weights for each forward, and make as many."""
+        return any(self.counts(int(flag)))
+
     def add_up_copies_(self) -> None:
         """Add up over ranks the gradients of the weights that each rank has whole: single numbers, which FSDP2 leaves alone."""
         for parameter in self.copies:

@@ -180,6 +180,7 @@ class Step:
             start,
             self.strategy.spread,
             self.exchange,
+            self.strategy.any_in_forward,
         )
         self._router_loss = RouterLoss.of(model)
         run = _run if self._router_loss is None else self._router_loss.run

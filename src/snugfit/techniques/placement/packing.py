@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, MutableSet
+from collections.abc import Callable, Iterator, Mapping, MutableSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,13 +25,19 @@ from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Te
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 
+_PASSES = 3
+"""Forwards of a comparison: of padded rows, of packed ones, and of packed ones with other neighbours."""
+
 LEAKS = 1e-3
 """What part of the rounding between packed and padded outputs may be between packed ones, of the same kernels and shapes."""
 
 
 @contextmanager
 def packed(
-    body: nn.Module, lengths: tuple[int, ...] | None = None, checked: MutableSet[nn.Module] | None = None
+    body: nn.Module,
+    lengths: tuple[int, ...] | None = None,
+    checked: MutableSet[nn.Module] | None = None,
+    any_rank: Callable[[bool], bool] = bool,
 ) -> Iterator[None]:
     """Within, `body` computes the examples of a padded batch packed into rows, and returns them padded with zeros.
 
@@ -42,6 +48,8 @@ def packed(
         lengths: what to assume of the lengths where tensors have no numbers; all full, if None.
         checked: bodies that need no check; `body` is added after its first packed call, on which packed and padded outputs
             were compared.
+        any_rank: whether one of the ranks says so that gather the weights of the body together. All of them make the passes of a
+            comparison, also one whose own examples leave nothing to pack.
     Raises:
         SettingError: what it gets cannot be packed, or packed outputs are not those of the padded batch.
     """
@@ -51,10 +59,12 @@ def packed(
     def run(*args: Any, **kwargs: Any) -> Any:
         given = call_of(body, forward, args, kwargs)
         layout = given.layout(lengths)
+        if body not in known:
+            here = layout is not None and not is_fake(layout.positions)
+            if any_rank(here) and any_rank(_checked(given, layout) if here and layout else _passed(given)):
+                known.add(body)
         if layout is None:
             return forward(*args, **kwargs)
-        if body not in known and not is_fake(layout.positions) and _checked(given, layout):
-            known.add(body)
         with computing_rows(len(layout.rows)):
             return given.run(layout, given.inputs(layout.examples, layout.tokens))
 
@@ -107,7 +117,7 @@ class Packing(Technique):
             _refuse_scored_padding(batch)
             with ExitStack() as stack:
                 for body in found:
-                    stack.enter_context(packed(body, batch.lengths, checked))
+                    stack.enter_context(packed(body, batch.lengths, checked, context.any_rank))
                 yield
 
         return Seams(modules=packing)
@@ -146,16 +156,10 @@ def _checked(call: BodyCall, layout: Packed) -> bool:
     firsts = [row[0] for row in layout.rows]
     others = [example for row in layout.rows for example in row[1:]]
     turned = {name: _turned(value, firsts) for name, value in given.items()}
-    modes = [(module, module.training) for module in body.modules()]
-    try:
-        body.eval()
-        with preserved_randomness(layout.positions.device), casting_anew():
-            padded = call.forward(**call.given)
-            with _naming_packing(body):
-                packed, beside = call.run(layout, given), call.run(layout, turned)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with _looked_at(body):
+        padded = call.forward(**call.given)
+        with _naming_packing(body):
+            packed, beside = call.run(layout, given), call.run(layout, turned)
     real = layout.unpack(torch.ones_like(layout.segments)).bool()
     padded, packed, beside = map(call.examples_first, (padded, packed, beside))
     _require_unpacked(body, padded, packed)
@@ -175,6 +179,29 @@ def _checked(call: BodyCall, layout: Packed) -> bool:
             f"token's, and rounding accounts for {agrees * LEAKS:.2g}. Something in it looks across examples. Use length_grouping."
         )
     return True
+
+
+@torch.no_grad()
+def _passed(call: BodyCall) -> bool:
+    """Make as many passes as a comparison does, on padded rows; nothing could be seen."""
+    with _looked_at(call.body):
+        for _ in range(_PASSES):
+            call.forward(**call.given)
+    return False
+
+
+@contextmanager
+def _looked_at(body: nn.Module) -> Iterator[None]:
+    """Temporarily run `body` without dropout, leaving randomness and autocast's copies as they were."""
+    device = next(body.parameters()).device
+    modes = [(module, module.training) for module in body.modules()]
+    try:
+        body.eval()
+        with preserved_randomness(device), casting_anew():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager
