@@ -37,7 +37,8 @@ def test_a_row_that_is_not_finite_on_one_rank_is_named_by_all_and_its_window_is_
     assert first["ended"] == second["ended"] == ("finished", 1, 2)
     (reason,) = first["skipped"]
     assert reason.endswith(
-        "not finite, first in the batch itself, tensor 0 (rank 1); the batch is in culprits/window-00000001-rank-*.safetensors"
+        "not finite, first in the batch itself, tensor 0, in row 2 (training) (rank 1); "
+        "the batch is in culprits/window-00000001-rank-*.safetensors"
     )
     kept = {path.name: ids_in(path) for path in (tmp_path / "culprits").iterdir()}
     assert kept == {
