@@ -53,8 +53,8 @@ def code_of_classes(model: nn.Module) -> dict[str, Any]:
 def name_of(value: Any) -> str:
     """Return the qualified name of a callable, or of the class of one that has none; a script counts by its file's name.
 
-    >>> name_of(functools.partial(len))
-    'builtins.len'
+    >>> name_of(functools.partial(len)), name_of(name_of)
+    ('builtins.len', 'snugfit.name_of')
     """
     if isinstance(value, functools.partial):
         return name_of(value.func)
@@ -63,6 +63,8 @@ def name_of(value: Any) -> str:
     if module == "__main__":
         path = getattr(sys.modules["__main__"], "__file__", None)
         module = "__main__" if path is None else Path(path).stem
+    elif isinstance(module, str) and module.partition(".")[0] == "snugfit":
+        module = "snugfit"  # where Snugfit keeps a function may change from one version to the next
     return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)
 
 
