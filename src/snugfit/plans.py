@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from snugfit import planning
 from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Plan
-from snugfit.errors import PlannerFailed, SettingError, Untraceable
+from snugfit.errors import PlannerFailed, Untraceable
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
@@ -47,17 +47,13 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
     """The plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
 
     Raises:
-        SettingError: there is no such tool, or it cannot take micro-batches of this size.
+        SettingError: there is no such tool, or it cannot take micro-batches of this size or this way to share.
     """
-    from snugfit.planner.export import ExportedPlan, export
+    from snugfit.planner.export import ExportedPlan, check, export
     from snugfit.recipe.chosen import with_choice
 
     chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
-    if choice.strategy not in ("single", "ddp", "fsdp"):
-        raise SettingError(
-            f"export: the plan shares the work by {choice.strategy}, which is not written for other tools yet. Plan without --export, with "
-            "plan.strategy=fsdp, or for a machine on which ddp or fsdp fits."
-        )
+    check(tool, choice.strategy)
     return export(
         ExportedPlan(
             micro_batch=choice.micro_batch,

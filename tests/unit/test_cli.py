@@ -357,6 +357,8 @@ def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
         (["--link", "nvlink4"], "--link: is between devices, and there is one"),
         (["--max", "batch", "--devices", "2"], "--max: is looked for on one device, and there are 2"),
         (["--max", "batch", "--export", "hf"], "--max: looks for a size, and --export writes the plan"),
+        (["--export", "hff"], "--export: no tool 'hff'. Did you mean 'hf'"),
+        (["plan.strategy=fsdp-offload", "--export", "hf"], "--export: got a plan that shares the work by"),
     ],
 )
 def test_plan_refuses_a_machine_that_cannot_be(recipe, planned, capsys, options, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,18 @@ def test_nodes_that_cannot_each_have_a_copy_are_refused(places: list[int], said:
 def test_a_way_to_share_that_other_tools_are_not_told_of_is_not_exported(tmp_path: Path) -> None:
     found = recipe(tmp_path)
     answer = planned(found)
-    for name in {*STRATEGY_NAMES} - {"ddp", "fsdp"}:
+    for name in {*STRATEGY_NAMES} - {"ddp", "fsdp", "fsdp-zero2"}:
         choice = replace(answer.choice, strategy=name, devices=2)
-        with pytest.raises(SettingError, match=f"shares the work by {name}"):
+        with pytest.raises(SettingError, match=rf"shares the work by {name}, .* Set plan\.strategy=fsdp"):
             export_plan(found, replace(answer, choice=choice), "hf")
+
+
+def test_the_way_to_share_that_a_search_picks_on_two_devices_is_exported(tmp_path: Path) -> None:
+    found = recipe(tmp_path)
+    answer = planned(found)
+    choice = replace(answer.choice, strategy="fsdp-zero2", devices=2, micro_batch=4)
+    exported = export_plan(found, replace(answer, choice=choice), "deepspeed")
+    assert json.loads(dict(exported.files)["deepspeed.json"])["zero_optimization"]["stage"] == 2
 
 
 def test_processes_on_a_cpu_have_their_share_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

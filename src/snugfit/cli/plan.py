@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
-from snugfit.cli.output import show, write
+from snugfit.cli.output import show
 from snugfit.cli.training import split
+from snugfit.core.job import AUTO
 from snugfit.core.redaction import redact
 from snugfit.errors import SettingError
 from snugfit.units import parse_bytes
@@ -168,6 +169,10 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
 
         with located(path, overrides), warnings_told(_warn):
             recipe = recipes.load(path, overrides, allow_code=allow_code)
+            if asked.export is not None:
+                from snugfit.planner import export
+
+                export.check(asked.export, None if recipe.plan.strategy == AUTO else recipe.plan.strategy)
             worker.load(*_libraries(recipe))
             from snugfit import plans  # takes as long as the recipe, and the worker need not wait for it
 
@@ -213,11 +218,13 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
     if asked.export is not None:
         from snugfit import plans
 
-        found = plans.export_plan(recipe, answer, asked.export)
-        for name, text in found.files:
-            write(asked.output / name, text)
-            print(f"{asked.export}  {asked.output / name}", file=sys.stderr)
-        for sentence in found.left_out:
+        from snugfit.planner.export import write_export
+
+        exported = plans.export_plan(recipe, answer, asked.export)
+        paths, outdated = write_export(exported, asked.output)
+        for path in paths:
+            print(f"{asked.export}  {path}", file=sys.stderr)
+        for sentence in [*outdated, *exported.left_out]:
             print(f"warning: {sentence}", file=sys.stderr)
 
 

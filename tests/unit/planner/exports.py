@@ -18,7 +18,11 @@ from snugfit.techniques import discover, find
 PLAN = ExportedPlan(micro_batch=4, global_batch=32, total_updates=100, optimizer="adamw", device="cpu")
 NOTHING = replace(PLAN, optimizer="madgrad", micro_batch=32)
 """No tool has its optimizer, and it asks for nothing else."""
-STRATEGIES = ({"strategy": "single"}, {"strategy": "fsdp", "devices": 2, "micro_batch": 16})
+STRATEGIES = (
+    {"strategy": "single"},
+    {"strategy": "fsdp", "devices": 2, "micro_batch": 16},
+    {"strategy": "fsdp-zero2", "devices": 2, "micro_batch": 16},
+)
 
 
 def slot(name: str) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from snugfit.core.entry import as_entry
-from snugfit.errors import SettingError
-from snugfit.planner.export import TOOLS, ExportedPlan, export
+from snugfit.errors import RunFolderError, SettingError
+from snugfit.planner.export import TOOLS, ExportedPlan, export, write_export
+from snugfit.planner.export.folder import MANIFEST
 from snugfit.techniques import discover
 from tests.unit.planner.exports import (
     NOTHING,
@@ -120,6 +122,70 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(plan: ExportedPlan, too
 def test_a_list_from_a_file_counts_as_the_default_that_it_equals() -> None:
     exported = export(replace(PLAN, techniques=({"nf4": {"skip": []}},)), "hf")
     assert not [line for line in exported.left_out if line.startswith("nf4.")]
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "key", "zero3", "zero2"),
+    [
+        ("hf", "training_args.json", "fsdp_config.reshard_after_forward", True, False),
+        ("accelerate", "accelerate.yaml", "fsdp_config.fsdp_reshard_after_forward", True, False),
+        ("deepspeed", "deepspeed.json", "zero_optimization.stage", 3, 2),
+        (
+            "lightning",
+            "lightning.yaml",
+            "trainer.strategy",
+            "fsdp",
+            {
+                "class_path": "lightning.pytorch.strategies.FSDPStrategy",
+                "init_args": {"sharding_strategy": "SHARD_GRAD_OP"},
+            },
+        ),
+    ],
+)
+def test_weights_that_stay_gathered_after_forward_are_so_in_the_file(
+    tool: str, name: str, key: str, zero3: Any, zero2: Any
+) -> None:
+    for strategy, value in (("fsdp", zero3), ("fsdp-zero2", zero2)):
+        plan = replace(PLAN, strategy=strategy, devices=2, device="cuda")  # type: ignore[arg-type]
+        section = yaml.safe_load(file(export(plan, tool), name))
+        for part in key.split("."):
+            section = section[part]
+        assert section == value
+
+
+def test_an_export_removes_what_the_tool_s_last_one_wrote_and_this_one_has_not(tmp_path: Path) -> None:
+    with_lora = export(replace(PLAN, techniques=("lora",)), "hf")
+    write_export(with_lora, tmp_path / "new")
+    write_export(export(PLAN, "deepspeed"), tmp_path / "new")
+    (tmp_path / "new" / "notes.txt").write_text("mine")
+    _, sentences = write_export(export(PLAN, "hf"), tmp_path / "new")
+    assert [line for line in sentences if "lora.json" in line and "is removed" in line]
+    left = {path.name for path in (tmp_path / "new").iterdir()}
+    assert "lora.json" not in left
+    assert {"training_args.json", "deepspeed.json", "notes.txt", MANIFEST} <= left
+
+
+def test_a_file_that_was_changed_or_never_exported_stays(tmp_path: Path) -> None:
+    (tmp_path / "quantization.json").write_text("{}")
+    write_export(export(replace(PLAN, techniques=("lora",)), "hf"), tmp_path)
+    (tmp_path / "lora.json").write_text("changed by hand")
+    _, sentences = write_export(export(PLAN, "hf"), tmp_path)
+    assert (tmp_path / "lora.json").read_text() == "changed by hand"
+    assert (tmp_path / "quantization.json").exists()
+    assert [line for line in sentences if "lora.json" in line and "it stays" in line]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"hf": {"../other.json": "0"}}', '{"hf": ["lora.json"]}'])
+def test_a_list_of_exported_files_that_names_others_is_refused_and_removes_nothing(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other.json").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / MANIFEST).write_text(text)
+    with pytest.raises(RunFolderError, match="is not a list of exported files"):
+        write_export(export(PLAN, "hf"), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [MANIFEST]
+    assert (tmp_path / "other.json").read_text() == "mine"
 
 
 def test_the_files_of_all_tools_may_lie_in_one_folder() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from tests.unit.planner.exports import (
 )
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "fsdp-zero2"])
 def test_accelerate_reads_the_file_and_knows_every_name_in_it(strategy: Any, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     from accelerate.commands.config.config_args import load_config_from_file
@@ -35,17 +39,52 @@ def test_accelerate_reads_the_file_and_knows_every_name_in_it(strategy: Any, tmp
     path = tmp_path / "accelerate.yaml"
     path.write_text(file(export(plan, "accelerate"), path.name), encoding="utf-8")
     found = load_config_from_file(str(path))
-    names = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP"}
+    names = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "fsdp-zero2": "FSDP"}
     assert (found.distributed_type.value, found.num_processes) == (names[strategy], devices)
     assert (found.mixed_precision, found.use_cpu) == ("bf16", False)
     known = vars(launch_command_parser().parse_args(["script.py"]))
     assert {*found.fsdp_config, *found.dynamo_config} <= known.keys()
     assert found.dynamo_config["dynamo_mode"] == "max-autotune"
-    if strategy == "fsdp":
+    if strategy.startswith("fsdp"):
         assert found.fsdp_config["fsdp_activation_checkpointing"] is True
         assert found.fsdp_config["fsdp_offload_params"] is True
     else:
         assert about(export(plan, "accelerate"), "recompute")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp-zero2"])
+def test_accelerate_starts_as_many_ranks_on_a_cpu_as_the_plan_has_devices(
+    strategy: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate")
+    exported = export(replace(PLAN, strategy=strategy, devices=2), "accelerate")
+    (tmp_path / "accelerate.yaml").write_text(file(exported, "accelerate.yaml"), encoding="utf-8")
+    (tmp_path / "script.py").write_text(
+        "import accelerate, pathlib, torch\n"
+        "a = accelerate.Accelerator()\n"
+        "model = a.prepare(torch.nn.Linear(1, 1))\n"
+        "said = f'{a.num_processes} {a.device.type} {type(model).__name__}'\n"
+        "pathlib.Path(f'rank{a.process_index}').write_text(said)\n"
+    )
+    (told,) = about(exported, "device")
+    assert "ACCELERATE_USE_CPU=true accelerate launch" in told
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch = ["launch", "--config_file", "accelerate.yaml", "--main_process_port", str(port), "script.py"]
+    subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.accelerate_cli", *launch],
+        cwd=tmp_path,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    ranks = {path.name: path.read_text() for path in tmp_path.glob("rank*")}
+    assert ranks == dict.fromkeys(("rank0", "rank1"), "2 cpu DistributedDataParallel")
+    # each rank has all of the model, so a plan that shards it is not carried
+    assert bool(about(exported, "strategy")) == (strategy != "ddp")
 
 
 def test_lightning_makes_the_trainer_and_takes_the_examples_of_an_update_as_planned(tmp_path: Path) -> None:
@@ -101,3 +140,18 @@ def test_lightning_cli_takes_the_whole_file(tmp_path: Path) -> None:
     optimizer = cli.config.optimizer
     assert optimizer.class_path == "torch.optim.AdamW"
     assert (optimizer.init_args.lr, tuple(optimizer.init_args.betas)) == (0.5, (0.8, 0.9))
+
+
+def test_lightning_cli_reads_a_plan_that_shards_gradients_and_states_alone(tmp_path: Path) -> None:
+    pytest.importorskip("jsonargparse")
+    pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.cli import LightningArgumentParser
+
+    exported = export(replace(PLAN, strategy="fsdp-zero2", devices=2, device="cuda"), "lightning")
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(Trainer, "trainer")
+    trainer = {"trainer": yaml.safe_load(file(exported, "lightning.yaml"))["trainer"]}
+    strategy = parser.parse_object(trainer).trainer.strategy
+    assert strategy.class_path == "lightning.pytorch.strategies.FSDPStrategy"
+    assert strategy.init_args.sharding_strategy.name == "SHARD_GRAD_OP"

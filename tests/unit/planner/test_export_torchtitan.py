@@ -61,7 +61,9 @@ def titan_config() -> Any:
     )
     return parts(
         training=training,
-        parallelism=section("data_parallel_replicate_degree", "data_parallel_shard_degree"),
+        parallelism=section(
+            "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward"
+        ),
         compile=section("enable", "components", "backend"),
         lr_scheduler=section("warmup_steps", "total_steps", "decay_ratio", "decay_type", "min_lr_factor"),
         debug=section("seed"),
@@ -126,6 +128,13 @@ def test_torchtitan_has_the_sizes_and_techniques() -> None:
     rates = config.lr_scheduler
     assert (rates.warmup_steps, rates.decay_ratio, rates.decay_type) == (10, 0.3, "sqrt")
     assert config.debug.seed == 7
+
+
+@pytest.mark.usefixtures("titan")
+def test_torchtitan_keeps_gathered_weights_where_the_plan_does() -> None:
+    config = planned(replace(PLAN, devices=2, strategy="fsdp-zero2", device="cuda"))
+    assert config.parallelism.data_parallel_shard_degree == 2
+    assert config.parallelism.fsdp_reshard_after_forward == "never"
 
 
 @pytest.mark.usefixtures("titan")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.export import accelerate, deepspeed, hf, lightning, torchtitan
+from snugfit.planner.export.folder import write_export as write_export
 from snugfit.planner.export.plan import Entry as Entry
 from snugfit.planner.export.plan import Exported as Exported
 from snugfit.planner.export.plan import ExportedPlan as ExportedPlan
+from snugfit.planner.export.plan import Strategy as Strategy
 from snugfit.planner.export.rules import Tool
 
 TOOLS: Mapping[str, Tool] = {
@@ -28,6 +31,20 @@ def export(plan: ExportedPlan, tool: str) -> Exported:
     >>> print(name, *[line for line in text.splitlines() if "precision" in line or "accumulate" in line])
     lightning.yaml   accumulate_grad_batches: 8   precision: bf16-mixed
     """
+    check(tool)
+    return TOOLS[tool].export(plan)
+
+
+def check(tool: str, strategy: str | None = None) -> None:
+    """Refuse a tool that is not known and a way to share that other tools do not have: before a plan is searched, too.
+
+    Raises:
+        SettingError: names what to ask for instead.
+    """
     if tool not in TOOLS:
         raise SettingError(f"--export: no tool '{tool}'. {nearest(tool, TOOLS)}")
-    return TOOLS[tool].export(plan)
+    if strategy is not None and strategy not in get_args(Strategy):
+        raise SettingError(
+            f"--export: got a plan that shares the work by {strategy}, expected {', '.join(get_args(Strategy))}. "
+            "Set plan.strategy=fsdp, or plan for a machine on which ddp or fsdp fits."
+        )

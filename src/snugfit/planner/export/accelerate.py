@@ -44,10 +44,11 @@ _SHARDED: Table = {
 
 
 def _base(plan: ExportedPlan) -> Mapping[str, Any]:
-    several = "MULTI_CPU" if plan.device == "cpu" else "MULTI_GPU"
+    # accelerate launch starts one process for MULTI_CPU unless it has mpirun, and all of them for MULTI_GPU
+    sharded = plan.sharded and plan.device != "cpu"
     keys: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": {"single": "NO", "ddp": several, "fsdp": "FSDP"}[plan.strategy],
+        "distributed_type": "NO" if plan.strategy == "single" else "FSDP" if sharded else "MULTI_GPU",
         "num_machines": 1,
         "machine_rank": 0,
         "num_processes": plan.devices,
@@ -55,10 +56,10 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "mixed_precision": "no",
         "debug": False,
     }
-    if plan.strategy == "fsdp":
+    if sharded:
         keys |= {
             "fsdp_config.fsdp_version": 2,
-            "fsdp_config.fsdp_reshard_after_forward": True,
+            "fsdp_config.fsdp_reshard_after_forward": plan.reshards,
             "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_config.fsdp_offload_params": False,
         }
@@ -66,6 +67,13 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
 
 
 def _notes(plan: ExportedPlan) -> Iterable[str]:
+    if plan.device == "cpu" and plan.devices > 1:
+        yield (
+            f"device: start the script with ACCELERATE_USE_CPU=true accelerate launch, or make Accelerator(cpu=True) in it: the file's use_cpu "
+            f"does not reach the {plan.devices} processes, and each would be rank 0 of 1."
+        )
+    if plan.device == "cpu" and plan.sharded:
+        yield "strategy: accelerate does not shard on a CPU, so the file gives each process a copy of the whole model."
     yield (
         f"batch: give the script DataLoader(batch_size={plan.micro_batch}) and "
         f"Accelerator(gradient_accumulation_steps={plan.accumulation}), for {plan.global_batch} examples an update."
@@ -85,7 +93,7 @@ _SCRIPT = "accelerate launch starts your script, which makes it."
 TOOL = Tool(
     name="accelerate",
     base=_base,
-    table=lambda plan: _SHARDED if plan.strategy == "fsdp" else _TABLE,
+    table=lambda plan: _SHARDED if plan.sharded and plan.device != "cpu" else _TABLE,
     missing={
         "optimizer": _SCRIPT,
         "schedule": f"{_SCRIPT} Step it under accelerator.accumulate, or it steps too often.",

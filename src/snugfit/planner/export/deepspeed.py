@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from snugfit.planner.export.plan import ExportedPlan
+from snugfit.planner.export.plan import ExportedPlan, Strategy
 from snugfit.planner.export.rules import Rule, Table, Tool, beside, of, planned
 
 _HOST = {"device": "cpu", "pin_memory": True}
 _OFFLOAD_OPTIMIZER = "zero_optimization.offload_optimizer"
 _OFFLOAD_WEIGHTS = "zero_optimization.offload_param"
 _MASTERS = "bf16.bf16_master_weights_and_grads"
+_STAGES: Mapping[Strategy, int] = {"single": 0, "ddp": 0, "fsdp-zero2": 2, "fsdp": 3}
 _LEAST_STAGE = {_OFFLOAD_WEIGHTS: 3, _OFFLOAD_OPTIMIZER: 2, _MASTERS: 1}
 """The stage of ZeRO without which DeepSpeed refuses or ignores a key."""
 
@@ -145,7 +146,7 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "train_batch_size": plan.global_batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.accumulation,
-        "zero_optimization.stage": 3 if plan.strategy == "fsdp" else 0,
+        "zero_optimization.stage": _STAGES[plan.strategy],
         "gradient_clipping": 0.0,
     }
 
@@ -153,6 +154,8 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
 def _notes(plan: ExportedPlan) -> Iterable[str]:
     if plan.devices > 1:
         yield f"devices: start the script with deepspeed --num_gpus {plan.devices}; with another number DeepSpeed refuses the batch."
+    if plan.strategy == "fsdp-zero2":
+        yield "strategy: in stage 2 of ZeRO each device keeps all weights between updates too, which the plan's memory does not count."
     yield f"length: the script ends after {plan.total_updates} updates itself, and calls set_random_seed({plan.seed})."
     if plan.max_length is not None:
         yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."

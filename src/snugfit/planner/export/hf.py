@@ -251,8 +251,8 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
     }
-    if plan.strategy == "fsdp":
-        keys |= {"fsdp": True, "fsdp_config.version": 2, "fsdp_config.reshard_after_forward": True}
+    if plan.sharded:
+        keys |= {"fsdp": True, "fsdp_config.version": 2, "fsdp_config.reshard_after_forward": plan.reshards}
     return {f"args.{key}": value for key, value in keys.items()}
 
 
@@ -279,7 +279,7 @@ _OWN = "the Trainer has none; make it yourself and give it as Trainer(optimizers
 TOOL = Tool(
     name="hf",
     base=_base,
-    table=lambda plan: _SHARDED if plan.strategy == "fsdp" else _TABLE,
+    table=lambda plan: _SHARDED if plan.sharded else _TABLE,
     missing={
         "optimizer": _OWN,
         "schedule": _OWN,

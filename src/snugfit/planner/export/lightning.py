@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from snugfit.planner.export.plan import ExportedPlan
+from snugfit.planner.export.plan import ExportedPlan, Strategy
 from snugfit.planner.export.rules import Rule, Table, Tool, commented, of
 
 _DECAYED = {"weight_decay": "all parameters are decayed there, biases and norms too."}
@@ -86,6 +86,17 @@ _SHARDED: Table = {
 }
 
 
+_STRATEGIES: Mapping[Strategy, Any] = {
+    "single": "auto",
+    "ddp": "ddp",
+    "fsdp": "fsdp",
+    "fsdp-zero2": {
+        "class_path": "lightning.pytorch.strategies.FSDPStrategy",
+        "init_args": {"sharding_strategy": "SHARD_GRAD_OP"},
+    },
+}
+
+
 def _base(plan: ExportedPlan) -> Mapping[str, Any]:
     whole = plan.epochs is not None and plan.epochs == int(plan.epochs)
     length: dict[str, Any] = (
@@ -96,7 +107,7 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
     trainer: dict[str, Any] = {
         "accelerator": {"cuda": "gpu"}.get(plan.device, plan.device),
         "devices": plan.devices,
-        "strategy": {"single": "auto"}.get(plan.strategy, plan.strategy),
+        "strategy": _STRATEGIES[plan.strategy],
         **length,
         "accumulate_grad_batches": plan.accumulation,
         "precision": "32-true",
@@ -106,6 +117,8 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
 
 def _notes(plan: ExportedPlan) -> Iterable[str]:
     yield f"batch: give each device DataLoader(batch_size={plan.micro_batch}), for {plan.global_batch} examples an update."
+    if plan.strategy == "fsdp-zero2":
+        yield "strategy: LightningCLI makes it; for Trainer(**…) make FSDPStrategy(sharding_strategy='SHARD_GRAD_OP') yourself."
     if plan.max_length is not None:
         yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."
     if plan.accumulation * plan.devices > 1:
@@ -118,7 +131,7 @@ def _notes(plan: ExportedPlan) -> Iterable[str]:
 TOOL = Tool(
     name="lightning",
     base=_base,
-    table=lambda plan: _SHARDED if plan.strategy == "fsdp" else _TABLE,
+    table=lambda plan: _SHARDED if plan.sharded else _TABLE,
     missing={
         "optimizer": "make it in the LightningModule's configure_optimizers.",
         "schedule": "a schedule of this file would step once an epoch. Return it from configure_optimizers with interval: step.",

@@ -17,6 +17,9 @@ Entry = str | Mapping[str, Mapping[str, Any] | None]
 FULL = "fp32"
 """The precision that is no technique."""
 
+Strategy = Literal["single", "ddp", "fsdp", "fsdp-zero2"]
+"""Ways to share an update that other tools have too."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -33,7 +36,8 @@ class ExportedPlan:
     """What a run does, in plain values.
 
     `micro_batch` and `global_batch` are in examples, `max_length` in tokens. `epochs` is None for a run whose length is given as
-    `total_updates` alone. `strategy` says how the devices share the work: "ddp" copies the model to each, "fsdp" shards it.
+    `total_updates` alone. `strategy` says how the devices share the work: "ddp" copies the model to each, "fsdp" shards it, and
+    "fsdp-zero2" shards it and keeps the gathered weights until the update's last backward.
 
     Raises:
         SettingError: sizes that no tool can run: the micro-batches of all devices do not add up to the global batch, or one device
@@ -48,7 +52,7 @@ class ExportedPlan:
     numerics: Entry = FULL
     techniques: tuple[Entry, ...] = ()
     devices: int = 1
-    strategy: Literal["single", "ddp", "fsdp"] = "single"
+    strategy: Strategy = "single"
     device: Literal["cuda", "cpu", "mps"] = "cuda"
     epochs: float | None = None
     max_length: int | None = None
@@ -79,6 +83,16 @@ class ExportedPlan:
     def accumulation(self) -> int:
         """Micro-batches of one update on one device."""
         return self.global_batch // (self.micro_batch * self.devices)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether weights, gradients and the optimizer's states are spread over the devices."""
+        return self.strategy.startswith("fsdp")
+
+    @property
+    def reshards(self) -> bool:
+        """Whether gathered weights are given up after forward (ZeRO stage 3, not 2)."""
+        return self.strategy == "fsdp"
 
     @property
     def learning_rate(self) -> float:

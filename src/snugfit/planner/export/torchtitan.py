@@ -127,7 +127,8 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "training.mixed_precision_param": "float32",
         "training.enable_cpu_offload": False,
         "parallelism.data_parallel_replicate_degree": plan.devices if plan.strategy == "ddp" else 1,
-        "parallelism.data_parallel_shard_degree": plan.devices if plan.strategy == "fsdp" else 1,
+        "parallelism.data_parallel_shard_degree": plan.devices if plan.sharded else 1,
+        **({"parallelism.fsdp_reshard_after_forward": "never"} if plan.sharded and not plan.reshards else {}),
         "activation_checkpoint": None,
         "compile.enable": False,
         "lr_scheduler.warmup_steps": 0,
@@ -169,7 +170,7 @@ def _flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 TOOL = Tool(
     name="torchtitan",
     base=_base,
-    table=lambda plan: _SHARDED if plan.strategy == "fsdp" else _TABLE,
+    table=lambda plan: _SHARDED if plan.sharded else _TABLE,
     missing={
         "optimizer": "torchtitan has Adam, AdamW and Muon; the file leaves the optimizer of the model's configuration.",
         "schedule": "torchtitan has warm-up, a constant part and a fall that is linear, cosine or 1-sqrt; the file says constant.",
