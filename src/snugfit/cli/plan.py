@@ -217,7 +217,6 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
         from snugfit import plans
-
         from snugfit.planner.export import write_export
 
         exported = plans.export_plan(recipe, answer, asked.export)
