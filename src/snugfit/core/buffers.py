@@ -27,7 +27,7 @@ class Buffers:
     """Copies buffers out and back in, also those that forward makes, replaces or lets grow. A model without buffers costs nothing.
 
     With the buffers of a module go numbers, texts and tensors among its attributes, such as how long a table has become, and its extra
-    state.
+    state. Attributes of other modules go with them where forward has made a buffer; else they stay, as no checkpoint holds them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -58,9 +58,10 @@ class Buffers:
 
 
 def _restore_all(copies: list[BufferCopies]) -> None:
+    made = any(each.buffers.keys() != each.module._buffers.keys() for each in copies)
     with torch.no_grad():
         for each in copies:
-            _restore(each)
+            _restore(each, attributes=made or bool(each.buffers) or has_extra_state(each.module))
 
 
 def persistent_shapes(model: nn.Module) -> dict[str, tuple[int, ...] | None]:
@@ -134,7 +135,7 @@ def _plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {n: v for n, v in vars(module).items() if isinstance(v, _PLAIN) and n not in _OWN}
 
 
-def _restore(kept: BufferCopies) -> None:
+def _restore(kept: BufferCopies, *, attributes: bool) -> None:
     module = kept.module
     for name, value in kept.copies.items():
         buffer = kept.buffers[name]
@@ -143,10 +144,11 @@ def _restore(kept: BufferCopies) -> None:
             kept.buffers[name] = value
         else:
             buffer.copy_(value)
-    if kept.attributes is not None:
-        for name in _plain_attributes(module).keys() - kept.attributes.keys():
+    values = kept.attributes if attributes else None
+    if values is not None:
+        for name in _plain_attributes(module).keys() - values.keys():
             delattr(module, name)
-    _set(module, kept.buffers, kept.attributes or {})
+    _set(module, kept.buffers, values or {})
     module._non_persistent_buffers_set = set(kept.caches)
     if has_extra_state(module):
         module.set_extra_state(copy.deepcopy(kept.extra))

@@ -19,6 +19,8 @@ _WHOLE_BYTES = 1 << 20
 """Bytes up to which content is read whole; of more, pieces that are spread evenly over it."""
 _PIECES, _PIECE_BYTES = 16, 1 << 14
 _DEEPEST = 20
+NO_DIGEST = "no digest"
+"""Stands for the digest of what has no source, or has another content each time."""
 
 
 def digest(value: Any) -> str:
@@ -94,7 +96,7 @@ def _content(value: Any, depth: int) -> tuple[str, bytes]:
         if array.dtype != object:
             kind = f"array {array.dtype.str} {array.shape}"
             return kind, _sampled(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        return name, b"".join(inner(entry) for entry in array.reshape(-1).tolist())
+        return name, b"".join(inner(entry) for entry in array.flat)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         return name, b"".join(inner(field) for field in fields)

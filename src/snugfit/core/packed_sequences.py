@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from snugfit.core.read import read
+
 _PLACES = "places_of_rows"
 
 
@@ -61,7 +63,7 @@ def select_packed(packed: PackedSequence, rows: Sequence[int]) -> PackedSequence
         None if ordered else order.to(device),
         None if ordered else back.to(device),
     )
-    setattr(made, _PLACES, back.tolist())
+    setattr(made, _PLACES, read(back, assume=list(range(len(rows)))))
     return made
 
 
@@ -70,5 +72,6 @@ def _places(packed: PackedSequence) -> list[int]:
     places: list[int] | None = getattr(packed, _PLACES, None)
     if places is None:
         indices = packed.unsorted_indices
-        places = list(range(rows_of_packed(packed))) if indices is None else indices.tolist()
+        in_order = list(range(rows_of_packed(packed)))
+        places = in_order if indices is None else read(indices, assume=in_order)
     return places

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from snugfit.core.digest import digest
+from snugfit.core.digest import NO_DIGEST, digest
 
 NAME = "function"
 """The entry that names what was looked at; the others are what it is made of."""
@@ -30,7 +30,7 @@ def code_of(value: Any) -> dict[str, Any]:
     """Return the parts that a callable is made of: its qualified name, and by name the digest of each source.
 
     Functions and classes of the user's own that it refers to are looked at too, and so are constants in capitals, what a closure
-    holds, and the attributes of an object that is called. A part without a source, such as one typed into a shell, is None. Of
+    holds, and the attributes of an object that is called. A part without a source, such as one typed into a shell, is `NO_DIGEST`. Of
     installed libraries only names count.
 
     >>> code_of(len)
@@ -228,15 +228,15 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _source_digest(value: type | types.CodeType) -> str | None:
-    """The sha256 of a source without comments and blank lines; None where there is none to be had."""
+def _source_digest(value: type | types.CodeType) -> str:
+    """The sha256 of a source without comments and blank lines; `NO_DIGEST` where there is none to be had."""
     try:
         if isinstance(value, types.CodeType) and value.co_name == "<lambda>":
             source = _lambda_source(value)
         else:
             source = _without_comments(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError):
-        return None
+        return NO_DIGEST
     return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
 
 

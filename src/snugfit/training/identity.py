@@ -1,7 +1,7 @@
 """The identity of a run: what decides its updates, by name, so that a resume on something else is refused and says what differs.
 
 How a run fits is no part of it. Each entry is of plain values, nested by name: settings as they are, content and code as a sha256,
-None for what cannot be compared.
+`NO_DIGEST` for what cannot be compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.digest import digest, digest_of_settings
+from snugfit.core.digest import NO_DIGEST, digest, digest_of_settings
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss
 from snugfit.core.source_code import NAME, code_of, code_of_classes, module_lines, name_of
@@ -93,17 +93,17 @@ def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
     count = min(ROWS, examples)
     places = sorted({place * (examples - 1) // max(count - 1, 1) for place in range(count)})
     rows = _Rows(loader)
-    found: dict[str, str | None] = {}
+    found: dict[str, str] = {}
     start = time.monotonic()
     for place, value in zip(places, _read(rows, places, num_workers), strict=False):
-        found[str(loader.source_index(place))] = value or None
+        found[str(loader.source_index(place))] = value
         if time.monotonic() - start > _SECONDS:
             break
     return {"rows": examples, "row": found}
 
 
 class _Rows:
-    """Digests of examples, by index; empty for one that differs when it is read again, or that cannot be read."""
+    """Digests of examples, by index; none for one that differs when it is read again, or that cannot be read."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -112,8 +112,8 @@ class _Rows:
         try:
             once, again = (digest(self._loader.example(index)) for _ in range(2))
         except SnugfitError:  # the training says so if it comes to it
-            return ""
-        return once if once == again else ""
+            return NO_DIGEST
+        return once if once == again else NO_DIGEST
 
 
 def _read(rows: _Rows, places: Sequence[int], num_workers: int) -> Iterator[str]:
@@ -197,7 +197,7 @@ def check_identity(
             lacking.append(name)
         elif differing := differences(then, now):
             changes[name] = differing
-        unread += [f"{name}: {part}" for part, value in flat(now).items() if value is None and part]
+        unread += [f"{name}: {part}" for part, value in flat(now).items() if value == NO_DIGEST]
     refused = {name: told for name, told in changes.items() if name not in accepted}
     if refused:
         what = " ".join(f"{name}: {_first(told)}." for name, told in refused.items())
@@ -266,7 +266,7 @@ def _differing(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
     found = []
     for part in both:
         mine, its = before.get(part, _NOTHING), after.get(part, _NOTHING)
-        if mine == its or (None in (mine, its) and part):
+        if mine == its or NO_DIGEST in (mine, its):
             continue
         found.append((part, mine, its))
     return found

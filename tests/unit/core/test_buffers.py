@@ -60,3 +60,19 @@ def test_a_flag_beside_a_buffer_that_forward_made_goes_with_it() -> None:
     model()
     buffers.restore(copies)
     assert model.ready and model.total.tolist() == [1.0, 1.0]
+
+
+def test_a_number_that_goes_with_no_buffer_stays_from_the_first_window_on() -> None:
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self) -> None:
+            self.calls += 1
+
+    model = nn.Sequential(Counting(), nn.BatchNorm1d(2))
+    buffers = Buffers(model)
+    for calls in (1, 2):
+        copies = buffers.copy()
+        model[0]()
+        buffers.restore(copies)
+        assert model[0].calls == calls

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core.digest import NO_DIGEST
 from snugfit.core.source_code import code_of, code_of_classes, module_lines
 
 _SOURCE = """
@@ -118,7 +119,7 @@ def test_a_lambda_counts_by_itself_not_by_the_line_it_stands_in(written: Any) ->
 def test_code_without_a_source_counts_by_its_name() -> None:
     names: dict[str, Any] = {"__name__": "typed"}
     exec("def loss(o, b): return o", names)
-    assert code_of(names["loss"]) == {"function": "typed.loss", "typed.loss": None}
+    assert code_of(names["loss"]) == {"function": "typed.loss", "typed.loss": NO_DIGEST}
 
 
 def test_of_a_library_names_count_alone() -> None:

@@ -187,6 +187,13 @@ def test_an_older_checkpoints_settings_and_files_are_compared() -> None:
     ]
 
 
+def test_a_setting_that_is_not_given_is_compared_like_any_other() -> None:
+    without: dict[str, Any] = {"recipe": {"early_stopping": None}, "optimizer": None}
+    assert check_identity(without, without) == []
+    with pytest.raises(RunFolderError, match="recipe: early_stopping None then, 3 now"):
+        check_identity(without, {**without, "recipe": {"early_stopping": 3}})
+
+
 def test_a_name_that_nothing_has_cannot_be_accepted() -> None:
     with pytest.raises(SettingError, match="accept_changes: 'los' .* Did you mean 'loss'"):
         check_identity(_OWN, _OWN, ["los"])
