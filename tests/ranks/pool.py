@@ -13,8 +13,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+START_SECONDS = 300.0
+"""For processes to start and to import the function's module, which a busy machine takes long for."""
 SECONDS = 60.0
+"""For the function, from when all ranks have imported it."""
 PATIENCE = 5.0
+_IMPORTED = "imported"
 
 
 class Ranks:
@@ -39,7 +43,7 @@ class Ranks:
         for end in self._ends:
             end.send((function, args))
         answers: list[tuple[bool, Any] | None] = []
-        patience = SECONDS
+        patience = SECONDS if all(map(_has_imported, self._ends)) else PATIENCE
         for end in self._ends:
             try:
                 answers.append(end.recv() if end.poll(patience) else None)
@@ -75,11 +79,20 @@ class Ranks:
             self._processes.append(process)
 
 
+def _has_imported(end: Connection) -> bool:
+    """Whether the rank has come to begin the function; False where it has ended, or hangs before."""
+    try:
+        return end.poll(START_SECONDS) and end.recv() == _IMPORTED
+    except EOFError:
+        return False
+
+
 def _rank(end: Connection, rank: int, count: int, meeting: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=count)
     while True:
         function, args = end.recv()
+        end.send(_IMPORTED)
         try:
             end.send((True, function(*args)))
         except BaseException:  # noqa: BLE001 - whatever it was, it is told
