@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,8 @@ def snugfit(
 ) -> Iterator[Callable[..., Answer]]:
     """Runs a command; gives its exit code, the object on stdout, and what was on stderr."""
     root = str(Path(__file__).resolve().parents[2])
-    monkeypatch.setenv("PYTHONPATH", root)  # ranks look for the tests' modules there
+    # ranks look for the tests' modules there, and for the snugfit that is tested
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, *filter(None, sys.path)]))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def run(*arguments: str, fault: dict[str, Any] | None = None) -> Answer:
@@ -168,7 +171,9 @@ def test_a_run_that_is_asked_to_stop_is_saved_by_all_ranks_at_one_update_and_goe
     stopped = {"what": f"launcher {number}", "rank": 1, "update": 3}
     code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=stopped)
     assert code == 75
-    assert told.startswith(f"received {number}: stops after this update, and saves.") and told.count("\n") == 1
+    assert (
+        told.startswith(f"received {number}: stops after this update, and saves.") and told.count("\n") == 1
+    )
     assert (result["status"], result["updates"], result["resumable"]) == ("stopped", 3, True)
     assert result["stop_reason"] == f"received {number}"
     code, result, _ = snugfit("resume", result["run_dir"], "--devices", "1", "-q")

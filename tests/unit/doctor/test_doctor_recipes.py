@@ -87,7 +87,9 @@ def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, cap
             f"data.train={tmp_path / name}",
             "data.max_length=64",
         ]
-    code, printed = doctor(capsys, str(EXAMPLES / recipe), "--allow-code", f"output={tmp_path / 'runs'}", *given)
+    code, printed = doctor(
+        capsys, str(EXAMPLES / recipe), "--allow-code", f"output={tmp_path / 'runs'}", *given
+    )
     assert (code, printed.get("ill")) == (0, False), printed
     assert {"examples", "model and optimizer", "settings"} <= set(printed["checked"])
 
