@@ -238,6 +238,8 @@ def suggestions(task: str, seed: int, train: TensorDataset) -> dict[str, float |
         mine = by_us(copy.deepcopy(start), optimizer, given, None, smoothing)
         for rule, each in mine.suggestions.items():
             found[f"{rule} {smoothing}"] = each.learning_rate
+        if smoothing == ours.SMOOTHING:
+            found["recommended"] = mine.learning_rate
     return found
 
 

@@ -13,7 +13,7 @@ from snugfit.report.parts import facts, table
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
 from snugfit.tools.find_lr import RangeTest
-from snugfit.tools.lr_rules import RECOMMENDED, Reading, Suggestion
+from snugfit.tools.lr_rules import Reading, Suggestion
 
 PAGE = "find_lr.html"
 ABOVE = 0.5
@@ -66,10 +66,6 @@ def _said(found: RangeTest) -> str:
     return f"<p>No rate is recommended, and none is written:</p><ul>{reasons}</ul>"
 
 
-def _is_recommended(found: RangeTest, rule: str) -> bool:
-    return rule == RECOMMENDED and found.learning_rate is not None
-
-
 def _rate(found: RangeTest) -> str:
     return "" if found.learning_rate is None else _digits(found.learning_rate)
 
@@ -96,7 +92,7 @@ def _drawn(title: str, found: RangeTest, first: bool) -> str:
     for tone, (rule, each) in enumerate(found.suggestions.items(), 2):
         told = f"{rule} {_digits(each.learning_rate)}"
         dot = Dot(
-            each.learning_rate, _height(curve, each), f"{told}: {each.reason}", _is_recommended(found, rule)
+            each.learning_rate, _height(curve, each), f"{told}: {each.reason}", rule == found.recommended
         )
         series.append(Series(told, [], tone=tone, dots=[dot]))
     return figure(Chart(title, "", series, wide=first, limits=_limits(found)), frame, first=first)
@@ -123,7 +119,7 @@ def _suggested(found: RangeTest) -> str:
     rows = [
         [
             _digits(each.learning_rate),
-            f"{rule}{' (recommended)' if _is_recommended(found, rule) else ''}",
+            f"{rule}{' (recommended)' if rule == found.recommended else ''}",
             each.reason,
         ]
         for rule, each in found.suggestions.items()

@@ -12,7 +12,16 @@ import torch
 from snugfit.core.technique import Rate
 from snugfit.errors import SettingError, nearest
 from snugfit.tools.kept import kept
-from snugfit.tools.lr_rules import RECOMMENDED, Reading, Suggestion, doubts, suggest
+from snugfit.tools.lr_rules import (
+    MINIMUM,
+    STEEPEST,
+    VALLEY,
+    Reading,
+    Suggestion,
+    doubts,
+    recommended,
+    suggest,
+)
 from snugfit.training.step import Step, StepResult
 
 DIVERGED = 4.0
@@ -41,18 +50,20 @@ class RangeTest:
     doubts: tuple[str, ...] = ()
 
     @property
+    def recommended(self) -> str | None:
+        """The rule whose rate is recommended; None where none can be said, or none relied on."""
+        return recommended(self.suggestions) if self.suggestions and not self.doubts else None
+
+    @property
     def learning_rate(self) -> float | None:
-        """The recommended rate; None where none can be said, or none relied on."""
-        if self.doubts:
-            return None
-        found = self.suggestions.get(RECOMMENDED)
-        return None if found is None else found.learning_rate
+        """The recommended rate; None where there is none."""
+        return None if self.recommended is None else self.suggestions[self.recommended].learning_rate
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; a loss that is not finite is None."""
         return {
             "learning_rate": self.learning_rate,
-            "recommended": None if self.learning_rate is None else RECOMMENDED,
+            "recommended": self.recommended,
             "doubts": list(self.doubts),
             "suggestions": {
                 name: {"learning_rate": each.learning_rate, "reason": each.reason}
@@ -208,8 +219,12 @@ def _not_finite(number: int, rate: float) -> str:
 def _verdict(suggestions: Mapping[str, Suggestion], doubted: Sequence[str]) -> str:
     if doubted:
         return f"no rate is recommended: {'. Also, '.join(doubted)}"
-    chosen = suggestions[RECOMMENDED]
-    return f"{chosen.learning_rate:.2g}: {chosen.reason}"
+    rule = recommended(suggestions)
+    text = f"{suggestions[rule].learning_rate:.2g}: {suggestions[rule].reason}"
+    if rule == MINIMUM:
+        return text
+    low, high = suggestions[VALLEY].learning_rate, suggestions[MINIMUM].learning_rate
+    return f"{text}. It is the lower one of {MINIMUM} and {STEEPEST}, as {MINIMUM} is {high / low:.2g} times as high as {VALLEY}"
 
 
 def _rates(start: float, end: float, updates: int) -> list[float]:

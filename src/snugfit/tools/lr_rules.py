@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-RECOMMENDED = "minimum"
-"""The rule whose rate is given where one number is asked for: of the three the one that was never far off in
-`benchmarks/find_lr`, from scratch and in fine-tuning."""
+MINIMUM, STEEPEST, VALLEY = "minimum", "steepest", "valley"
+"""Names of the rules. In `benchmarks/find_lr` `minimum` is the one that was never far off, from scratch and in fine-tuning, and `valley`
+is low: the best rate is 6 to 21 times as high."""
 
 FEWEST = 10
 """Readings below which no rule is applied."""
@@ -23,7 +23,11 @@ LAG = 2.0
 """Powers of ten of the rate by which the smoothed loss may come after the losses themselves."""
 
 APART = 10.0
-"""Times that the highest rate of a rule may be the lowest one, for any to be recommended."""
+"""Times that the higher of `minimum` and `steepest` may be the lower one for any rate to be recommended, and that `minimum` may be
+`valley` for it to be the recommended one. In `benchmarks/find_lr` the first is 9 at most."""
+
+ABOVE_VALLEY = 20.0
+"""Times that the recommended rate may be that of `valley`. In `benchmarks/find_lr` it is 12 at most."""
 
 FLAT, NOISY = 0.05, 0.5
 """Part of the first losses by which the loss must fall, and part of that fall that single windows may differ by."""
@@ -71,11 +75,29 @@ def suggest(curve: Sequence[Reading]) -> tuple[Mapping[str, Suggestion], str]:
             f"{noise:.2g} uncertain. Look at data, labels and loss, or try more updates"
         )
     found = {
-        "steepest": _steepest(curve, first, lowest),
-        "valley": _valley(curve, first),
-        "minimum": _minimum(curve, lowest),
+        STEEPEST: _steepest(curve, first, lowest),
+        VALLEY: _valley(curve, first),
+        MINIMUM: _minimum(curve, lowest),
     }
     return {name: each for name, each in found.items() if each is not None}, ""
+
+
+def recommended(suggestions: Mapping[str, Suggestion]) -> str:
+    """Return the name of the rule whose rate is given where one number is asked for.
+
+    It is `minimum`, unless that is far above `valley`: then the lower one of `minimum` and `steepest`.
+
+    >>> rates = {"steepest": 0.01, "valley": 0.001, "minimum": 0.02}
+    >>> recommended({name: Suggestion(rate, 0, "") for name, rate in rates.items()})
+    'steepest'
+    """
+    valley = suggestions.get(VALLEY)
+    if valley is None or suggestions[MINIMUM].learning_rate <= APART * valley.learning_rate:
+        return MINIMUM
+    return min(
+        (rule for rule in (MINIMUM, STEEPEST) if rule in suggestions),
+        key=lambda rule: suggestions[rule].learning_rate,
+    )
 
 
 def doubts(
@@ -97,7 +119,7 @@ def doubts(
             f"{count} updates over {decades:.2g} powers of ten are too few: the smoothed loss comes {lag:.2g} powers of ten behind. "
             f"Give at least {needed} updates"
         )
-    lowest = suggestions[RECOMMENDED].place
+    lowest = suggestions[MINIMUM].place
     edge = max(1, count // 20)
     if lowest >= count - edge and not diverged:
         found.append(
@@ -120,12 +142,22 @@ def doubts(
             f"the curve is noisy: windows differ by {window:.2g}, and the loss falls by {fall:.2g}. Give more updates, or a larger "
             "global batch"
         )
-    rates = sorted((each.learning_rate, name) for name, each in suggestions.items())
-    (low, lower), (high, higher) = rates[0], rates[-1]
-    if high > APART * low:
-        found.append(
-            f"the rules are {high / low:.2g} times apart, {lower} at {low:.2g} and {higher} at {high:.2g}. Try a short run with each"
-        )
+    return found + _disagreement(suggestions)
+
+
+def _disagreement(suggestions: Mapping[str, Suggestion]) -> list[str]:
+    """Return why the rules are too far apart for any to be recommended; empty where they are not."""
+    rule = recommended(suggestions)
+    pairs = ((VALLEY, rule, ABOVE_VALLEY), (MINIMUM, STEEPEST, APART), (STEEPEST, MINIMUM, APART))
+    found = []
+    for lower, higher, apart in pairs:
+        if lower not in suggestions or higher not in suggestions:
+            continue
+        low, high = suggestions[lower].learning_rate, suggestions[higher].learning_rate
+        if high > apart * low:
+            found.append(
+                f"the rules are {high / low:.2g} times apart, {lower} at {low:.2g} and {higher} at {high:.2g}. Try a short run with each"
+            )
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from snugfit.tools.lr_rules import Reading, Suggestion, doubts, suggest
+from snugfit.tools.lr_rules import Reading, Suggestion, doubts, recommended, suggest
 
 
 def curve(losses: Sequence[float], smoothed: Sequence[float] | None = None) -> list[Reading]:
@@ -131,14 +131,57 @@ def _all_doubts(readings: list[Reading]) -> list[str]:
     return doubts(readings, rules, smoothing=0.0, diverged=True)
 
 
-def test_rules_that_are_more_than_ten_times_apart_are_doubted() -> None:
-    readings = bowl(low=0.1)
-    for factor, told in ((9.9, 0), (10.5, 1)):
-        minimum = Suggestion(0.01, 70, "")
-        rules = {"steepest": Suggestion(0.01 * factor, 70, ""), "valley": minimum, "minimum": minimum}
-        found = doubts(readings, rules, smoothing=0.5, diverged=True)
-        assert len(found) == told
-    assert found[0].startswith("the rules are 10 times apart, minimum at 0.01 and steepest at 0.1")
+def rates(**given: float) -> dict[str, Suggestion]:
+    return {rule: Suggestion(rate, 70, "") for rule, rate in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        ("minimum", {"steepest": 1.6e-3, "valley": 1.2e-4, "minimum": 1.9e-4}),  # the demo
+        (
+            "minimum",
+            {"steepest": 0.385, "valley": 0.0126, "minimum": 0.0453},
+        ),  # the others: benchmarks/find_lr
+        ("minimum", {"steepest": 0.0285, "valley": 0.00152, "minimum": 0.0089}),
+        ("steepest", {"steepest": 0.0107, "valley": 0.00129, "minimum": 0.0171}),
+        ("steepest", {"steepest": 0.0394, "valley": 0.00475, "minimum": 0.167}),
+        ("minimum", {"valley": 0.001, "minimum": 0.015}),
+    ],
+)
+def test_a_valley_far_below_the_other_rules_leads_to_the_more_careful_of_them(
+    rule: str, given: dict[str, float]
+) -> None:
+    assert recommended(rates(**given)) == rule
+    assert doubts(bowl(low=0.1), rates(**given), smoothing=0.5, diverged=True) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        # a recommended 3e-3 where 1e-4 is good, whichever rule is the low one
+        ({"steepest": 5e-3, "valley": 1e-4, "minimum": 3e-3}, "30 times apart, valley at 0.0001 and minimum"),
+        (
+            {"steepest": 6e-5, "valley": 5e-5, "minimum": 3e-3},
+            "50 times apart, steepest at 6e-05 and minimum",
+        ),
+        (
+            {"steepest": 0.15, "valley": 1e-3, "minimum": 3e-3},
+            "50 times apart, minimum at 0.003 and steepest",
+        ),
+    ],
+)
+def test_a_rate_that_the_other_rules_do_not_bear_out_is_doubted(given: dict[str, float], told: str) -> None:
+    (found,) = doubts(bowl(low=0.1), rates(**given), smoothing=0.5, diverged=True)
+    assert found.startswith(f"the rules are {told}")
+
+
+def test_rules_may_be_ten_times_apart_and_the_rate_twenty_times_the_valley_s() -> None:
+    def count(**given: float) -> int:
+        return len(doubts(bowl(low=0.1), rates(**given), smoothing=0.5, diverged=True))
+
+    assert [count(steepest=0.01 * factor, valley=0.01, minimum=0.01) for factor in (9.9, 10.1)] == [0, 1]
+    assert [count(steepest=factor, valley=1.0, minimum=factor) for factor in (19.9, 20.1)] == [0, 1]
 
 
 def test_a_flat_curve_and_a_noisy_one_are_doubted() -> None:
