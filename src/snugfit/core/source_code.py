@@ -141,6 +141,17 @@ class _Walk:
         if isinstance(value, nn.Module):
             for name, line in module_lines(value).items():
                 self._parts[f"{name_of(type(value))} {name}".rstrip()] = line
+            if _is_constant(value):
+                self._constants(value, name_of(type(value)))
+
+    def _constants(self, module: nn.Module, name: str) -> None:
+        """What a module computes with that has no weights, such as a loss of torch with weights of classes."""
+        for path, each in module.named_modules():
+            held = {**vars(each), **dict(each.named_buffers(recurse=False))}
+            for attribute, value in sorted(held.items()):
+                shown = not attribute.startswith("_") and attribute != "training"
+                if shown and isinstance(value, (*_PLAIN, str, Tensor)):
+                    self._hold(".".join(filter(None, (name, path, attribute))), value)
 
     def _closure(self, function: types.FunctionType) -> None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -156,6 +167,8 @@ class _Walk:
         """Note a value that a function holds: plain ones as they are, code by its source, tensors by their content."""
         if isinstance(value, nn.Module):
             self.visit(type(value))
+            if _is_constant(value):
+                self._constants(value, name)
         elif isinstance(value, (type, types.FunctionType, types.MethodType, functools.partial)):
             self.visit(value)
         elif isinstance(value, (*_PLAIN, str)):
@@ -180,9 +193,17 @@ class _Walk:
         if isinstance(value, (type, types.FunctionType)):
             if is_own(value):
                 self.visit(value)
+        elif isinstance(value, (nn.Module, functools.partial, Tensor)) and _is_own_module(module):
+            if not isinstance(value, nn.Module) or _is_constant(value):
+                self._hold(f"{module}.{name}", value)
         # other names may be of counters and of settings that change nothing learned, such as a device
         elif name.isupper() and isinstance(value, (bool, int, float)) and _is_own_module(module):
             self._parts[f"{module}.{name}"] = value
+
+
+def _is_constant(module: nn.Module) -> bool:
+    """Whether a module has no weights, so that nothing in it is trained."""
+    return next(module.parameters(), None) is None
 
 
 def module_lines(model: nn.Module) -> dict[str, str]:

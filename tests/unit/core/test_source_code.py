@@ -105,6 +105,39 @@ def test_what_a_closure_a_partial_and_an_object_hold_counts(written: Any) -> Non
     assert "my_losses.helper" in code_of(module.Loss())
 
 
+def _cross_entropy(weight: float = 1.0, smoothing: float = 0.0) -> nn.Module:
+    return nn.CrossEntropyLoss(torch.tensor([1.0, weight]), reduction="none", label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("change", [{"weight": 2.0}, {"smoothing": 0.1}])
+@pytest.mark.parametrize("place", ["given", "closure", "global"])
+def test_what_a_loss_of_torch_was_made_with_counts_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch, place: str, change: dict[str, float]
+) -> None:
+    def code(own: nn.Module) -> dict[str, Any]:
+        if place == "given":
+            return code_of(own)
+        if place == "closure":
+            return code_of(lambda outputs, batch: own(outputs, batch[1]))
+        monkeypatch.setitem(globals(), "criterion", own)
+        return code_of(_uses_a_global)
+
+    (changed,) = _changed(code(_cross_entropy()), code(_cross_entropy(**change)))
+    assert changed.endswith(("weight", "label_smoothing"))
+    assert code(_cross_entropy()) == code(_cross_entropy())
+
+
+def _uses_a_global(outputs: Any, batch: Any) -> Any:
+    return criterion(outputs, batch[1])  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_model_that_a_loss_refers_to_counts_without_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "criterion", nn.Linear(2, 2))
+    before = code_of(_uses_a_global)
+    monkeypatch.setitem(globals(), "criterion", nn.Linear(2, 2))
+    assert code_of(_uses_a_global) == before
+
+
 def test_a_lambda_counts_by_itself_not_by_the_line_it_stands_in(written: Any) -> None:
     (before,) = (code_of(written().short)[name] for name in ("my_losses.<lambda>",))
     beside = code_of(
