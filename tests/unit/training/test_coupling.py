@@ -16,7 +16,7 @@ from snugfit.core.losses import InfoNCE
 from snugfit.errors import SettingError
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.coupling import compare_rows
+from snugfit.training.coupling import compare_rows, require_uncoupled
 from snugfit.training.step import Step
 from tests.unit.training.runs import events, finish, make_training, points, small_model
 
@@ -75,6 +75,27 @@ def test_losses_of_other_rows_are_found_at_any_micro_batch(loss: Any, micro_batc
 def test_rows_by_themselves_are_let_through(model: nn.Module, micro_batch: int | None) -> None:
     found = compared(model=model, micro_batch=micro_batch)
     assert not found.coupled and not found.failed and found.beside == 0.0
+
+
+class _Noise(nn.Module):
+    """Noise from a generator of the module's own, which no seed of a run reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._source = torch.Generator().manual_seed(0)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + torch.randn(rows.shape, generator=self._source)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4, None])
+def test_a_model_that_draws_for_itself_is_not_taken_for_one_that_compares_rows(
+    micro_batch: int | None,
+) -> None:
+    found = compared(model=net(_Noise()), micro_batch=micro_batch)
+    assert "another loss in each pass" in found.failed
+    require_uncoupled(found, ranks=1)
+    assert not compared(contrastive, micro_batch=micro_batch).failed
 
 
 def test_a_model_that_mixes_rows_is_found() -> None:
