@@ -11,7 +11,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,14 @@ def pytest_runtest_setup() -> None:
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test in a folder of its own: runs and tracker databases with default places land there."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def not_under_nohup() -> Iterator[None]:
+    """Let SIGHUP do what it does by default, also where nohup has it ignored for the tests themselves."""
+    if not hasattr(signal, "SIGHUP"):
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -70,8 +70,8 @@ def arithmetic() -> dict[str, Any]:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a sentence for a run that goes on where last bits come out otherwise; None where nothing of that has changed.
 
-    >>> changes({"processor": "AVX2", "threads": 2}, {"processor": "AVX512", "threads": 2})
-    "machine: another kind of processor (AVX2 before, AVX512 now): the run goes on, equal to rounding but not bit for bit."
+    >>> print(changes({"processor": "AVX2", "threads": 2}, {"processor": "AVX512", "threads": 2}))
+    machine: another kind of processor (AVX2 before, AVX512 now): the run goes on, equal to rounding but not bit for bit.
     """
     found = [
         f"{words} ({before[name] or 'none'} before, {now.get(name) or 'none'} now)"
