@@ -286,7 +286,11 @@ def _tell(
     if message := started_anew():
         events("warning", message=message)
     _expect(run, training)
-    described: dict[str, Any] = {"recipe": recipe.as_dict(), "data": dict(run.task.data)}
+    described: dict[str, Any] = {
+        "recipe": recipe.as_dict(),
+        "data": dict(run.task.data),
+        "inputs": _inputs(recipe, run.task.fingerprints),
+    }
     if options.parent is not None:
         described["parent"] = options.parent
     header = describe_run(recipe.name, folder, training, run.plan, described)
@@ -304,6 +308,16 @@ def _tell(
         resume=resume,
         conclude=conclude,
     )
+
+
+def _inputs(recipe: Recipe, fingerprints: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the sources that rows are read from, each with the digest of its content; none that is made in Python as a whole."""
+    sources = (("train", recipe.data.train), ("validation", recipe.data.validation))
+    return [
+        {"context": context, "source": source, "sha256": fingerprints[source]}
+        for context, source in sources
+        if isinstance(source, str) and source in fingerprints
+    ]
 
 
 def _expect(run: _Prepared, training: Training) -> None:

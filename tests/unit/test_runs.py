@@ -305,6 +305,8 @@ def test_events_tell_the_whole_run(finished: Any) -> None:
     assert kinds[-1] == "end"
     assert kinds.count("update") == finished.updates
     assert events[0]["data"]["labels"] == {"happy": 30, "sad": 30}
+    (read,) = events[0]["inputs"]
+    assert (read["context"], read["source"], len(read["sha256"])) == ("train", "films.csv", 64)
     assert any("newly initialised" in event["message"] for event in events if event["event"] == "warning")
 
 

@@ -16,6 +16,16 @@ class Metric:
     step: int
 
 
+@dataclass(frozen=True)
+class DataInput:
+    """One source of rows that a run reads: a file's name or a function, the digest of its content, and `train` or `validation`."""
+
+    name: str
+    digest: str
+    context: str
+    is_code: bool = False
+
+
 @dataclass
 class Batch:
     """Events in the tracker's terms; `untagged` are tags that no longer hold, `start_ms` is the first one's time, `status` the last one: running, finished …"""
@@ -23,13 +33,14 @@ class Batch:
     metrics: list[Metric] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    inputs: list[DataInput] = field(default_factory=list)
     untagged: set[str] = field(default_factory=set)
     status: str | None = None
     status_time_ms: int = 0
     start_ms: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.metrics or self.params or self.tags or self.untagged or self.status)
+        return bool(self.metrics or self.params or self.tags or self.inputs or self.untagged or self.status)
 
 
 class RunGone(Exception):

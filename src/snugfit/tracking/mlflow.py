@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import getpass
 import importlib.util
+import json
 import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from snugfit.errors import MissingExtra, TrackingError
-from snugfit.tracking.backend import Batch, RunGone
+from snugfit.tracking.backend import Batch, DataInput, RunGone
 from snugfit.tracking.uri import database_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 ARTIFACTS = "mlflow-artifacts"
+DIGEST = 32
+"""Characters of a data set's digest, of which MLflow's databases take 36."""
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "running": "RUNNING"}
 
 FOLLOWER_ENVIRONMENT = {
@@ -87,6 +90,8 @@ class MlflowBackend:
             [Param(key, value) for key, value in batch.params.items()],
             [RunTag(key, value) for key, value in batch.tags.items()],
         )
+        if batch.inputs:
+            _log_inputs(client, run_id, batch.inputs)
         if batch.untagged:
             there = client.get_run(run_id).data.tags
             for key in sorted(batch.untagged & set(there)):
@@ -106,6 +111,33 @@ class MlflowBackend:
 
             self._client = MlflowClient(tracking_uri=self.uri)
         return self._client
+
+
+def _log_inputs(client: MlflowClient, run_id: str, inputs: Sequence[DataInput]) -> None:
+    """Store the run's data sets; servers older than data sets (MLflow 2.4) have no place for them and keep all else.
+
+    Names and tags of MLflow's own data sets, so that its pages and searches know them. Storing the same data set twice stores it once.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.exceptions import MlflowException
+
+    datasets = [
+        DatasetInput(
+            Dataset(
+                name=each.name,
+                digest=each.digest[:DIGEST],
+                source_type="code" if each.is_code else "local",
+                source=json.dumps({"tags": {"function": each.name}} if each.is_code else {"uri": each.name}),
+            ),
+            [InputTag("mlflow.data.context", each.context)],
+        )
+        for each in inputs
+    ]
+    try:
+        client.log_inputs(run_id, datasets)
+    except MlflowException as error:
+        if error.error_code != "ENDPOINT_NOT_FOUND":
+            raise
 
 
 def user_name() -> str:

@@ -7,10 +7,12 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from snugfit.core.imports import is_python_path
 from snugfit.core.redaction import redacted
-from snugfit.tracking.backend import Batch, Metric
+from snugfit.tracking.backend import Batch, DataInput, Metric
 from snugfit.tracking.spool import Event
 
 MAX_NAME = 250
@@ -28,7 +30,8 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
     - `update` gives `train/<metric>`, `evaluation` gives `evaluation/<metric>`, both at the step `update`; nested metrics
       are joined with "/"; `end` gives `best/<metric>` at the best update and `run/<figure>`.
     - `run` gives parameters (the recipe with dotted names, its plan as it was resolved, counts) and tags (versions,
-      machine). Parameters cannot be changed in MLflow, so they are sent once (`with_params`) and a resume skips them.
+      machine), and the data's sources as inputs. Parameters cannot be changed in MLflow, so they are sent once (`with_params`) and a
+      resume skips them.
     - `folds`, of a cross-validation, gives `mean/<metric>` and its spread, at the step of finished folds; a run's `parent` is the
       tracker's run that it is shown under.
     - `trials`, of a search, gives the value of a trial as `trial/<metric>` and the best so far as `best/<metric>`, at the step of the trial.
@@ -53,7 +56,7 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
         batch.tags = {key: value for key, value in batch.tags.items() if key not in part.untagged} | part.tags
         batch.untagged = (batch.untagged | part.untagged) - set(part.tags)
         if with_params and part.params:
-            batch.params, with_params = part.params, False
+            batch.params, batch.inputs, with_params = part.params, part.inputs, False
         if part.status:
             batch.status, batch.status_time_ms = part.status, part.status_time_ms
     return batch, malformed
@@ -116,6 +119,7 @@ def _run(event: Event, batch: Batch) -> None:
     params.update(flatten({"rows": data}))
     params.update({key: event[key] for key in ("total_updates", "updates_per_epoch") if key in event})
     batch.params = {tracker_name(key): _text(value) for key, value in params.items()}
+    batch.inputs = [_input(each) for each in event.get("inputs") or ()]
     _tag(batch, "snugfit.run", f"{event.get('name')}/{event.get('id')}")
     if event.get("parent"):
         _tag(batch, "mlflow.parentRunId", event["parent"])  # MLflow shows it under that run
@@ -125,6 +129,14 @@ def _run(event: Event, batch: Batch) -> None:
     if labels:
         _tag(batch, "labels", labels)
     _status(batch, "running", event)
+
+
+def _input(given: Mapping[str, str]) -> DataInput:
+    """Return a source as trackers show it: a file by its name alone, as its folders are this machine's."""
+    source = given["source"]
+    is_code = is_python_path(source)
+    name = source if is_code else Path(source).name
+    return DataInput(redacted(name), given["sha256"], given["context"], is_code)
 
 
 def _update(event: Event, batch: Batch) -> None:

@@ -164,6 +164,68 @@ def test_odd_names_and_non_finite_values_are_taken(tmp_path: Path, new_store: Ca
     ]
 
 
+INPUTS = [
+    {"context": "train", "source": "/home/somebody/private/train.csv", "sha256": "a1" * 32},
+    {"context": "validation", "source": "rows.made:held_out", "sha256": "b2" * 32},
+]
+
+
+def test_the_data_of_a_run_are_its_data_sets_without_the_folders_of_this_machine(
+    new_store: Callable[[str], str],
+) -> None:
+    from mlflow.data.dataset_source_registry import get_dataset_source_from_json
+    from mlflow.tracking import MlflowClient
+
+    uri = new_store("mlflow.db")
+    batch, malformed = to_batch(
+        [{"event": "run", "time": 1.0, "name": "n", "id": "1", "recipe": {"seed": 0}, "inputs": INPUTS}]
+    )
+    assert malformed == 0
+    backend = MlflowBackend(uri, "snugfit")
+    run_id = backend.open(None, "demo/1", 0)
+    for _ in range(2):  # as after a crash between sending and remembering
+        backend.send(run_id, batch)
+    backend.close()
+    found = {
+        each.dataset.name: (each.dataset.digest, [(tag.key, tag.value) for tag in each.tags])
+        for each in MlflowClient(uri).get_run(run_id).inputs.dataset_inputs
+    }
+    assert found == {
+        "train.csv": ("a1" * 16, [("mlflow.data.context", "train")]),
+        "rows.made:held_out": ("b2" * 16, [("mlflow.data.context", "validation")]),
+    }
+    for each in MlflowClient(uri).get_run(run_id).inputs.dataset_inputs:
+        assert "private" not in each.dataset.source
+        source = get_dataset_source_from_json(each.dataset.source, source_type=each.dataset.source_type)
+        assert each.dataset.name in source.to_json()
+
+
+def test_a_server_that_knows_no_data_sets_keeps_all_else(
+    monkeypatch: pytest.MonkeyPatch, new_store: Callable[[str], str]
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, INTERNAL_ERROR
+    from mlflow.tracking import MlflowClient
+
+    codes = [ENDPOINT_NOT_FOUND, INTERNAL_ERROR]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MlflowException("no", error_code=codes.pop(0))
+
+    monkeypatch.setattr(MlflowClient, "log_inputs", refuse)
+    uri = new_store("mlflow.db")
+    batch, _ = to_batch(
+        [{"event": "run", "time": 1.0, "name": "n", "id": "1", "recipe": {"seed": 0}, "inputs": INPUTS}]
+    )
+    backend = MlflowBackend(uri, "snugfit")
+    run_id = backend.open(None, "demo/1", 0)
+    backend.send(run_id, batch)
+    assert stored(uri, run_id)["params"]["seed"] == "0"
+    with pytest.raises(MlflowException):
+        backend.send(run_id, batch)
+    backend.close()
+
+
 def test_more_than_a_batch_can_hold_is_sent_in_parts_and_a_repetition_is_not_stored_twice(
     new_store: Callable[[str], str],
 ) -> None:
