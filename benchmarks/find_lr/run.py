@@ -305,7 +305,8 @@ ours is named with the smoothing.
 |{"---|" * (len(tasks) + 1)}
 {rows}
 
-`minimum` with 0.95 is what `snugfit find lr` recommends. These tasks train small nets from scratch for a short time, which
+`recommended` is what `snugfit find lr` recommends: `minimum` with 0.95, or where that is more than 10 times as high as `valley` the lower
+one of `minimum` and `steepest`. It is written for each seed of each task. These tasks train small nets from scratch for a short time, which
 favours high rates: `steepest` is as good or better here. In fine-tuning it lies close to where the loss rises again: docs/tools/find.md.
 
 Made by `run.py` from [{name}](results/{name}) of {result["date"]}: {machine["cores"]} cores, torch {machine["torch"]}.

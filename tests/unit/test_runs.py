@@ -306,7 +306,7 @@ def test_events_tell_the_whole_run(finished: Any) -> None:
     assert kinds.count("update") == finished.updates
     assert events[0]["data"]["labels"] == {"happy": 30, "sad": 30}
     (read,) = events[0]["inputs"]
-    assert (read["context"], read["source"], len(read["sha256"])) == ("train", "films.csv", 64)
+    assert (read["context"], Path(read["source"]).name, len(read["sha256"])) == ("train", "films.csv", 64)
     assert any("newly initialised" in event["message"] for event in events if event["event"] == "warning")
 
 
