@@ -98,9 +98,9 @@ MUTATIONS = (
     ),
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
-        "training/loop.py",
-        '        with phase("save"), seams.weights(self.step.model):\n',
-        "        if True:\n",
+        "training/best.py",
+        '    with phase("save"), seams.weights(step.model):\n',
+        "    if True:\n",
         (
             "tests/unit/training/test_averaged_runs.py::test_the_best_model_loaded_again_scores_what_was_reported",
         ),

@@ -161,7 +161,7 @@ def test_resume_takes_a_run_and_a_time(train):
         (["track", "replay", "nowhere"], "RunFolderError", "nowhere"),
         (["techniques", "emma"], "SettingError", "Did you mean 'ema'"),
         (["techniques", "fin_tune"], "SettingError", "Did you mean 'fine_tune'"),
-        (["schema", "-o", "none/schema.json"], "RunFolderError", "--output"),
+        (["schema", "-o", "my.yaml/schema.json"], "RunFolderError", "--output"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_code_2(recipe, tmp_path, capsys, arguments, kind, words):

@@ -150,7 +150,7 @@ _UNNOTED = frozenset({"aten::unsafe_split", "aten::unsafe_split_with_sizes", "at
 
 
 def _writes(operation: Any) -> bool:
-    return hasattr(operation, "_schema") and bool(operation._schema.is_mutable)
+    return hasattr(operation, "_schema") and operation._schema.is_mutable is True
 
 
 def _written(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
