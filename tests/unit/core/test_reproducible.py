@@ -12,7 +12,11 @@ from torch import nn
 from snugfit.core import reproducible
 from snugfit.core.job import Job, Plan
 from snugfit.core.reproducible import MODE, changes, fix_sums, shifted, sums_depend_on_addresses
+from snugfit.core.technique import Technique
 from snugfit.techniques.learning.adamw import AdamW
+from snugfit.techniques.placement.activation_offload import ActivationOffload
+from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
+from snugfit.techniques.placement.recompute import Recompute
 from snugfit.training.assemble import Material, make_step
 from snugfit.training.step import Step
 from tests.laws.compare import differences
@@ -72,13 +76,13 @@ class Small(nn.Module):
         return self.out(self.norm(hidden + self.attention(hidden, hidden, hidden)[0]).mean(1))
 
 
-def step_of(seed: int, shift: int = 0) -> Step:
+def step_of(seed: int, shift: int = 0, *techniques: Technique) -> Step:
     torch.manual_seed(seed)
     model = Small()
     if shift:
         for parameter in model.parameters():
             parameter.data = shifted(parameter.data, shift)
-    return Step(model, AdamW(learning_rate=0.01), micro_batch=3)
+    return Step(model, AdamW(learning_rate=0.01), techniques=techniques, micro_batch=3)
 
 
 def windows() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -105,6 +109,19 @@ def test_a_run_that_goes_on_with_its_weights_and_rows_elsewhere_in_memory_is_the
     assert second.model.into.weight.data_ptr() % 4096 == shift  # type: ignore[union-attr]
     assert not differences(dict(whole.model.named_parameters()), dict(second.model.named_parameters()))
     assert not differences(whole.optimizer.state_dict(), second.optimizer.state_dict())
+
+
+@pytest.mark.parametrize("shift", [16, 32, 48])
+@pytest.mark.parametrize("technique", [Recompute(), ActivationOffload(), OptimizerOffload()], ids=type)
+def test_placement_with_weights_and_rows_elsewhere_in_memory_gives_the_same_bits(
+    technique: Technique, shift: int
+) -> None:
+    plain, placed = step_of(0), step_of(0, shift, technique)
+    for rows, labels in windows():
+        plain((rows, labels))
+        placed((shifted(rows, shift), labels))
+    assert placed.model.into.weight.data_ptr() % 4096 == shift  # type: ignore[union-attr]
+    assert not differences(dict(plain.model.named_parameters()), dict(placed.model.named_parameters()))
 
 
 def test_the_step_of_a_run_asks_for_fixed_sums_before_its_first_product(

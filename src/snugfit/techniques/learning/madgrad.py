@@ -66,7 +66,7 @@ class MADGRAD(Technique):
         family=Family.LEARNING,
         source="Defazio & Jelassi 2021, arXiv:2101.11075",
         seams=("optimizer",),
-        cost="three states a parameter: 12 bytes in float32",
+        cost="three states a parameter: 12 bytes in float32; stepped on part of a weight, equal to one unit in the last place",
         use_when="long runs from scratch, where SGD is good but its rate is tedious to find",
     )
 
