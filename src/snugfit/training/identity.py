@@ -39,6 +39,8 @@ _FILES = "file"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _VOLATILE = ("_name_or_path", "transformers_version")
 """Entries of a configuration that say where a model came from."""
+_SET_LATER = ("problem_type", "architectures", "dtype", "torch_dtype")
+"""Entries that transformers sets where they are not set: in a first forward with labels, or when a model is saved."""
 
 
 def code_identity(
@@ -67,7 +69,11 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     values = config.to_dict() if hasattr(config, "to_dict") else {}
     return {
         "class": name_of(type(inner)),
-        "config": {key: value for key, value in values.items() if key not in _VOLATILE},
+        "config": {
+            key: value
+            for key, value in values.items()
+            if key not in _VOLATILE and not (value is None and key in _SET_LATER)
+        },
         "code": code_of_classes(inner),
         "modules": module_lines(inner),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SettingError
-from snugfit.training.identity import check_identity, differences
+from snugfit.training.identity import check_identity, differences, model_identity
 from tests.unit.training.runs import events, finish, make_training, points, resumed, small_model, stop_at
 
 
@@ -203,3 +204,24 @@ def test_rows_that_one_of_two_had_no_time_to_read_are_no_change() -> None:
     then = {"train": {"rows": 3, "row": {"0": "a" * 64, "2": "b" * 64}}}
     assert differences(then, {"train": {"rows": 3, "row": {"0": "a" * 64}}}) == []
     assert differences(then, {"train": {"rows": 3, "row": {"0": "c" * 64}}}) == ["train row 0 was changed"]
+
+
+class _Configured(nn.Module):
+    """A model with a configuration as transformers has it."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(to_dict=lambda: values)
+
+
+def test_what_transformers_sets_in_a_configuration_by_itself_is_no_change() -> None:
+    unset = model_identity(_Configured(problem_type=None, architectures=None, dtype=None, hidden_act=None))
+    one = model_identity(
+        _Configured(problem_type="regression", architectures=["A"], dtype="float32", hidden_act=None)
+    )
+    other = model_identity(_Configured(problem_type="multi_label_classification", hidden_act="gelu"))
+    assert differences(unset, one) == differences(one, unset) == []
+    assert differences(unset, other) == ["config hidden_act None then, 'gelu' now"]
+    assert "config problem_type 'regression' then, 'multi_label_classification' now" in differences(
+        one, other
+    )
