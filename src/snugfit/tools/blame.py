@@ -10,11 +10,17 @@ from snugfit.core.batch import split
 from snugfit.core.technique import Technique
 from snugfit.tools import compare
 from snugfit.tools.trial import Trials
+from snugfit.training.coupling import compare_rows
 from snugfit.training.step import Step
 
 UNSEEDED = (
     "the same window computed twice gives another gradient: something draws from a generator that is not torch's, or "
     "keeps what it has seen"
+)
+
+ROWS_COMPARED = (
+    "outputs are the same, and the losses of rows are not: the loss, or an auxiliary loss that is added to it, compares rows or divides by "
+    "their number. Return a loss for each row by itself, or set couples_rows = True on the loss"
 )
 
 
@@ -54,8 +60,12 @@ def where_split(tried: Trials, worst: str, group: int) -> tuple[str, tuple[str, 
     whole, parts = (compare.outputs_of(tried.step(size), tried.windows[0]) for size in (None, group))
     name = compare.parted(whole, parts, tried.bound, len(split(tried.rows, group, group)))
     if not name:
+        step = tried.step()
+        losses = compare_rows(step, tried.windows[0].to(step.device), tried.rows)
+        if losses is not None and losses.coupled and not losses.failed:
+            return owner(worst), (ROWS_COMPARED,)
         return owner(worst), (
-            "outputs are the same, and gradients are not: the backward mixes rows, or the loss does",
+            "outputs and losses are the same, and gradients are not: the backward mixes rows",
         )
     named = compare.described(tried.step().model, name)
     return name, (f"{named} gives a row other outputs beside other rows",)

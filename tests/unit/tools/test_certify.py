@@ -17,6 +17,7 @@ from snugfit.errors import SettingError
 from snugfit.techniques import find
 from snugfit.tooling.setups import module_setup
 from snugfit.tools import compare
+from snugfit.tools.blame import ROWS_COMPARED
 from snugfit.tools.certify import certify
 from snugfit.tools.setup import Setup
 from snugfit.tools.verdicts import Certificate, Verdict
@@ -216,6 +217,19 @@ def test_a_loss_that_compares_rows_is_exempt():
     law = tried(net(), loss=pairs).law("accumulation")
     assert law.verdict is Verdict.EXEMPT and law.error is None
     assert "the loss compares the rows of a window" in law.reasons[0]
+
+
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_a_loss_that_compares_rows_without_saying_so_is_blamed_and_not_a_module(auxiliary):
+    def secret(outputs, data):
+        own = nn.functional.cross_entropy(outputs, data[1], reduction="none")
+        if auxiliary:  # as experts' balance: of the mean over the rows of the pass
+            return own + outputs.softmax(-1).mean(0).square().sum()
+        return nn.functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)), reduction="none")
+
+    law = tried(net(), loss=secret).law("accumulation")
+    assert law.verdict is Verdict.BROKEN
+    assert law.reasons == (ROWS_COMPARED,)
 
 
 def test_windows_that_make_no_update_certify_nothing():
