@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from snugfit.core.read import is_fake
 from snugfit.core.sharded import own_parts, whole
+from snugfit.errors import SettingError
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
@@ -99,7 +100,15 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     for group in _by_kind(own_parts(tensors)):
         # what a dry run makes is fake, and must not stay in the cache
         one = _one.__wrapped__(device) if is_fake(group[0]) else _one(device)
-        torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
+        try:
+            torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
+        except NotImplementedError as error:
+            if not any(tensor.is_sparse for tensor in group):
+                raise
+            raise SettingError(
+                "model: got a sparse gradient, expected dense ones, which add up over micro-batches and ranks. Call F.embedding and "
+                "F.embedding_bag with sparse=False."
+            ) from error
     return found
 
 

@@ -9,7 +9,7 @@ from snugfit.errors import SettingError
 
 
 def check_trainable(model: nn.Module) -> None:
-    """Refuse sparse gradients, complex parameters, and layers that have no weights yet.
+    """Refuse sparse gradients, complex parameters, weights that forward changes, and layers that have no weights yet.
 
     Raises:
         SettingError: names the module or the parameter, and says what to give instead.
@@ -25,6 +25,11 @@ def check_trainable(model: nn.Module) -> None:
                 "nn.Parameter(torch.view_as_real(weight)) and take torch.view_as_complex of it in forward."
             )
     for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise SettingError(
+                f"model: '{name or type(module).__name__}' has max_norm, which changes weights in forward, also of windows that make no update. "
+                "Leave it out, and scale the embedded rows in forward."
+            )
         sparse = isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
         if sparse and module.weight.requires_grad:
             raise SettingError(

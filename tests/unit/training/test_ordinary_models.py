@@ -244,6 +244,7 @@ def test_a_state_of_another_model_is_refused_though_forward_makes_buffers() -> N
 
 REFUSED = {
     "sparse": (lambda: nn.Embedding(5, 3, sparse=True), "gives sparse gradients, .* sparse=False"),
+    "max_norm": (lambda: nn.Embedding(5, 3, max_norm=1.0), "has max_norm, which changes weights in forward"),
     "sparse bag": (lambda: nn.EmbeddingBag(5, 3, sparse=True), "gives sparse gradients, .* sparse=False"),
     "complex": (lambda: nn.Linear(2, 2, dtype=torch.complex64), "'weight' is complex, .*view_as_real"),
     "lazy": (lambda: nn.LazyLinear(2), "'weight' has no shape yet, .* Run a batch"),
@@ -287,3 +288,18 @@ def test_two_optimizers_are_refused_with_what_to_give_instead(tmp_path: Path) ->
     optimizers: Any = [torch.optim.SGD(model.body[at].parameters(), lr=0.1) for at in (0, 3)]
     with pytest.raises(SettingError, match="got 2, expected one. Give one with a group"):
         train(model, ordinary.named_points(), optimizer=optimizers, output=tmp_path, track=False)
+
+
+class SparseByFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, 3))
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(numbers, self.table, sparse=True).mean(1)
+
+
+def test_a_sparse_gradient_of_a_function_is_refused_with_what_to_do() -> None:
+    step = Step(SparseByFunction(), AdamW(learning_rate=0.1))
+    with pytest.raises(SettingError, match=r"got a sparse gradient, .* with sparse=False"):
+        step((torch.zeros(4, 2, dtype=torch.long), torch.zeros(4, dtype=torch.long)))
