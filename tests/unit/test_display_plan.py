@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from snugfit.cli.plan import _with_command
 from snugfit.display import TerminalDisplay
 from snugfit.display.plan import show_plan
 from snugfit.planner.answer import Answer, Rejected
@@ -38,6 +39,11 @@ def test_a_file_gets_plain_lines_that_keep_to_the_width(make, columns, explain, 
     assert max(map(len, lines)) <= min(columns, 100)
     assert all(line == line.rstrip() for line in lines)
     assert command == f"run       {make().command}"  # whole, however long
+
+
+def test_the_command_that_runs_a_plan_has_the_consent_that_the_plan_was_asked_for_with() -> None:
+    answer = _with_command(mlp_on_a_cpu(), "there/r.yaml", ["seed=1"], 1, ["--allow-code"])
+    assert answer.command == "snugfit train there/r.yaml seed=1 --allow-code"
 
 
 def test_the_plan_is_told_from_the_number_to_the_command() -> None:

@@ -181,7 +181,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
             )
     finally:
         worker.close()
-    answer = _with_command(answer, path, overrides, asked.nodes)
+    consent = ["--allow-code"] if allow_code and recipe.code else []
+    answer = _with_command(answer, path, overrides, asked.nodes, consent)
     _deliver(answer, recipe, asked)
     if as_json:
         show(answer.as_dict(), as_json)
@@ -227,7 +228,9 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
             print(f"warning: {sentence}", file=sys.stderr)
 
 
-def _with_command(answer: Answer, path: str, overrides: Sequence[str], nodes: int) -> Answer:
+def _with_command(
+    answer: Answer, path: str, overrides: Sequence[str], nodes: int, consent: Sequence[str]
+) -> Answer:
     """The answer with the command that runs its choice; a recipe that is run on one node plans for itself."""
     import shlex
     from dataclasses import replace
@@ -241,7 +244,7 @@ def _with_command(answer: Answer, path: str, overrides: Sequence[str], nodes: in
             "sequence": (f"data.max_length={value}",),
         }
         overrides = [*overrides, *sizes[answer.largest.what]]
-    choice, train = answer.choice, ["snugfit", "train", path, *overrides]
+    choice, train = answer.choice, ["snugfit", "train", path, *overrides, *consent]
     if choice.devices > 1 and nodes == 1:
         train += ["--devices", str(choice.devices), "--strategy", choice.strategy]
     elif choice.devices > 1:
