@@ -215,12 +215,14 @@ def requirement() -> str:
 
 
 def without_paths(folder: Path) -> None:
-    """Have the description of a stored model name its artifacts by where they lie in it: MLflow notes the path they came from."""
+    """Have the description of a stored model name its artifacts and its code by where they lie in it: MLflow notes where they came from."""
     from mlflow.models import Model
 
     stored = Model.load(str(folder))
-    for artifact in stored.flavors["python_function"]["artifacts"].values():
+    described = stored.flavors["python_function"]
+    for artifact in described["artifacts"].values():
         artifact["uri"] = artifact["path"]
+    described["model_code_path"] = Path(described["model_code_path"]).name
     stored.save(str(folder / "MLmodel"))
 
 

@@ -217,8 +217,13 @@ def test_a_save_after_one_that_failed_is_whole_and_the_run_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
+
+        def make_room() -> None:
+            until_written()
+            patched.undo()
+
         fail_in_the_thread(patched)
-        run = training(tmp_path, display=at(5, patched.undo))
+        run = training(tmp_path, display=at(5, make_room))
         assert finish(run).status == "finished"
     assert names(run) == ["update-00000006"]
     assert [event["update"] for event in events(run, "checkpoint")] == [6]
