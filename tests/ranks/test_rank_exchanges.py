@@ -13,13 +13,19 @@ from tests.laws.problems import make_step
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
 
-ADDED_UP, SCATTERED, GATHERED = "allreduce_", "_reduce_scatter_base_", "_allgather_base_"
+ADDED_UP, SCATTERED, GATHERED, FIRST_RANKS = (
+    "allreduce_",
+    "_reduce_scatter_base_",
+    "_allgather_base_",
+    "broadcast_",
+)
 
 
 def test_copies_add_up_their_gradients_once_a_window(two: Ranks) -> None:
     whole, in_three = (two.run(exchanges, "ddp", micro_batch) for micro_batch in (6, 2))
     assert whole == in_three
-    assert whole == [{ADDED_UP: 3}] * 2  # a bucket of gradients, which of them there are, loss and weight
+    # a bucket of gradients, which of them there are, loss and weight, which buffers have moved; the first rank's of those
+    assert whole == [{ADDED_UP: 4, FIRST_RANKS: 1}] * 2
 
 
 def test_shards_add_up_their_gradients_and_gather_weights_with_each_micro_batch(two: Ranks) -> None:
@@ -45,8 +51,8 @@ def test_gradients_that_are_kept_whole_are_added_up_once_a_window(two: Ranks) ->
 def test_nodes_with_a_copy_each_add_up_their_gradients_once_a_window(four: Ranks) -> None:
     for found in four.run(exchanges, "fsdp-hybrid", 1):
         assert found[SCATTERED] == 3 * UNITS
-        # and over all ranks: which weights each micro-batch has reached, loss and weight, and what is not finite
-        assert found[ADDED_UP] == UNITS + 3 + 2
+        # and over all ranks: which weights each micro-batch has reached, loss and weight, what is not finite, which buffers have moved
+        assert found[ADDED_UP] == UNITS + 3 + 3
 
 
 UNITS = 1
