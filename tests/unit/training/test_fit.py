@@ -43,14 +43,14 @@ class Capped(nn.Module):
     def __init__(self, most_tokens: int, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.most_tokens = most_tokens
+        self._most_tokens = most_tokens  # of the device, not of the model: ranks may have others
         self.refused: list[int] = []
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(WIDTH, 3)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        if input_ids.numel() > self.most_tokens:
+        if input_ids.numel() > self._most_tokens:
             self.refused.append(input_ids.numel())
             raise torch.OutOfMemoryError(f"CUDA out of memory: {input_ids.numel()} tokens")
         mask = attention_mask.unsqueeze(-1)
