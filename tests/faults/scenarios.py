@@ -209,6 +209,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     root = Path(folder)
 
     def prepare(place: Path) -> Path:
+        place.mkdir(parents=True)  # a run's folder that is not there is not made anew by a save
         for number in (1, 2):
             checkpoint.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
         shutil.copytree(place / "update-00000001", place / ".saving-update-00000009")
