@@ -1,16 +1,16 @@
-"""The code of a user's functions and classes: names, and digests of their sources without comments."""
+"""The code of a user's functions and classes: names, digests of their sources, and the plain values that they read."""
 
 from __future__ import annotations
 
-import ast
+import argparse
+import dataclasses
+import dis
 import functools
-import hashlib
 import inspect
-import io
+import os
+import re
 import sys
 import sysconfig
-import textwrap
-import tokenize
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,20 +18,26 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from snugfit.core.digest import NO_DIGEST, digest
+from snugfit.core.digest import digest
+from snugfit.core.syntax import changed_by_functions, digest_of_syntax
 
 NAME = "function"
 """The entry that names what was looked at; the others are what it is made of."""
 
 _PLAIN = (bool, int, float, complex, type(None))
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hip|meta)(:\d+)?")
+_PLACES = frozenset({"rank", "local_rank", "global_rank", "node_rank", "world_size"})
+"""Global names that say which process it is, and differ between ranks by right."""
+_READING = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def code_of(value: Any) -> dict[str, Any]:
     """Return the parts that a callable is made of: its qualified name, and by name the digest of each source.
 
-    Functions and classes of the user's own that it refers to are looked at too, and so are constants in capitals, what a closure
-    holds, and the attributes of an object that is called. A part without a source, such as one typed into a shell, is `NO_DIGEST`. Of
-    installed libraries only names count.
+    Functions and classes of the user's own that it refers to are looked at too, and so are default arguments, what a closure holds,
+    the attributes of an object that is called, and the numbers, texts, tuples, lists and dicts of them that it reads by a global name. Not
+    what the functions themselves change: that is a counter. A part without a source, such as one typed into a shell, is `NO_DIGEST`. Of
+    installed libraries only names count. A module whose weights are all frozen, such as a teacher, counts with a sample of its weights.
 
     >>> code_of(len)
     {'function': 'builtins.len'}
@@ -114,7 +120,8 @@ class _Walk:
                 self._attributes(value.__self__)
         elif isinstance(value, types.FunctionType):
             if is_own(value):
-                self._parts[name_of(value)] = _source_digest(value.__code__)
+                self._parts[name_of(value)] = digest_of_syntax(value.__code__)
+                self._defaults(value)
                 self._closure(value)
                 self._globals(value.__code__, value.__globals__)
         elif isinstance(value, type):
@@ -127,7 +134,7 @@ class _Walk:
 
     def _class(self, value: type) -> None:
         self._visited.add(id(value))
-        self._parts[name_of(value)] = _source_digest(value)
+        self._parts[name_of(value)] = digest_of_syntax(value)
         for entry in vars(value).values():
             function = getattr(entry, "__func__", getattr(entry, "fget", entry))
             if isinstance(function, types.FunctionType):
@@ -135,8 +142,9 @@ class _Walk:
 
     def _attributes(self, value: Any) -> None:
         """What an object that is called was made with; a module's tensors are in checkpoints."""
+        moved = _set_when_called(type(value))
         for name, attribute in sorted(getattr(value, "__dict__", {}).items()):
-            if not name.startswith("_") and not isinstance(value, nn.Module):
+            if not name.startswith("_") and not isinstance(value, nn.Module) and name not in moved:
                 self._hold(f"{name_of(type(value))}.{name}", attribute)
         if isinstance(value, nn.Module):
             for name, line in module_lines(value).items():
@@ -153,14 +161,22 @@ class _Walk:
                 if shown and isinstance(value, (*_PLAIN, str, Tensor)):
                     self._hold(".".join(filter(None, (name, path, attribute))), value)
 
+    def _defaults(self, function: types.FunctionType) -> None:
+        """What arguments are where they are not given: a source says by which names it was made, not what those were."""
+        named = inspect.signature(function, follow_wrapped=False).parameters
+        for name, parameter in named.items():
+            if parameter.default is not inspect.Parameter.empty:
+                self._hold(f"{name_of(function)} argument {name}", parameter.default)
+
     def _closure(self, function: types.FunctionType) -> None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        changed = changed_by_functions(function.__code__) or frozenset()
         for name, cell in cells:
             try:
                 content = cell.cell_contents
             except ValueError:  # not bound yet
                 continue
-            if content is not function:
+            if content is not function and not (name in changed and _is_plain(content)):
                 self._hold(f"{name_of(function)} {name}", content)
 
     def _hold(self, name: str, value: Any) -> None:
@@ -169,36 +185,113 @@ class _Walk:
             self.visit(type(value))
             if _is_constant(value):
                 self._constants(value, name)
+            elif not any(weight.requires_grad for weight in value.parameters()):
+                self._parts[f"{name} weights"] = digest(dict(value.named_parameters()))
         elif isinstance(value, (type, types.FunctionType, types.MethodType, functools.partial)):
             self.visit(value)
         elif isinstance(value, (*_PLAIN, str)):
             self._parts[name] = value if not isinstance(value, complex) else str(value)
-        elif isinstance(value, (Tensor, list, tuple, dict)):
+        elif isinstance(value, (Tensor, list, tuple, dict, set, frozenset)):
             self._parts[name] = digest(value)
 
     def _globals(self, code: types.CodeType, names: dict[str, Any]) -> None:
-        """Follow the names that code refers to, one attribute deep into the user's own modules."""
-        for each in _codes(code):
-            for name in each.co_names:
-                value = names.get(name)
+        """Follow the names that code refers to, into the user's own modules and into what holds settings as attributes."""
+        changed = changed_by_functions(code)
+        for root, *attributes in _global_reads(code):
+            if root not in names:
+                continue
+            path, value, module = root, names[root], str(names.get("__name__", ""))
+            self._follow(path, value, module, changed)
+            for attribute in attributes:
+                inside = vars(value) if isinstance(value, types.ModuleType) or _holds_settings(value) else {}
+                if attribute not in inside:
+                    break
                 if isinstance(value, types.ModuleType):
-                    inside = vars(value)
-                    for attribute in each.co_names:
-                        if attribute in inside:
-                            self._follow(attribute, inside[attribute], value.__name__)
+                    path, module = attribute, value.__name__
+                elif isinstance(value, type) and not _is_plain(inside[attribute]):
+                    break  # a method, which the source of its class has
                 else:
-                    self._follow(name, value, str(names.get("__name__", "")))
+                    path = f"{path}.{attribute}"
+                value = inside[attribute]
+                self._follow(path, value, module, changed)
 
-    def _follow(self, name: str, value: Any, module: str) -> None:
+    def _follow(self, name: str, value: Any, module: str, changed: frozenset[str] | None) -> None:
+        """Note a global.
+
+        Args:
+            name: with the attributes that lead to it.
+            module: that it is of.
+            changed: names that functions change; None where that cannot be known, so that lists and dicts may be records.
+        """
         if isinstance(value, (type, types.FunctionType)):
             if is_own(value):
                 self.visit(value)
-        elif isinstance(value, (nn.Module, functools.partial, Tensor)) and _is_own_module(module):
-            if not isinstance(value, nn.Module) or _is_constant(value):
+            return
+        if not _is_own_module(module):
+            return
+        if isinstance(value, (nn.Module, functools.partial, Tensor)):
+            trains = isinstance(value, nn.Module) and any(each.requires_grad for each in value.parameters())
+            if not trains:
                 self._hold(f"{module}.{name}", value)
-        # other names may be of counters and of settings that change nothing learned, such as a device
-        elif name.isupper() and isinstance(value, (bool, int, float)) and _is_own_module(module):
-            self._parts[f"{module}.{name}"] = value
+            return
+        of_process = name.startswith("__") or name.lower() in _PLACES
+        if of_process or not _is_plain(value) or name.partition(".")[0] in (changed or ()):
+            return
+        if isinstance(value, str):
+            if not _DEVICE.fullmatch(value):  # where a run computes is no part of it, nor where its files lie
+                self._parts[f"{module}.{name}"] = os.path.basename(value) if os.path.isabs(value) else value
+        elif changed is not None or not isinstance(value, (list, dict, set)):
+            self._hold(f"{module}.{name}", value)
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether a value is a number, a text, None, or a tuple, list, set or dict of such."""
+    if isinstance(value, (*_PLAIN, str)):
+        return True
+    if depth > 8 or not isinstance(value, (tuple, list, set, frozenset, dict)):
+        return False
+    inside = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(_is_plain(each, depth + 1) for each in inside)
+
+
+def _holds_settings(value: Any) -> bool:
+    """Whether attributes of an object are settings: parsed arguments, a namespace, a dataclass, or a class of the user's own."""
+    if isinstance(value, type):
+        return is_own(value)
+    return isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or dataclasses.is_dataclass(value)
+
+
+def _global_reads(code: types.CodeType) -> list[tuple[str, ...]]:
+    """The global names that code reads, each with the attributes of it that follow at once; without repetitions.
+
+    >>> _global_reads((lambda row: math.tau * row.real + len(row)).__code__)
+    [('len',), ('math', 'tau')]
+    """
+    reads: set[tuple[str, ...]] = set()
+    for each in _codes(code):
+        read: tuple[str, ...] = ()
+        for instruction in dis.get_instructions(each):
+            if instruction.opname in _READING:
+                reads.add(read)
+                read = (str(instruction.argval),)
+            elif read and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                read = (*read, str(instruction.argval))
+            else:
+                reads.add(read)
+                read = ()
+        reads.add(read)
+    return sorted(reads - {()})
+
+
+def _set_when_called(kind: type) -> frozenset[str]:
+    """The attributes that an object of a class sets when it is called: counters, and no settings."""
+    names: set[str] = set()
+    for method in ("__call__", "forward"):
+        code = getattr(inspect.getattr_static(kind, method, None), "__code__", None)
+        for each in () if code is None else _codes(code):
+            stored = (one for one in dis.get_instructions(each) if one.opname == "STORE_ATTR")
+            names.update(str(one.argval) for one in stored)
+    return frozenset(names)
 
 
 def _is_constant(module: nn.Module) -> bool:
@@ -237,8 +330,9 @@ def _plain_attributes(module: nn.Module) -> Iterator[str]:
     """Numbers and texts that a module of the user's own was made with; a library's show themselves."""
     if not is_own(type(module)):
         return
+    moved = {"training", *_set_when_called(type(module))}
     for name, value in sorted(vars(module).items()):
-        if not name.startswith("_") and name != "training" and isinstance(value, (bool, int, float)):
+        if not name.startswith("_") and name not in moved and isinstance(value, (bool, int, float)):
             yield f"{name}={value!r}"
 
 
@@ -247,40 +341,3 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes(constant)
-
-
-def _source_digest(value: type | types.CodeType) -> str:
-    """The sha256 of a source without comments and blank lines; `NO_DIGEST` where there is none to be had."""
-    try:
-        if isinstance(value, types.CodeType) and value.co_name == "<lambda>":
-            source = _lambda_source(value)
-        else:
-            source = _without_comments(textwrap.dedent(inspect.getsource(value)))
-    except (OSError, TypeError, SyntaxError):
-        return NO_DIGEST
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _lambda_source(code: types.CodeType) -> str:
-    """The lambdas that begin on a line: what else stands there, such as the call that takes one, is no part of it."""
-    whole = "".join(inspect.findsource(code)[0])
-    begun = [
-        node
-        for node in ast.walk(ast.parse(whole))
-        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno
-    ]
-    if not begun:
-        raise OSError("no lambda begins there")
-    return "\n".join(ast.get_source_segment(whole, node) or "" for node in begun)
-
-
-def _without_comments(source: str) -> str:
-    lines = source.splitlines()
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT:
-                row, column = token.start
-                lines[row - 1] = lines[row - 1][:column]
-    except (tokenize.TokenError, IndentationError):
-        return source
-    return "\n".join(line.rstrip() for line in lines if line.strip())

@@ -29,6 +29,8 @@ from snugfit.strategies.base import Strategy
 if TYPE_CHECKING:
     from snugfit.training.loop import Training
 
+VERSION = 2
+"""The way in which identities are made; a checkpoint that says none is of version 1, which noted code by its text, not its syntax."""
 ROWS = 32
 """Rows of a data set that are compared: the first, the last, and those spread evenly between them."""
 _SECONDS = 1.0
@@ -36,6 +38,10 @@ _SHOWN = 3
 
 BATCH_NORM = "batch_norm"
 _FILES = "file"
+_CODE = "code"
+_UNSAVED = "unsaved buffer"
+_NUMBERS = 8
+"""Of a buffer that is in no checkpoint, that are compared."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _VOLATILE = ("_name_or_path", "transformers_version")
 """Entries of a configuration that say where a model came from."""
@@ -62,7 +68,8 @@ def code_identity(
 def model_identity(model: nn.Module) -> dict[str, Any]:
     """Return a model's class, what its modules show of themselves, its configuration, and its code where it is the user's own.
 
-    Weights are no part of it: they are in checkpoints.
+    Weights are no part of it: a checkpoint holds them all, frozen and quantised ones too, and a resume puts them in place of those that the
+    model was made with. Of buffers that no checkpoint holds, such as random features made with `persistent=False`, some numbers are.
     """
     inner = getattr(model, "_orig_mod", model)
     config: Any = getattr(inner, "config", None)
@@ -74,9 +81,24 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
             for key, value in values.items()
             if key not in _VOLATILE and not (value is None and key in _SET_LATER)
         },
-        "code": code_of_classes(inner),
+        _CODE: code_of_classes(inner),
         "modules": module_lines(inner),
+        _UNSAVED: dict(_unsaved_buffers(inner)),
     }
+
+
+def _unsaved_buffers(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name and shape of each buffer that is in no checkpoint, and some of its numbers, as exact as all processors have them."""
+    for prefix, module in model.named_modules():
+        for name in sorted(module._non_persistent_buffers_set):
+            buffer = module._buffers.get(name)
+            if buffer is None or buffer.is_meta or not buffer.numel() or buffer.layout is not torch.strided:
+                continue
+            count = min(_NUMBERS, buffer.numel())
+            places = [place * (buffer.numel() - 1) // max(count - 1, 1) for place in range(count)]
+            numbers = buffer.detach().flatten()[places].tolist()
+            shown = ", ".join(f"{each:.3g}" for each in numbers)
+            yield f"{prefix}.{name}".strip(".") + f" {tuple(buffer.shape)}", shown
 
 
 def data_identity(
@@ -99,13 +121,13 @@ def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
     count = min(ROWS, examples)
     places = sorted({place * (examples - 1) // max(count - 1, 1) for place in range(count)})
     rows = _Rows(loader)
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     start = time.monotonic()
     for place, value in zip(places, _read(rows, places, num_workers), strict=False):
-        found[str(loader.source_index(place))] = value
+        digests[str(loader.source_index(place))] = value
         if time.monotonic() - start > _SECONDS:
             break
-    return {"rows": examples, "row": found}
+    return {"rows": examples, "row": digests}
 
 
 class _Rows:
@@ -179,13 +201,17 @@ def check_accepted(accepted: Sequence[str], names: Sequence[str]) -> None:
 
 
 def check_identity(
-    saved: Mapping[str, Any], own: Mapping[str, Any], accepted: Sequence[str] = ()
+    saved: Mapping[str, Any],
+    own: Mapping[str, Any],
+    accepted: Sequence[str] = (),
+    version: int = VERSION,
 ) -> list[str]:
     """Refuse to go on with other settings, data or code than those a run began with.
 
     Args:
         saved: the identity in a checkpoint; what one of an older version does not have is not compared.
         accepted: names whose changes are known.
+        version: of `saved`; of one below `VERSION` the digests of code are not compared.
     Returns:
         Sentences on what was accepted and on what could not be compared.
     Raises:
@@ -201,20 +227,29 @@ def check_identity(
         then, now = _alike(then, own.get(name))
         if then is _NOT_COMPARED:
             lacking.append(name)
-        elif differing := differences(then, now):
+        elif differing := differences(then, now, version):
             changes[name] = differing
         unread += [f"{name}: {part}" for part, value in flat(now).items() if value == NO_DIGEST]
-    refused = {name: told for name, told in changes.items() if name not in accepted}
+    refused = {name: differing for name, differing in changes.items() if name not in accepted}
     if refused:
-        what = " ".join(f"{name}: {_first(told)}." for name, told in refused.items())
+        what = " ".join(f"{name}: {_first(differing)}." for name, differing in refused.items())
         names = list(refused)
         raise RunFolderError(
             f"resume: not what it was when this run began. {what} Put it back, or start a new run. To go on with the change: "
             f"snugfit resume RUN --accept-changes {','.join(names)}, in Python accept_changes={names}."
         )
-    notes = [f"resume: the change is accepted. {name}: {_first(told)}." for name, told in changes.items()]
+    notes = [
+        f"resume: the change is accepted. {name}: {_first(differing)}." for name, differing in changes.items()
+    ]
     if lacking:
         notes.append(f"resume: the checkpoint does not say, so it is not compared: {', '.join(lacking)}.")
+    if version < VERSION and (
+        code := [name for name, now in own.items() if any(_is_code(now, part) for part in flat(now))]
+    ):
+        notes.append(
+            "resume: the checkpoint is of an earlier version of Snugfit, which noted code in another way, so edits of code are not compared: "
+            f"{', '.join(code)}."
+        )
     if unread:
         notes.append(
             f"resume: cannot be compared, as it has no source or differs when it is read again: {_first(unread)}."
@@ -222,15 +257,33 @@ def check_identity(
     return notes
 
 
-def differences(then: Any, now: Any) -> list[str]:
+def differences(then: Any, now: Any, version: int = VERSION) -> list[str]:
     """Return what differs between two values of an entry, a few words each.
+
+    Args:
+        version: in which `then` was made.
 
     >>> differences({"row": {"17": "a" * 64}}, {"row": {"17": "b" * 64}}), differences(8, 4)
     (['row 17 was changed'], ['8 then, 4 now'])
     """
     if isinstance(then, Mapping) and now is None:
         return ["is not given any more"]
-    return [_difference(*each) for each in _differing(then, now)]
+    changes = _differing(then, now)
+    if version < VERSION:
+        changes = [each for each in changes if not _is_code(now, each[0]) or _is_noted_alike(*each)]
+    return [_difference(*each) for each in changes]
+
+
+def _is_code(entry: Any, part: str) -> bool:
+    """Whether a part of an entry is of code: all of a function's but its name, and of a model's entry its classes."""
+    if not isinstance(entry, Mapping):
+        return False
+    return part != NAME if NAME in entry else _CODE in entry and part.startswith(f"{_CODE} ")
+
+
+def _is_noted_alike(part: str, then: Any, now: Any) -> bool:
+    """Whether versions of identities note a part of code alike: constants that both have."""
+    return not any(each is _NOTHING or _is_digest(each) for each in (then, now))
 
 
 def check_ranks(identity: Mapping[str, Any], strategy: Strategy) -> None:
@@ -264,18 +317,23 @@ def _differing(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
     before, after = flat(one), flat(other)
     if before.get(NAME) != after.get(NAME):  # another function: its parts are others too
         before, after = ({NAME: each.get(NAME)} for each in (before, after))
-    # how many rows were read in the time that there is differs, and versions of a library know of more settings than others
+    # how many rows were read in the time that there is differs, versions of a library know of more settings than others, and what forward
+    # makes or lets grow is not there at first
     sampled = [
-        part for part in {**before, **after} if part.startswith(("config ", "train row ", "validation row "))
+        part
+        for part in {**before, **after}
+        if part.startswith(("config ", "train row ", "validation row ", f"{_UNSAVED} "))
     ]
     both = [part for part in {**before, **after} if part not in sampled or (part in before and part in after)]
-    found = []
+    changes = []
     for part in both:
         mine, its = before.get(part, _NOTHING), after.get(part, _NOTHING)
-        if mine == its or NO_DIGEST in (mine, its):
+        if mine == its or (mine != mine and its != its) or NO_DIGEST in (mine, its):  # NaN is the same as NaN
             continue
-        found.append((part, mine, its))
-    return found
+        if {} in (mine, its) and any(each.startswith(f"{part} ") for each in both):  # its entries say it
+            continue
+        changes.append((part, mine, its))
+    return changes
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
@@ -283,8 +341,10 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 
     >>> flat({"row": {"0": 1}, "rows": 2})
     {'row 0': 1, 'rows': 2}
+    >>> flat({"labels": {}})
+    {'labels': {}}
     """
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or (name and not value):
         return {name: value}
     return {
         part: entry
@@ -293,8 +353,12 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     }
 
 
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
 def _difference(part: str, then: Any, now: Any) -> str:
-    digests = [isinstance(each, str) and _SHA256.fullmatch(each) is not None for each in (then, now)]
+    digests = [_is_digest(each) for each in (then, now)]
     if then is _NOTHING:
         return f"{part} is new"
     if now is _NOTHING:
@@ -313,9 +377,9 @@ def _alike(then: Any, now: Any) -> tuple[Any, Any]:
     return then, now
 
 
-def _first(told: Sequence[str]) -> str:
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
+def _first(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+    return ", ".join(parts[:_SHOWN]) + more
 
 
 class _Mark(str):

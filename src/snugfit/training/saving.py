@@ -22,7 +22,7 @@ from snugfit.core.serialize import Packed, pack
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.strategies.world import agreed
 from snugfit.training import checkpoint, shards
-from snugfit.training.identity import batch_norm_identity, check_identity
+from snugfit.training.identity import VERSION, batch_norm_identity, check_identity
 from snugfit.training.snapshot import Snapshot
 from snugfit.training.state import state_like
 
@@ -222,6 +222,7 @@ def parts_of(training: Training) -> dict[str, Any]:
             "watch": training.watch.state_dict(),
             "last_metrics": training.last_metrics,
             "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
+            "identity_version": VERSION,
             "description": dict(training.description),
         },
         **{f"{_TECHNIQUES}{name}": part for name, part in state["techniques"].items()},
@@ -241,7 +242,9 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
     notes: list[str] = []
     if compare:
         with agreed():
-            notes = check_identity(run["identity"], own, training.accept_changes)
+            notes = check_identity(
+                run["identity"], own, training.accept_changes, run.get("identity_version", 1)
+            )
     techniques = {
         name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
     }

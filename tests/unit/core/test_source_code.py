@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import linecache
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +19,17 @@ from snugfit.core.digest import NO_DIGEST
 from snugfit.core.source_code import code_of, code_of_classes, module_lines
 
 _SOURCE = """
+import types
 import torch
 
 GAMMA = 2.0
 calls = 0
+smoothing = 0.1
+weights = {"a": 1.0, "b": (2.0, 3.0)}
+settings = types.SimpleNamespace(scale=1.0, unread=1.0)
+place = "cuda:0"
+records = []
+rank = 0
 
 def helper(x):
     return x * 2  # twice
@@ -50,6 +58,18 @@ class Net(torch.nn.Module):
         return self.fc(x)
 
 short = lambda outputs, batch: outputs
+
+def reads(outputs, batch, power=GAMMA):
+    "Reads what stands above."
+    records.append(rank)
+    return outputs.to(place) * smoothing * weights["a"] * settings.scale ** power
+
+class Counts:
+    def __init__(self, calls=0):
+        self.calls = calls
+    def __call__(self, outputs, batch):
+        self.calls += 1
+        return outputs
 """
 
 
@@ -91,6 +111,94 @@ def test_an_edit_names_the_part_it_is_in(written: Any, edit: tuple[str, str], na
     before = code_of(written().loss)
     assert _changed(before, code_of(written(edit).loss)) == named
     assert before["function"] == "my_losses.loss"
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (("smoothing = 0.1", "smoothing = 0.2"), {"my_losses.smoothing"}),
+        (('"b": (2.0, 3.0)', '"b": (2.0, 4.0)'), {"my_losses.weights"}),
+        (("scale=1.0", "scale=2.0"), {"my_losses.settings.scale"}),
+        (("GAMMA = 2.0", "GAMMA = 3.0"), {"my_losses.reads argument power"}),
+        (("unread=1.0", "unread=2.0"), set()),
+        (('"cuda:0"', '"cpu"'), set()),
+        (("records = []", "records = [1]"), set()),
+        (("rank = 0", "rank = 1"), set()),
+    ],
+)
+def test_a_plain_global_counts_where_it_is_read_and_no_function_changes_it(
+    written: Any, edit: tuple[str, str], named: set[str]
+) -> None:
+    before = code_of(written().reads)
+    assert _changed(before, code_of(written(edit).reads)) == named
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ('"Reads what stands above."', '"""Reads."""  # a word more'),
+        (
+            "def reads(outputs, batch, power=GAMMA):",
+            "\n\ndef reads(\n    outputs,\n    batch,\n    power=(GAMMA),\n):",
+        ),
+        ('weights["a"]', "weights['a']"),
+    ],
+)
+def test_layout_comments_and_docstrings_are_no_change(written: Any, edit: tuple[str, str]) -> None:
+    before = code_of(written().reads)
+    assert code_of(written(edit).reads) == before
+    assert code_of(written(("smoothing * weights", "smoothing + weights")).reads) != before
+
+
+def test_what_an_object_counts_when_it_is_called_is_no_setting(written: Any) -> None:
+    module = written()
+    assert code_of(module.Counts(0)) == code_of(module.Counts(5))
+    assert code_of(module.Loss(0.5)) != code_of(module.Loss(0.25))
+
+
+def test_a_frozen_teacher_that_a_loss_reads_counts_with_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def code(value: float) -> dict[str, Any]:
+        teacher = nn.Linear(2, 2).requires_grad_(False)
+        nn.init.constant_(teacher.weight, value)
+        nn.init.zeros_(teacher.bias)
+        monkeypatch.setitem(globals(), "criterion", teacher)
+        return code_of(_uses_a_global)
+
+    assert _changed(code(1.0), code(2.0)) == {f"{__name__}.criterion weights"}
+    assert code(1.0) == code(1.0)
+
+
+def test_classes_and_functions_of_a_notebooks_cells_are_compared_by_their_syntax(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As IPython runs a cell: in a `__main__` without a file, with its text in `linecache` under a name of its own."""
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+
+    def ran(cell: str, number: int) -> dict[str, Any]:
+        name = f"<ipython-input-{number}-0123456789ab>"
+        monkeypatch.setitem(linecache.cache, name, (len(cell), None, cell.splitlines(keepends=True), name))
+        names: dict[str, Any] = {"__name__": "__main__", "nn": nn}
+        exec(compile(cell, name, "exec"), names)
+        return code_of_classes(names["Net"]()) | code_of(names["loss"])
+
+    cell = (
+        "scale = 2.0\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(2, 2)\n"
+        "    def forward(self, rows):\n"
+        "        return self.fc(rows)\n"
+        "def loss(outputs, batch):\n"
+        "    return outputs * scale\n"
+    )
+    first = ran(cell, 1)
+    assert NO_DIGEST not in first.values()
+    assert ran("# again\n" + cell, 2) == first
+    other_class = ran(cell.replace("self.fc(rows)", "self.fc(rows) * 2"), 3)
+    assert {name.rpartition(".")[2] for name in _changed(first, other_class)} == {"Net"}
+    other_loss = ran(cell.replace("scale = 2.0", "scale = 3.0"), 4)
+    assert {name.rpartition(".")[2] for name in _changed(first, other_loss)} == {"scale"}
 
 
 def test_what_a_closure_a_partial_and_an_object_hold_counts(written: Any) -> None:

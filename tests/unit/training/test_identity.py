@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import Dataset
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.training.identity import check_identity, differences, model_identity
+from snugfit.training.saving import parts_of, take
 from tests.unit.training.runs import events, finish, make_training, points, resumed, small_model, stop_at
 
 
@@ -204,6 +206,91 @@ def test_rows_that_one_of_two_had_no_time_to_read_are_no_change() -> None:
     then = {"train": {"rows": 3, "row": {"0": "a" * 64, "2": "b" * 64}}}
     assert differences(then, {"train": {"rows": 3, "row": {"0": "a" * 64}}}) == []
     assert differences(then, {"train": {"rows": 3, "row": {"0": "c" * 64}}}) == ["train row 0 was changed"]
+
+
+_BY_TEXT: Mapping[str, Any] = {
+    "loss": {"function": "mine.loss", "mine.loss": "a" * 64, "mine.GAMMA": 2.0},
+    "model": {"class": "mine.Net", "config": {}, "code": {"mine.Net": "b" * 64}, "modules": {"": "Net()"}},
+}
+"""As identities were before version 2, which said of no global in small letters."""
+
+
+def test_a_checkpoint_that_notes_code_by_its_text_is_resumed_and_says_so() -> None:
+    own = {
+        "loss": {"function": "mine.loss", "mine.loss": "c" * 64, "mine.GAMMA": 2.0, "mine.scale": 1.0},
+        "model": {**_BY_TEXT["model"], "code": {"mine.Net": "d" * 64, "mine.width": 3}},
+        "collate": None,
+        "metrics.own": {"function": "accuracy"},
+    }
+    saved = {**_BY_TEXT, "collate": None, "metrics.own": {"function": "accuracy"}}
+    (note,) = check_identity(saved, own, version=1)
+    assert "edits of code are not compared: loss, model." in note
+    for change, message in (
+        ({"loss": {**own["loss"], "mine.GAMMA": 3.0}}, "loss: mine.GAMMA 2.0 then, 3.0 now"),
+        ({"loss": {"function": "mine.other"}}, "loss: function 'mine.loss' then"),
+        ({"model": {**own["model"], "class": "mine.Other"}}, "model: class"),
+    ):
+        with pytest.raises(RunFolderError, match=message):
+            check_identity(saved, {**own, **change}, version=1)
+    with pytest.raises(RunFolderError, match=r"loss: mine\.loss was changed"):
+        check_identity(saved, own)
+
+
+def test_a_run_whose_checkpoint_says_no_version_is_resumed_though_its_code_has_other_digests(
+    tmp_path: Path,
+) -> None:
+    training = make_training(tmp_path, loss=_loss)
+    parts = parts_of(training)
+    run: Any = parts["run"]
+    identity = {**run["identity"], "loss": dict.fromkeys(run["identity"]["loss"], "a" * 64)}
+    identity["loss"]["function"] = run["identity"]["loss"]["function"]
+    altered = {**parts, "run": {**run, "identity": identity}}
+    with pytest.raises(RunFolderError, match="loss: .*_loss was changed"):
+        take(training, altered)
+    del altered["run"]["identity_version"]
+    assert any("noted code in another way" in note for note in take(training, altered))
+
+
+def test_an_empty_part_is_another_than_none_and_nan_is_the_same_as_nan() -> None:
+    assert differences({"labels": {}}, {"labels": None}) == ["labels {} then, None now"]
+    assert differences({"labels": {}}, {"labels": {"0": "a"}}) == ["labels 0 is new"]
+    assert differences({"labels": {}}, {}) == ["labels is gone"]
+    assert differences({"ignored": math.nan}, {"ignored": math.nan}) == []
+
+
+class _Features(nn.Module):
+    """Random features, which no checkpoint holds where they are not persistent."""
+
+    def __init__(self, seed: int, size: int = 4, persistent: bool = False) -> None:
+        super().__init__()
+        drawn = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("drawn", drawn, persistent=persistent)
+
+
+def test_buffers_that_no_checkpoint_holds_are_compared_and_those_that_it_holds_are_not() -> None:
+    first = model_identity(nn.Sequential(_Features(0)))
+    assert differences(first, model_identity(nn.Sequential(_Features(0)))) == []
+    (change,) = differences(first, model_identity(nn.Sequential(_Features(1))))
+    assert change.startswith("unsaved buffer 0.drawn (4,) '")
+    assert differences(first, model_identity(nn.Sequential(_Features(1, size=5)))) == []  # one that grows
+    saved = [model_identity(_Features(seed, persistent=True)) for seed in (0, 1)]
+    assert differences(*saved) == []
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_resume_takes_all_weights_from_the_checkpoint_frozen_ones_too(tmp_path: Path, frozen: bool) -> None:
+    def model(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        made = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        made[0].requires_grad_(not frozen)
+        return made
+
+    stop_at(begun := make_training(tmp_path, model=model(0)), 2)
+    again = make_training(tmp_path, model=model(1))
+    assert not torch.equal(again.step.model[0].weight, begun.step.model[0].weight)  # type: ignore[index, arg-type]
+    again.restore()
+    own = again.step.model.state_dict()
+    assert all(torch.equal(own[name], each) for name, each in begun.step.model.state_dict().items())
 
 
 class _Configured(nn.Module):
