@@ -32,7 +32,7 @@ from snugfit.training.assemble import describe_model
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
-from snugfit.training.stop import StopRequest
+from snugfit.training.stop import StopRequest, interrupts
 from snugfit.training.told import warnings_told
 
 if TYPE_CHECKING:
@@ -123,27 +123,49 @@ def run_session(
         if isinstance(error, OutOfMemory):
             _tell_of_memory(training, events, error)
         _end_failed(training, events, error)
-        if tracker is not None:
-            tracker.close()
         if events.begun:
             _report(folder, events)
+        if tracker is not None:
+            with interrupts():
+                tracker.close()
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(str(folder.path) if checkpoint.any_in(folder.checkpoints) else None) from error
         raise
     result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
+    if tracker is not None:
+        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
+    # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended
+    events("end", **result.as_dict())
+    _report(folder, events)
     if tracking is not None and tracker is not None:
-        sent = tracker.flush()
-        result = dataclasses.replace(result, tracker_run_id=sent.run_id)
         trained = (
             training.step.progress.windows > before
         )  # a finished run that is resumed registers nothing anew
-        if tracking.register is not None and result.status == "finished" and trained:
-            _register(tracking, folder, sent, events)
-    events("end", **result.as_dict())
-    if tracker is not None and (message := tracker.close().message(folder.path)):
-        events("warning", message=message)
-    _report(folder, events)
+        registers = tracking.register is not None and result.status == "finished" and trained
+        if _end_tracking(tracking, tracker, folder, events, registers=registers):
+            _report(folder, events)
+        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
     return result
+
+
+def _end_tracking(
+    tracking: Tracking, tracker: Tracker, folder: RunFolder, events: Events, *, registers: bool
+) -> bool:
+    """Send the last events, register the best model, and say what did not reach the tracker; a signal to stop ends each wait.
+
+    Returns:
+        Whether there is more to report than before.
+    """
+    with interrupts():
+        sent = tracker.flush()
+        if registers:
+            _register(tracking, folder, sent, events)
+    with interrupts():
+        message = tracker.close().message(folder.path)
+        if message is not None:
+            events("warning", message=message)
+        return registers or message is not None
+    return True
 
 
 def follow(
@@ -219,6 +241,8 @@ def _register(tracking: Tracking, folder: RunFolder, sent: TrackingResult, event
         events("register", **tracking.register(folder, tracking.uri, sent.run_id))
     except TrackingError as error:
         events("warning", message=f"the best model was not registered: {error}")
+    except KeyboardInterrupt:
+        events("warning", message="the best model was not registered: interrupted.")
 
 
 def _report(folder: RunFolder, events: Events) -> None:

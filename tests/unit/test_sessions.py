@@ -1,19 +1,27 @@
-"""A run in several sessions: how long it took in all."""
+"""A run in several sessions: how long it took in all, and how each ends."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
+from snugfit import session
 from snugfit.report.story import read_story
-from snugfit.tracking.spool import read_events
+from snugfit.tracking import follower
+from snugfit.tracking.spool import read_events, worked_seconds
+from tests.unit.tracking.tracking_fakes import FakeBackend, Store
 
 
 def train(folder: Path, **settings: Any) -> Any:
@@ -44,3 +52,53 @@ def test_the_duration_of_a_run_is_that_of_all_its_sessions_without_the_pauses(tm
     assert (end["event"], end["seconds"]) == ("end", result.seconds)
     assert 1000 <= read_story(run).seconds < 2000
     assert any(f"{words} " in (run / "report.html").read_text() for words in ("16m", "17m"))
+
+
+def test_what_is_written_after_the_end_of_a_run_takes_none_of_its_time() -> None:
+    times = {"run": 1, "update": 4, "end": 5, "note": 40, "resume": 100, "evaluation": 101}
+    assert worked_seconds([{"event": kind, "time": time} for kind, time in times.items()]) == 5.0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="os.kill ends a process on Windows")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_tracker_is_waited_for_ends_the_wait_of_a_run_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    go_on = threading.Event()
+
+    def hang(call: int) -> None:
+        (events,) = tmp_path.glob("run/*/events.jsonl")
+        while "waiting up to" not in events.read_text():
+            assert not go_on.wait(0.01)
+        if call == 1:
+            os.kill(os.getpid(), number)
+        assert go_on.wait(60)
+
+    tracker = functools.partial(follower.Tracker, backend=FakeBackend(Store(), before=hang))
+    monkeypatch.setattr(session, "Tracker", tracker)
+    monkeypatch.setattr(follower, "_SILENT_SECONDS", 0.01)
+    result = train(tmp_path, track=True)
+    go_on.set()
+    assert result.status == "finished"
+    kinds = [event["event"] for event in read_events(Path(result.run_dir) / "events.jsonl")]
+    assert kinds[-3:] == ["end", "note", "warning"]
+    warning = read_events(Path(result.run_dir) / "events.jsonl")[-1]["message"]
+    assert "the wait was ended" in warning and "snugfit track replay" in warning
+    assert "snugfit track replay" in (Path(result.run_dir) / "report.html").read_text()
+
+
+def test_a_run_that_ends_has_its_report_before_the_tracker_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Slow(follower.Tracker):
+        def flush(self, timeout: float | None = None) -> follower.TrackingResult:
+            end = read_events(self.run_dir / "events.jsonl")[-1]
+            seen.append((end["event"], (self.run_dir / "report.html").exists()))
+            return super().flush(timeout)
+
+    monkeypatch.setattr(session, "Tracker", functools.partial(Slow, backend=FakeBackend(Store())))
+    result = train(tmp_path, track=True)
+    assert seen == [("end", True)]
+    assert result.tracker_run_id == "run-1"

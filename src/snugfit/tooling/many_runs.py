@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from snugfit.errors import MissingExtra, TrackingError
 from snugfit.events import Display
 from snugfit.tracking.cursor import stored_uri
+from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import Spool
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
+from snugfit.training.stop import interrupts
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -32,9 +33,10 @@ def begun_in(home: Path) -> Path | None:
 
 
 class TrackedRuns:
-    """Events of the whole, kept in its folder and sent from there; what could not be sent goes with what follows.
+    """Events of the whole, kept in its folder and sent from there, as those of a run are.
 
-    `uri` is the tracker's address and `run_id` the run there, None without a tracker, or one that has not answered yet.
+    `uri` is the tracker's address. The first event waits for the tracker, whose id of the whole the runs are given, and so does the
+    end; both together no longer than the end of a run does.
 
     Args:
         kind: of the whole, such as cv.
@@ -50,9 +52,14 @@ class TrackedRuns:
         described: Mapping[str, Any] | None = None,
     ) -> None:
         self.uri: str | None = None
-        self.run_id: str | None = None
+        self._tracker: Tracker | None = None
         self._recipe, self._folder, self._kind, self._tell = recipe, folder, kind, tell
         self._described = dict(described or {})
+
+    @property
+    def run_id(self) -> str | None:
+        """The tracker's id of the whole; None without a tracker, or with one that has not answered yet."""
+        return self._tracker.run_id if self._tracker is not None else None
 
     def __enter__(self) -> Self:
         track = self._recipe.track
@@ -64,11 +71,22 @@ class TrackedRuns:
         self._ended = False
         described = {**self._recipe.as_dict(), **self._described}
         self.say("run", name=f"{self._recipe.name}/{self._kind}", id=self._folder.id, recipe=described)
+        if self.uri is not None:
+            self._tracker = Tracker(
+                self._folder.path, uri=self.uri, experiment=track.experiment, say=self._tell
+            )
+            self._tracker.start().flush()
+            if self._tracker.problem:
+                self._tell(f"{self._tracker.problem} Events are kept in {self._folder.events.name}.")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if not self._ended:
             self.end("failed", str(error))
+        if self._tracker is not None:
+            with interrupts():
+                if message := self._tracker.close().message(self._folder.path):
+                    self._tell(message)
         self._spool.close()
 
     def end(self, status: str, reason: str | None = None) -> None:
@@ -77,13 +95,5 @@ class TrackedRuns:
         self.say("end", status=status, stop_reason=reason)
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Keep an event, and send it."""
+        """Keep an event, which is sent soon."""
         self._spool.append(kind, **fields)
-        if self.uri is None:
-            return
-        from snugfit.tracking.sender import replay  # imports MLflow
-
-        try:
-            self.run_id = replay(self._folder.path, self.uri, experiment=self._recipe.track.experiment).run_id
-        except (TrackingError, MissingExtra) as error:
-            self._tell(str(error))

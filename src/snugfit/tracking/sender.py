@@ -180,7 +180,11 @@ def reason(error: BaseException) -> str:
     root = error
     while inner := root.__cause__ or root.__context__:
         root = inner
-    if isinstance(root, (ConnectionError, TimeoutError, socket.gaierror)):
+    # of a database SQLAlchemy tells the query too; sqlite3 is not in every Python
+    if (
+        isinstance(root, (ConnectionError, TimeoutError, socket.gaierror))
+        or type(root).__module__ == "sqlite3"
+    ):
         error = root
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     text = redact(text)  # before it is cut: the beginning of a secret has no shape

@@ -222,13 +222,15 @@ def worked_seconds(events: Sequence[Event]) -> float:
     >>> worked_seconds([{"event": "run", "time": 1}, {"event": "update", "time": 4}, {"event": "resume", "time": 50}, {"event": "end", "time": 52}])
     5.0
     """
-    total, first, last = 0.0, None, 0.0
+    total, first, last, ended = 0.0, None, 0.0, False
     for event in events:
-        if event["event"] == "certified":  # at some time after the run
+        begins = event["event"] in ("run", "resume")
+        if event["event"] == "certified" or (ended and not begins):  # at some time after the run
             continue
+        ended = event["event"] == "end"
         time = event.get("time")
         time = float(time) if isinstance(time, (int, float)) else 0.0
-        if first is None or event["event"] in ("run", "resume"):
+        if first is None or begins:
             total += last - first if first is not None else 0.0
             first = time
         last = time

@@ -8,8 +8,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
@@ -36,6 +36,12 @@ def say_received(name: str) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _put_back(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        # None: it was installed by something that is not Python
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @cache
@@ -73,6 +79,23 @@ class _Answer:
             if received[0] in self._numbers:
                 say_received(signal.Signals(received[0]).name)
                 return
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Temporarily have each signal to stop end what is done within, and no more than that: nothing is lost with it."""
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, receive) for number in stop_signals()}
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        _put_back(previous)
 
 
 class StopRequest:
@@ -125,9 +148,7 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
-            # None: it was installed by something that is not Python
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _put_back(self._previous)
         if self._answer is not None:
             self._answer.close()
 

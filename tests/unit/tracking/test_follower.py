@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from snugfit.tracking import mlflow as mlflow_module
 from snugfit.tracking.backend import Batch
 from snugfit.tracking.cursor import Cursors, sending
 from snugfit.tracking.follower import Tracker
-from snugfit.tracking.sender import replay
+from snugfit.tracking.sender import reason, replay
 from snugfit.tracking.spool import Spool
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store, finish, new_run, train
 
@@ -427,3 +428,16 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
     assert sum(sizes) == 3000
     assert max(sizes) <= 1000
     assert all(isinstance(batch, Batch) for batch in store.sent)
+
+
+def test_a_locked_database_is_said_in_its_own_words_and_not_with_the_query(tmp_path: Path) -> None:
+    database = pytest.importorskip("sqlalchemy").create_engine(
+        f"sqlite:///{tmp_path}/locked.db", connect_args={"timeout": 0}
+    )
+    holder = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)
+    holder.execute("create table runs (name)")
+    holder.execute("begin exclusive")
+    with pytest.raises(Exception, match="SQL") as raised, database.connect() as connection:
+        connection.exec_driver_sql("select name from runs")
+    assert reason(raised.value) == "database is locked"
+    holder.close()
