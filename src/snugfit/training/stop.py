@@ -88,7 +88,7 @@ def interrupts() -> Iterator[None]:
     def receive(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = {}
+    previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         previous = {number: signal.signal(number, receive) for number in stop_signals()}
     try:
