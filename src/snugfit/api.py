@@ -23,6 +23,7 @@ from snugfit.errors import SettingError
 from snugfit.events import AGAIN, Display, Silent, goes_on, opened
 from snugfit.models.bundle import save_bundle
 from snugfit.planner.answer import Answer
+from snugfit.planner.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.planning import plan_module
 from snugfit.session import RunOptions, Tracking, describe_run, follow, run_session, versions
@@ -282,6 +283,11 @@ def plan(
     nodes: int = 1,
     link: str | None = None,
     network: str | None = None,
+    goal: str = "fastest",
+    worth: float = WORTH,
+    slower: float = SLOWER,
+    price: float | None = None,
+    seconds: float | None = None,
     search: bool = True,
     probe: bool = False,
     forward: Forward | None = None,
@@ -299,6 +305,10 @@ def plan(
         device: a name of the catalogue, such as "rtx4090"; this machine's by default.
         devices, nodes: how many of them on each node, and how many nodes; the plan says whether and how they share the work.
         link, network: between the devices of a node, such as "nvlink4", and between nodes, such as "infiniband-ndr".
+        goal: "fastest", the least time; "finest", the finest precision that fits; "smallest", the least memory within `slower` times
+            the fastest; "cheapest", devices times hours times `price`, that of one hour of one device.
+        worth: times as fast that a plan below mixed precision has to be to be chosen where something finer fits.
+        seconds: that the search may take; by default it is bounded by the predictions that it makes.
         search: False predicts exactly what was asked for.
         probe: measure with few examples on this machine's device, for models that cannot be run without numbers.
 
@@ -319,6 +329,11 @@ def plan(
         memory=None if budget is None else parse_bytes(budget, "budget"),
         host_memory=None if host_budget is None else parse_bytes(host_budget, "host_budget"),
         fidelity=fidelity,
+        goal=goal,
+        worth=worth,
+        slower=slower,
+        price=price,
+        seconds=seconds,
         search=search,
         probe=probe,
         devices=devices,

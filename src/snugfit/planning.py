@@ -23,6 +23,7 @@ from snugfit.planner.candidate import Budget, margin_on
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.fakes import BareOptimizer
+from snugfit.planner.goals import check_goal
 from snugfit.planner.largest import make_largest
 from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
@@ -52,6 +53,7 @@ def plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Wo
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
     """
+    check_goal(target.goal, target.price)
     target = on_this_machine(target, plan)
     worker = worker or Worker(hide_gpu=not target.probe)
     answer: Answer = worker.run(_plan_recipe, recipe, job, plan, target, timeout=_SECONDS)
@@ -76,6 +78,7 @@ def plan_module(
     Raises:
         As `plan_recipe`.
     """
+    check_goal(target.goal, target.price)
     worker = Worker(hide_gpu=not target.probe)  # loads its libraries while the model's structure is copied
     try:
         worker.load("snugfit.planning")
@@ -137,7 +140,7 @@ def _planned(
     margin = margin_on(machine.device.kind) if target.margin is None else target.margin
     budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), margin)
     request = Request(
-        replace(plan, device=machine.type), budget, target.search, target.contented, target.probe
+        replace(plan, device=machine.type), budget, target.search, probe=target.probe, **target.choice()
     )
     known = {
         "parameters": describe_model(subject.model()),

@@ -77,14 +77,18 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
 
 
 def _within_budget(recipe: Recipe, target: Target) -> Target:
-    """The target with the recipe's budget, and the way to share that it names, where it says nothing itself."""
-    budget, strategy = recipe.budget, recipe.plan.strategy
+    """The target with the recipe's budget, and what its plan names, where it says nothing itself."""
+    budget, plan = recipe.budget, recipe.plan
     return dataclasses.replace(
         target,
         memory=target.memory or _bytes(budget.memory, "memory"),
         host_memory=target.host_memory or _bytes(budget.host_memory, "host_memory"),
         fidelity=target.fidelity or budget.fidelity,
-        strategy=target.strategy or (None if strategy == AUTO else strategy),
+        strategy=target.strategy or (None if plan.strategy == AUTO else plan.strategy),
+        goal=target.goal or plan.goal,
+        worth=plan.worth if target.worth is None else target.worth,
+        slower=plan.slower if target.slower is None else target.slower,
+        price=plan.price if target.price is None else target.price,
     )
 
 
@@ -101,7 +105,7 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
     if not options.plan:
         return recipe, None, []
     try:
-        answer = plan_recipe(recipe, Target(contented=True, devices=recipe.plan.devices))
+        answer = plan_recipe(recipe, Target(devices=recipe.plan.devices))
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:

@@ -61,7 +61,7 @@ def test_a_recipe_runs_the_way_to_share_that_its_plan_chose(tmp_path: Path, name
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp-zero2"])
 def test_the_way_to_share_that_a_recipe_names_is_the_one_that_is_planned(tmp_path: Path, name: str) -> None:
-    answer = planned(recipe(tmp_path, strategy=name), contented=True)
+    answer = planned(recipe(tmp_path, strategy=name))
 
     assert (answer.choice.strategy, answer.choice.devices) == (name, 2)
     assert f"{name} is the way to share that was asked for." in answer.rules
@@ -74,7 +74,7 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
     monkeypatch.setattr(plans, "plan_recipe", lambda found, target: asked.append(target) or planned(found))
     run, answer, told = plans.planned(recipe(tmp_path), RunOptions(plan=True))
 
-    assert (asked[0].devices, asked[0].contented) == (2, True)
+    assert asked[0].devices == 2
     assert answer is not None and answer.choice.devices == 2
     assert (run.plan.strategy, told) == (answer.choice.strategy, [])
 

@@ -51,6 +51,21 @@ def plan(
             metavar="LEVEL", help="The coarsest precision: full, mixed, compact, adapters, quantized."
         ),
     ] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GOAL", help="fastest, finest, smallest or cheapest (plan.goal; plan.price for the last)."
+        ),
+    ] = None,
+    worth: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIMES", help="As fast as a plan below mixed has to be where something finer fits."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="N", help="That the search may take; else as long as it needs.")
+    ] = None,
     search: Annotated[
         bool, typer.Option(help="Look for a plan that fits, or only predict the recipe's.")
     ] = True,
@@ -96,6 +111,9 @@ def plan(
         link=link,
         host_link=host_link,
         fidelity=fidelity,
+        goal=goal,
+        worth=worth,
+        seconds=seconds,
         search=search,
         probe=probe,
         explain=explain,
@@ -121,6 +139,9 @@ class Asked:
     link: str | None = None
     host_link: str | None = None
     fidelity: str | None = None
+    goal: str | None = None
+    worth: float | None = None
+    seconds: float | None = None
     search: bool = True
     probe: bool = False
     explain: bool = False
@@ -151,6 +172,9 @@ class Asked:
             network=self.network,
             host_link=self.host_link,
             fidelity=self.fidelity,
+            goal=self.goal,
+            worth=self.worth,
+            seconds=self.seconds,
             search=self.search,
             probe=self.probe,
             largest=self.largest,

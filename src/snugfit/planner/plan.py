@@ -15,6 +15,7 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
+from snugfit.planner.goals import SLOWER, WORTH
 from snugfit.planner.predict import Planner
 from snugfit.planner.probe import measure
 from snugfit.planner.search import Search
@@ -34,6 +35,7 @@ class Request:
         contented: what fits as it stands is the choice, whether or not something else is faster.
         probe: measure on the device itself instead, for models that cannot be run on fake tensors.
         seconds: for the search.
+        goal: one of `goals.GOALS`; worth, slower, price: as `Target` has them.
     """
 
     plan: Plan
@@ -42,6 +44,10 @@ class Request:
     contented: bool = False
     probe: bool = False
     seconds: float = SEARCH_SECONDS
+    goal: str = "fastest"
+    worth: float = WORTH
+    slower: float = SLOWER
+    price: float | None = None
 
 
 def make_plan(

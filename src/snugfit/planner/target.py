@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -17,6 +18,7 @@ from snugfit.errors import SettingError, nearest
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
+from snugfit.planner.goals import check_numbers
 from snugfit.planner.hardware import find_device, find_link
 
 
@@ -36,7 +38,11 @@ class Target:
         host_link: between each and the host, such as pcie4.
         fidelity: the coarsest level of precision that may be chosen; by default the recipe's own.
         search: whether other plans than the recipe's are looked at.
-        contented: whether the recipe's own plan is the choice where it fits, however fast others are.
+        goal: fastest, finest, smallest or cheapest; this and the next three by default as `Request` has them.
+        worth: times as fast that a plan below mixed precision has to be to be chosen where something finer fits.
+        slower: times the least time that the smallest plan may take.
+        price: of one hour of one device, for the cheapest.
+        seconds: that the search may take; by default it is bounded by the predictions that it makes.
         probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
         margin: share of the memory to be left free; by default what `candidate.margin_on` says.
         here: the device as it was found on this machine, where it is not in the catalogue.
@@ -54,11 +60,27 @@ class Target:
     host_link: str | None = None
     fidelity: str | None = None
     search: bool = True
-    contented: bool = False
+    goal: str | None = None
+    worth: float | None = None
+    slower: float | None = None
+    price: float | None = None
+    seconds: float | None = None
     probe: bool = False
     margin: float | None = None
     here: Device | None = None
     largest: str | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self.worth, self.slower, self.price)
+        if self.seconds is not None and not self.seconds > 0:
+            raise SettingError(
+                f"seconds: got {self.seconds:g}, expected more than 0. Give how long the search may take."
+            )
+
+    def choice(self) -> dict[str, Any]:
+        """Return what is said of how to choose, by the names that a `Request` has for it."""
+        names = ("goal", "worth", "slower", "price", "seconds")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def level(self) -> Fidelity:
         """The fidelity as a level.

@@ -8,6 +8,7 @@ from typing import Any
 
 from snugfit.core.imports import is_python_path
 from snugfit.errors import PlanConflict, SettingError, nearest
+from snugfit.planner.goals import check_goal
 from snugfit.recipe import model as m
 from snugfit.recipe.source import Keys, Places
 from snugfit.training.folder import check_name
@@ -35,6 +36,8 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
         with placed(places, ("budget", key)):
             if size is not None and parse_bytes(size, f"budget.{key}") <= 0:
                 raise SettingError(f"budget.{key}: must be positive, found {size}.")
+    with placed(places, ("plan", "price")):
+        check_goal(recipe.plan.goal, recipe.plan.price)
     _check_early_stopping(recipe, places)
     _check_loss_and_metrics(recipe, places)
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from snugfit.core.job import StrategyName
+from snugfit.planner.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.recipe.wording import Wanted
 
@@ -27,6 +28,7 @@ TASKS: tuple[Task, ...] = ("text-classification", "causal-lm", "instruction", "p
 _Count = Annotated[int, Field(gt=0)]
 _Words = Annotated[tuple[str, ...], Wanted("a name or a list of names")]
 _Bytes = Annotated[int | str, Wanted("a size, such as 24GiB")]
+_Times = Annotated[float, Field(ge=1)]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -142,6 +144,22 @@ class PlanSettings(_Section):
     )
     timeout: Annotated[str, Wanted("a time, such as 30m")] = Field(
         default="30m", description="how long a device's process waits for the others before it gives up"
+    )
+    goal: GoalName = Field(
+        default="fastest",
+        description="what the plan is chosen for: fastest, the least time of the whole run; finest, the finest precision that fits; "
+        "smallest, the least memory within plan.slower times the fastest; cheapest, devices times hours times plan.price",
+    )
+    worth: _Times = Field(
+        default=WORTH,
+        description="times as fast that a plan below mixed precision has to be, where something finer fits",
+    )
+    slower: _Times = Field(
+        default=SLOWER,
+        description="times the least time that the smallest plan may take, for plan.goal smallest",
+    )
+    price: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="of one hour of one device, in any currency, for plan.goal cheapest"
     )
     num_workers: Annotated[int, Field(ge=0)] = Field(default=0, description="processes that prepare batches")
     cut_padding: bool = Field(

@@ -1,0 +1,158 @@
+"""What a plan is chosen for reaches the search, from a recipe, the command line and Python; impossible wishes are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import snugfit as sf
+from snugfit import planning
+from snugfit.cli.plan import Asked
+from snugfit.errors import SettingError
+from snugfit.planner.plan import Request
+from snugfit.planner.target import Target
+from snugfit.plans import plan_recipe
+from snugfit.recipe import Recipe, load_recipe
+
+DEFAULTS = {"goal": "fastest", "worth": 1.5, "slower": 2.0, "price": None}
+
+
+class Stopped(Exception):
+    """The request has been made."""
+
+
+class Here:
+    """A worker that is this process: on a CPU nothing is pretended."""
+
+    def __init__(self, hide_gpu: bool = True) -> None:
+        pass
+
+    def load(self, *modules: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
+        return function(*arguments)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests that reach the planner, which makes no plan of them."""
+    found: list[Request] = []
+
+    def stop(subject: Any, machine: Any, request: Request, *rest: Any) -> None:
+        found.append(request)
+        raise Stopped
+
+    monkeypatch.setattr(planning, "make_plan", stop)
+    monkeypatch.setattr(planning, "Worker", Here)
+    return found
+
+
+def recipe(folder: Path, **plan: Any) -> Recipe:
+    settings = {
+        "task": "python",
+        "model": "tests.ranks.faulty:Faulty",
+        "data": {"train": "tests.ranks.faulty:make_points", "validation": 0.2},
+        "train": {"updates": 4, "global_batch": 8},
+        "plan": {"device": "cpu", **plan},
+        "track": {"mlflow": False},
+    }
+    (folder / "points.yaml").write_text(yaml.safe_dump(settings))
+    return load_recipe(folder / "points.yaml")
+
+
+def request_of(found: Recipe, target: Target, requests: list[Request]) -> dict[str, Any]:
+    with pytest.raises(Stopped):
+        plan_recipe(found, target, Here())  # type: ignore[arg-type]
+    return said(requests)
+
+
+def said(requests: list[Request]) -> dict[str, Any]:
+    return {name: getattr(requests[-1], name) for name in DEFAULTS}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"goal": "finest"},
+        {"worth": 3.0},
+        {"goal": "smallest", "slower": 1.0},
+        {"goal": "cheapest", "price": 2.5},
+    ],
+)
+def test_the_goal_of_a_recipe_is_the_searchs(
+    tmp_path: Path, requests: list[Request], plan: dict[str, Any]
+) -> None:
+    target = Target(memory=2**34)
+
+    assert request_of(recipe(tmp_path, **plan), target, requests) == {**DEFAULTS, **plan}
+
+
+def test_the_command_line_wins_over_the_recipe(tmp_path: Path, requests: list[Request]) -> None:
+    asked = Asked(goal="smallest", worth=1.0, seconds=7.0, memory="16GiB")
+    found = request_of(recipe(tmp_path, goal="finest", worth=4.0), asked.target(1), requests)
+
+    assert found == {**DEFAULTS, "goal": "smallest", "worth": 1.0}
+    assert requests[-1].seconds == 7.0
+
+
+def test_the_goal_of_a_call_is_the_searchs(requests: list[Request]) -> None:
+    wishes: Mapping[str, Any] = {"goal": "cheapest", "worth": 2.0, "slower": 3.0, "price": 1.25}
+    with pytest.raises(Stopped):
+        sf.plan(torch.nn.Linear(2, 2), (torch.zeros(4, 2), torch.zeros(4).long()), seconds=9.0, **wishes)
+
+    assert said(requests) == wishes
+    assert requests[-1].seconds == 9.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "error"),
+    [
+        (
+            {"goal": "quickest"},
+            r"plan\.goal: must be fastest, finest, smallest or cheapest, found 'quickest'",
+        ),
+        ({"worth": 0.9}, r"plan\.worth: must be a number of at least 1, found 0\.9\. The default is 1\.5"),
+        ({"slower": 0.5}, r"plan\.slower: must be a number of at least 1, found 0\.5"),
+        ({"price": 0.0}, r"plan\.price: must be a positive number or null, found 0"),
+        ({"goal": "cheapest"}, r"plan\.price: is missing, and plan\.goal is cheapest"),
+    ],
+)
+def test_a_recipe_with_an_impossible_wish_is_refused(
+    tmp_path: Path, plan: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(SettingError, match=error):
+        recipe(tmp_path, **plan)
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        ({"goal": "fastes"}, r"plan\.goal: there is no goal 'fastes'. Did you mean 'fastest'"),
+        ({"goal": "cheapest"}, r"plan\.price: is missing"),
+        ({"worth": 0.5}, r"plan\.worth: got 0\.5, expected at least 1"),
+        ({"slower": float("nan")}, r"plan\.slower: got nan, expected at least 1"),
+        ({"price": -1.0}, r"plan\.price: got -1, expected more than 0"),
+        ({"seconds": 0.0}, r"seconds: got 0, expected more than 0"),
+    ],
+)
+def test_a_call_with_an_impossible_wish_is_refused_before_a_process_is_started(
+    wish: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(planning, "Worker")
+    with pytest.raises(SettingError, match=error):
+        sf.plan(torch.nn.Linear(2, 2), (torch.zeros(4, 2), torch.zeros(4).long()), **wish)
+
+
+def test_what_a_plan_is_chosen_for_is_not_what_is_learned(tmp_path: Path) -> None:
+    plain = recipe(tmp_path).hash()
+    assert recipe(tmp_path, goal="cheapest", price=2.0, worth=4.0, slower=3.0).hash() == plain
