@@ -27,7 +27,7 @@ from snugfit.planner.goals import check_goal
 from snugfit.planner.largest import make_largest
 from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
-from snugfit.planner.target import Target, cluster_of, machine_of, on_this_machine
+from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, on_this_machine
 from snugfit.planner.worker import Worker
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
@@ -136,9 +136,14 @@ def _planned(
         require_peft()
         import_module("peft")  # which is loaded when adapters are put in
     # this process has loaded what one that trains loads, but for what follows a run
-    machine = replace(machine, baseline=memory_bytes(torch.device("cpu")) + beside)
+    host_bytes, notes = host_memory(target, machine)
+    machine = replace(
+        machine,
+        baseline=memory_bytes(torch.device("cpu")) + beside,
+        notes=(*machine.notes, *notes),
+    )
     margin = margin_on(machine.device.kind) if target.margin is None else target.margin
-    budget = Budget(machine.device.memory_bytes, target.host_memory, target.level(), margin)
+    budget = Budget(machine.device.memory_bytes, host_bytes, target.level(), margin)
     request = Request(
         replace(plan, device=machine.type), budget, target.search, probe=target.probe, **target.choice()
     )

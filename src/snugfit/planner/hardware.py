@@ -63,6 +63,15 @@ def find_device(
     return device
 
 
+def usual_host_bytes(name: str) -> int:
+    """Return the host memory that is usual beside a device of the catalogue.
+
+    >>> usual_host_bytes("rtx4090") // 2**30
+    64
+    """
+    return int(SHEETS[name.lower()].host * 2**30)
+
+
 def this_device(kind: str) -> Device:
     """The device at hand: as calibrated if it was, otherwise from the catalogue or a cautious estimate.
 
@@ -145,14 +154,16 @@ def sheet_of(name: str, memory_bytes: int, capability: tuple[int, int]) -> Sheet
     """
     words = set(re.findall(r"[a-z0-9]+", name.lower()))
     variant = words & {"laptop", "mobile", "max", "ti", "super", "pcie", "d"}
+    laptop = bool(variant & {"laptop", "mobile"})
+    alike = [each for each in SHEETS.values() if laptop or "laptop" not in each.title.lower()]
     named = [
         sheet
-        for sheet in SHEETS.values()
+        for sheet in alike
         if (own := set(sheet.title.lower().split())) - {"tesla"} <= words and variant <= own
     ]
     if named:
         return min(named, key=lambda sheet: abs(sheet.memory * 2**30 - memory_bytes))
-    older = [s for s in SHEETS.values() if s.capability <= capability] or list(SHEETS.values())
+    older = [s for s in alike if s.capability <= capability] or alike
     newest = max(s.capability for s in older)
     return min((s for s in older if s.capability == newest), key=lambda sheet: sheet.half)
 

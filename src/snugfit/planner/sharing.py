@@ -223,7 +223,10 @@ class _Shared:
 
     def _run(self, way: StrategyName, request: Request) -> Answer | None:
         """The plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
-        cluster = self.cluster
+        cluster, budget = self.cluster, request.budget
+        if budget.host_bytes is not None:  # of a node, whose ranks share it
+            own = budget.host_bytes // cluster.devices
+            request = replace(request, budget=replace(budget, host_bytes=own))
         rank = Rank(
             self.share, self.machine, cluster=cluster, way=way, window=self.subject.window, depth=self.depth
         )

@@ -19,7 +19,8 @@ from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 from snugfit.planner.goals import check_numbers
-from snugfit.planner.hardware import find_device, find_link
+from snugfit.planner.hardware import find_device, find_link, usual_host_bytes
+from snugfit.planner.words import brief_bytes
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Target:
 
     Args:
         device: a name of the catalogue; or `cpu`, `cuda`.
-        memory, host_memory: in bytes.
+        memory, host_memory: in bytes, of each device and of a node's host.
         devices, nodes: how many of them on each node, and how many nodes.
         strategy: how they are to share each update; by default the way that is fastest of those that fit.
         link: between the devices of a node, by name, such as nvlink4.
@@ -136,6 +137,22 @@ def machine_of(target: Target) -> Iterator[Machine]:
     except NotElsewhere as error:
         note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
         yield Machine(device, host, "cpu", (note,))
+
+
+def host_memory(target: Target, machine: Machine) -> tuple[int | None, tuple[str, ...]]:
+    """Return the bytes that a run may take of a node's host, and a note on them where nobody has named them.
+
+    On a CPU device and host are one memory, so that nothing but the device's bounds it: None.
+    """
+    if target.host_memory is not None or machine.device.kind == "cpu":
+        return target.host_memory, ()
+    if target.here is None:
+        assert target.device is not None
+        found = target.devices * usual_host_bytes(target.device)
+        which = "this card" if target.devices == 1 else f"{target.devices} of these cards"
+        return found, (f"Host memory {brief_bytes(found)}: usual beside {which}; --host-memory changes it.",)
+    found = available_bytes(torch.device("cpu")) or machine.host.memory_bytes
+    return found, (f"Host memory {brief_bytes(found)}: free on this machine; --host-memory changes it.",)
 
 
 @contextmanager

@@ -172,7 +172,10 @@ class BudgetSettings(_Section):
     """What the run may take of the machine, and how much precision may be given up for it."""
 
     memory: _Bytes | None = Field(default=None, description="of the device, such as 24GiB; null: what it has")
-    host_memory: _Bytes | None = Field(default=None, description="of the host; null: any")
+    host_memory: _Bytes | None = Field(
+        default=None,
+        description="of the host, of all its devices; null: what is free on this machine, else what is usual beside the device",
+    )
     fidelity: Literal["full", "mixed", "compact", "adapters", "quantized"] | None = Field(
         default=None,
         description="the coarsest precision that the plan may choose; null: none coarser than the recipe's own",

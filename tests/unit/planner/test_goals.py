@@ -114,6 +114,24 @@ def test_the_goal_of_a_call_is_the_searchs(requests: list[Request]) -> None:
     assert requests[-1].seconds == 9.0
 
 
+def test_the_hosts_memory_bounds_the_search_and_the_answer_names_it(
+    tmp_path: Path, requests: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "host_memory", lambda target, machine: (7, ("seven bytes",)))
+    machines: list[Any] = []
+
+    def stop(subject: Any, machine: Any, request: Request, *rest: Any) -> None:
+        machines.append(machine)
+        requests.append(request)
+        raise Stopped
+
+    monkeypatch.setattr(planning, "make_plan", stop)
+    request_of(recipe(tmp_path), Target(memory=2**34), requests)
+
+    assert requests[-1].budget.host_bytes == 7
+    assert machines[-1].notes == ("seven bytes",)
+
+
 @pytest.mark.parametrize(
     ("plan", "error"),
     [

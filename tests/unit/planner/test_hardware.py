@@ -9,7 +9,7 @@ from snugfit.errors import SettingError
 from snugfit.planner.calibrations import store
 from snugfit.planner.catalogue import LINKS, SHEETS
 from snugfit.planner.device import interpolated
-from snugfit.planner.hardware import find_device, find_link, sheet_of, this_device
+from snugfit.planner.hardware import find_device, find_link, sheet_of, this_device, usual_host_bytes
 
 
 @pytest.fixture
@@ -29,12 +29,19 @@ def test_every_device_of_the_catalogue_has_figures_that_agree_with_each_other(na
     assert set(device.efficiency) == {"matmul", "convolution", "attention", "other"}
 
 
-@pytest.mark.parametrize("name", ["t4", "v100"])
+@pytest.mark.parametrize("name", list(SHEETS))
+def test_a_usual_host_has_room_for_a_process_beside_each_device(name):
+    assert 12 * 2**30 < usual_host_bytes(name) < 300 * 2**30
+
+
+@pytest.mark.parametrize("name", ["t4", "v100", "v100-32"])
 def test_cards_before_ampere_have_neither_bfloat16_nor_tf32(name):
     assert {"bfloat16", "tf32"}.isdisjoint(find_device(name).flops)
 
 
-@pytest.mark.parametrize("name", ["rtx3060-12", "rtx3090", "rtx4060ti-16", "rtx4080", "rtx4090", "rtx5090"])
+@pytest.mark.parametrize(
+    "name", ["rtx3060-12", "rtx3090", "rtx4060ti-16", "rtx4080", "rtx4090", "rtx5090", "rtx3050-laptop"]
+)
 def test_geforce_tensor_cores_do_twice_the_float32_rate_with_float32_accumulation(name):
     flops = find_device(name).flops
     assert flops["bfloat16"] == pytest.approx(2 * flops["float32"], rel=0.01)
@@ -93,6 +100,11 @@ def test_faster_links_of_a_family_have_more_bandwidth():
             (8, 9),
             "rtx4060ti-16",
         ),  # not the desktop's: the slowest alike
+        ("NVIDIA GeForce RTX 3050 Laptop GPU", 4, (8, 6), "rtx3050-laptop"),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", 6, (8, 6), "rtx3050-laptop"),
+        ("NVIDIA GeForce RTX 3060 Ti", 8, (8, 6), "rtx3060-12"),  # a desktop's is no slower than a desktop's
+        ("Tesla V100-SXM2-16GB", 16, (7, 0), "v100"),
+        ("Tesla V100-SXM2-32GB", 32, (7, 0), "v100-32"),
         ("NVIDIA Unheard Of", 100, (11, 0), "b200"),  # the nearest before
     ],
 )

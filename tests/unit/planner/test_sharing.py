@@ -15,6 +15,7 @@ from snugfit.core.job import Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.planner import sharing
 from snugfit.planner.answer import Answer
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine
@@ -308,3 +309,17 @@ def test_a_torch_optimizer_is_refused_where_the_model_would_be_sharded() -> None
 def test_nodes_and_the_network_between_them_go_together(given: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="--n"):
         check(replace(Asked(devices=2), **given))
+
+
+def test_each_rank_has_its_share_of_its_nodes_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, hosts = sharing.make_plan, []
+
+    def seen(subject: Subject, machine: Machine, request: Request, *rest: Any) -> Answer:
+        hosts.append(request.budget.host_bytes)
+        return planned(subject, machine, request, *rest)
+
+    monkeypatch.setattr(sharing, "make_plan", seen)
+    request = Request(Plan(micro_batch=2), Budget(2**40, host_bytes=2**41, margin=0.0), search=False)
+    make_shared_plan(subject(), machine(2**40), request, Cluster(2, 1, FAST, FAST), asked="ddp")
+
+    assert hosts == [2**40]
