@@ -259,7 +259,7 @@ def _first_error(
         return _error(recorded, folder)
     logs = sorted(place.glob(f"*/attempt_*/{rank}/stderr.log"))  # the first rank's is shown as it comes
     for line in logs[-1].read_text(errors="replace").splitlines()[-_LAST_LINES:] if logs else ():
-        print(line, file=sys.stderr)
+        print(redact(line), file=sys.stderr)
     how = (
         f"was killed by {failure.signal_name()}"
         if failure.exitcode < 0

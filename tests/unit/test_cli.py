@@ -20,6 +20,7 @@ import snugfit.runs
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
+from snugfit.core.processes import record_failure
 from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answer import Largest
 from snugfit.recipe import load_recipe
@@ -186,11 +187,28 @@ def test_a_failed_run_is_one_message_and_exit_code_1(recipe, train, capsys):
     }
 
 
-def test_an_error_of_our_own_keeps_its_traceback(recipe, train, capsys):
-    train.outcome = ZeroDivisionError("division by zero")
-    with pytest.raises(ZeroDivisionError):
-        main(["train", str(recipe), "--json"])
-    assert last_line(capsys)["error"]["kind"] == "ZeroDivisionError"
+def test_an_error_of_our_own_keeps_its_traceback_without_secrets(recipe, train, capsys):
+    train.outcome = ZeroDivisionError("division of https://me:SECRET@host by zero")
+    assert main(["train", str(recipe), "--json"]) == 1
+    printed = capsys.readouterr()
+    message = "division of https://me:***@host by zero"
+    assert json.loads(printed.out.splitlines()[-1]) == {
+        "error": {"kind": "ZeroDivisionError", "message": message}
+    }
+    assert printed.err.startswith("Traceback (most recent call last):")
+    assert printed.err.endswith(f"ZeroDivisionError: {message}\n")
+    assert "SECRET" not in printed.err + printed.out
+
+
+def test_what_a_process_of_several_leaves_of_its_error_is_without_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    try:
+        raise ZeroDivisionError("password=SECRET")
+    except ZeroDivisionError as error:
+        record_failure(error, 1, expected=False, final=False, lost=False)
+    written = (tmp_path / "error.json").read_text()
+    assert "ZeroDivisionError: password=***" in written and '"message": "password=***"' in written
+    assert "SECRET" not in written
 
 
 def test_an_interrupted_command_says_so(recipe, train, capsys):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -344,7 +345,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         if launched():
             return _INTERRUPTED
         return refuse("KeyboardInterrupt", "interrupted", _INTERRUPTED, as_json)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last to see it: it is printed whole, without secrets
         if hasattr(
             error, "format_message"
         ):  # typer's, whose classes change their home from version to version
@@ -356,4 +357,6 @@ def _main(arguments: Sequence[str] | None) -> int:
                 json.dumps({"error": {"kind": type(error).__name__, "message": redact(str(error))}}),
                 flush=True,
             )
-        raise
+        # Python would print it as it is
+        print(redact("".join(traceback.format_exception(error))), file=sys.stderr, end="", flush=True)
+        return 1

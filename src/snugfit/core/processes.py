@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snugfit.core.redaction import redact
 from snugfit.errors import SettingError
 
 ENDING = "SNUGFIT_ENDING"
@@ -170,10 +171,10 @@ def record_failure(error: BaseException, code: int, *, expected: bool, final: bo
     place = os.environ.get(_ERROR_FILE)
     if place is None:
         return False
-    trace = "" if expected else "".join(traceback.format_exception(error))
+    trace = "" if expected else redact("".join(traceback.format_exception(error)))
     failure: Failure = {
         "kind": type(error).__name__,
-        "message": str(error),
+        "message": redact(str(error)),
         "code": code,
         "rank": own_rank(),
         "time": time.time(),
@@ -181,8 +182,9 @@ def record_failure(error: BaseException, code: int, *, expected: bool, final: bo
         "trace": trace,
         "finer": getattr(error, "finer", None),
     }
-    told = {"py_callstack": trace or str(error), "timestamp": str(int(failure["time"]))}
-    about = {"message": f"{failure['kind']}: {error}", "extraInfo": told}
+    message = failure["message"]
+    told = {"py_callstack": trace or message, "timestamp": str(int(failure["time"]))}
+    about = {"message": f"{failure['kind']}: {message}", "extraInfo": told}
     Path(place).write_text(json.dumps({"message": about, RECORDED: failure}), encoding="utf-8")
     if final and launched():
         write_ending(code, failure)

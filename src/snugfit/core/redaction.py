@@ -1,7 +1,8 @@
 """Secrets left out of text: passwords in addresses, values by the name they stand under, tokens by their shape.
 
-Everything that leaves the process as text goes through here: events (and so reports and trackers), messages, copies of recipes. Nothing
-is guessed from randomness alone, so hashes, run ids, UUIDs and paths stay as they are.
+Everything that leaves the process as text goes through here: events (and so reports and trackers), messages, tracebacks of commands,
+copies of recipes. Nothing is guessed from randomness alone, so hashes, run ids, UUIDs and paths stay as they are. Behind `password: `
+stands a value or a sentence goes on: common words of English are taken for prose.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OPTION = re.compile(rf"(?P<name>(?<![\w-])--{_NAME}\s+)(?P<value>(?!-){_VALUE})
 _QUERY = re.compile(
     r"(?P<name>[?&#;](?:[\w.-]{0,60}token|key|auth|sig|signature|sas|jwt)=)[^\s&#;\"'<>]+", re.IGNORECASE
 )
-_COOKIES = re.compile(r"(?P<name>\b(?:set-)?cookie:\s*)[^\n\"']+", re.IGNORECASE)
+_COOKIES = re.compile(r"(?P<name>\b(?:set-)?cookie:\s*)[^\s=;,\"']+=[^\n\"']*", re.IGNORECASE)
 
 _SHAPES = re.compile(
     r"""
@@ -62,9 +63,28 @@ _SHAPES = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BEARER = re.compile(r"(?P<name>\bbearer\s+)(?=\S*[\d._~+/=-])[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_BEARER = re.compile(
+    r"(?P<name>\bbearer\s+)(?=\S*(?:\d|[._~+/=-][A-Z]))[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE
+)
 _SECRET_NAME = re.compile(rf"(?:{_NAME})", re.IGNORECASE)
 _FEW_DIGITS = re.compile(r"[\d.,]{1,6}")
+
+_NOTHING = re.compile(r"none|null|true|false", re.IGNORECASE)
+_PROSE = re.compile(
+    r"a|access|after|again|all|allowed|an|and|any|are|as|at|auth|authentication|bad|be|because|been|before|but|by|can|cannot"
+    r"|check|contains|correct|could|denied|did|do|does|empty|enter|error|expected|expired|failed|failure|fails|for|found|from"
+    r"|given|got|had|has|have|how|if|in|incorrect|invalid|is|it|its|looks|lost|malformed|may|missing|must|needed|needs"
+    r"|neither|never|no|not|nothing|of|on|only|optional|or|ours|please|rejected|required|revoked|see|set|should|show|stands"
+    r"|than|that|the|their|there|these|they|this|those|to|too|try|two|undefined|unknown|unset|until|use|used|using|valid"
+    r"|value|was|we|were|what|when|where|which|while|who|will|with|without|word|words|would|wrong|you|your",
+    re.IGNORECASE,
+)
+"""What sentences go on with behind a secret's name; none of it is a secret that anybody could not guess."""
+
+_WORD = re.compile(r"[a-z]{1,10}")
+_NO_SECRETS = ("token", "cookie")
+"""Names that are words of texts too. What stands under them as a secret is no short word in lower case."""
+_OF_TOKENIZER = re.compile(rf"\b(?:unexpected|(?!new){_TOKENIZERS})\s$", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
@@ -85,7 +105,7 @@ def redact(text: str) -> str:
         text = _QUERY.sub(rf"\g<name>{HIDDEN}", text)
         text = _NAMED.sub(_without_value, text)
     if "--" in text:
-        text = _OPTION.sub(rf"\g<name>{HIDDEN}", text)
+        text = _OPTION.sub(_without_argument, text)
     return _BEARER.sub(rf"\g<name>{HIDDEN}", text)
 
 
@@ -146,6 +166,38 @@ def _is_token(name: str) -> bool:
     ) is not None
 
 
+_CODE = re.compile(r" = [A-Za-z_][A-Za-z_.]*[(\[]")
+"""A line of a traceback that makes a value, such as `token = self.tokens[0]`."""
+
+
+def _is_prose(word: str, name: str, value: str) -> bool:
+    """Return whether a sentence goes on behind a secret's name, or the value is none.
+
+    Args:
+        word: the name in lower case, `name`: with the sign and the space behind it.
+    """
+    plain = value.rstrip(".!?:")
+    if _NOTHING.fullmatch(plain):
+        return True
+    if not re.search(r":\s+$", name):
+        return False
+    of_text = word in _NO_SECRETS and (
+        _WORD.fullmatch(plain) or (word == "cookie" and _FEW_DIGITS.fullmatch(plain))
+    )
+    return bool(of_text or _PROSE.fullmatch(plain))
+
+
+def _of_tokenizer(before: str, value: str) -> bool:
+    """Return whether what is said of a token is of a model's or a parser's: `next token: 'the'`."""
+    return bool(_OF_TOKENIZER.search(before)) and _WORD.fullmatch(value.strip("\"'").lower()) is not None
+
+
+def _without_argument(match: re.Match[str]) -> str:
+    if _PROSE.fullmatch(match["value"].rstrip(".!?:")):
+        return match[0]
+    return f"{match['name']}{HIDDEN}"
+
+
 def _without_value(match: re.Match[str]) -> str:
     value = match["value"]
     if value.startswith(("//", HIDDEN)):
@@ -155,5 +207,10 @@ def _without_value(match: re.Match[str]) -> str:
         return match[0]  # a count or an id of a tokenizer
     quote = value[0] if value[0] in "\"'" else ""
     if quote and len(value) == 2:
+        return match[0]
+    before = match.string[max(0, match.start() - 12) : match.start()]
+    if _is_prose(word, match["name"], value) or (word == "token" and _of_tokenizer(before, value)):
+        return match[0]
+    if _CODE.fullmatch(match["name"][-3:] + value + match.string[match.end() : match.end() + 1]):
         return match[0]
     return f"{match['name']}{match['scheme'] or ''}{quote}{HIDDEN}{quote}"

@@ -121,6 +121,67 @@ READABLE = [
 ]
 
 
+PROSE = [
+    "password: is missing",
+    "the password: the server wants one",
+    "password: missing. Set MLFLOW_TRACKING_PASSWORD",
+    "wandb.api_key: must be set",
+    "secret: not given",
+    "credentials: none found",
+    "Authorization: required, see the docs",
+    "authorization: token is missing",
+    "Authorization: Basic auth failed",
+    "label cookie: 12 rows",
+    "labels: film 3, cookie: 7, token: 9",
+    "cookie: chocolate",
+    "next token: the",
+    "next token: 'the'",
+    "unexpected token: 'film'",
+    "an access token: see https://host/docs",
+    "token: null, password=None, api_key: null",
+    "password is required, --password is an option, give --token to log in",
+    "the bearer instrument. It is old",
+    "    token = self.tokens[0]",
+    "    password = input('who? ')",
+]
+
+WEAK = {
+    "password: hunter": "password: ***",
+    "password: hunter user: me": "password: *** user: me",
+    "password: swordfish for me": "password: *** for me",
+    "password=is": "password=***",
+    "password: 'the'": "password: '***'",
+    "password:the": "password:***",
+    "client_secret: opensesame": "client_secret: ***",
+    "api_key: abcdef": "api_key: ***",
+    "HF_TOKEN: abcdefgh": "HF_TOKEN: ***",
+    "access_token: abcdefgh": "access_token: ***",
+    "token: Ab9dEf": "token: ***",
+    "token: qwertyuiopasdf": "token: ***",
+    "invalid token: abc123def": "invalid token: ***",
+    "next token: abc123def456": "next token: ***",
+    "new token: Secret": "new token: ***",
+    "cookie: 8f3c0a": "cookie: ***",
+    "cookie: theme=dark; session=SECRET": "cookie: ***",
+    "train.py --password hunter": "train.py --password ***",
+    "got bearer abc.SECRET": "got bearer ***",
+    "password = hunter": "password = ***",
+    "password=hunter(2)": "password=***(2)",
+    "token = abc": "token = ***",
+}
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_behind_the_name_of_a_secret_keeps_its_words(text: str) -> None:
+    assert redact(text) == text
+    assert redact(f"{text}\n{text}") == f"{text}\n{text}"
+
+
+@pytest.mark.parametrize(("text", "shown"), WEAK.items())
+def test_a_weak_secret_is_left_out_too(text: str, shown: str) -> None:
+    assert redact(text) == redact(shown) == shown
+
+
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_token_is_known_by_its_shape_wherever_it_stands(token: str) -> None:
     assert redact(token) == "***"
