@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from snugfit.planner import recurrent
 
 
 class NotElsewhere(RuntimeError):
@@ -35,11 +37,13 @@ class _Event(torch.Event):
 @contextmanager
 def answering(capability: tuple[int, int], memory_bytes: int, name: str) -> Iterator[None]:
     """Within, Python finds that GPU; all of its memory is free. `torch.cuda.is_bf16_supported` and others ask these."""
-    import torch._dynamo  # its tables of torch's functions are made once, of the true ones
+    from torch._dynamo import trace_rules
     from torch._subclasses import fake_impls, fake_tensor
 
-    pinning = {torch.ops.aten._pin_memory.default: _pinned}
-    with ExitStack() as stack, mock.patch.dict(fake_impls.op_implementations_dict, pinning):
+    trace_rules.get_torch_obj_rule_map()  # the compiler's table of torch's functions, of the true ones
+
+    operators = {torch.ops.aten._pin_memory.default: _pinned, **recurrent.implementations()}
+    with ExitStack() as stack, mock.patch.dict(fake_impls.op_implementations_dict, operators):
         for owner, values in (
             (torch.cuda, _about(capability, memory_bytes, name) | _running() | _drawing()),
             (
@@ -50,7 +54,9 @@ def answering(capability: tuple[int, int], memory_bytes: int, name: str) -> Iter
             # else it would initialise the device for the first tensor there
             (fake_tensor, {"init_gpu_context": _nothing}),
             (fake_tensor.FakeTensorMode, {"avoid_device_init": True}),
-            (torch._VF, {name: _refused(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}),
+            (trace_rules, {"clear_lru_cache": _nothing}),  # a process group would have the table made anew
+            (torch._VF, recurrent.layers()),
+            (nn.RNNBase, {"flatten_parameters": recurrent.keeps_its_weights}),
         ):
             for attribute, value in values.items():
                 stack.enter_context(mock.patch.object(owner, attribute, value))
@@ -61,19 +67,6 @@ def answering(capability: tuple[int, int], memory_bytes: int, name: str) -> Iter
 
 def _pinned(mode: Any, func: Any, tensor: Tensor, device: Any = None) -> Tensor:
     return torch.empty_like(tensor)
-
-
-def _refused(name: str) -> Callable[..., Any]:
-    run = getattr(torch._VF, name)
-
-    def recurrent(inputs: Tensor, *args: Any) -> Any:
-        if inputs.is_cuda:
-            raise NotElsewhere(
-                f"{name} runs in cuDNN, and torch does not know how much memory it keeps for backward"
-            )
-        return run(inputs, *args)
-
-    return recurrent
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

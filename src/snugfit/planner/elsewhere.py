@@ -44,8 +44,7 @@ def elsewhere(capability: tuple[int, int], memory_bytes: int, name: str) -> Iter
     CUDA tensor that requires a gradient must then be used no more: torch ends the process.
 
     Raises:
-        NotElsewhere: `why_not()`; or a backward has run in this process, which decided for how many devices autograd has threads;
-            or within, a recurrent layer runs, of which torch does not tell the memory.
+        NotElsewhere: `why_not()`; or a backward has run in this process, which decided for how many devices autograd has threads.
     """
     reason = why_not()
     if reason is not None:

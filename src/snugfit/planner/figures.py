@@ -22,13 +22,15 @@ _BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 @dataclass(frozen=True)
 class Run:
     """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, the parts of the
-    model that was run, which may have had fewer blocks, and the share of the bytes that the run may need more."""
+    model that was run, which may have had fewer blocks, the share of the bytes that the run may need more, and what else is to be said of
+    its memory."""
 
     segments: list[Segment]
     reserved: float
     bounded: tuple[str, ...]
     parts: Parts
     doubt: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def prediction_of(
@@ -82,6 +84,7 @@ def _confidence(subject: Subject, machine: Machine, exact: bool, run: Run) -> di
         memory += f"; an upper bound, as data decides what {', '.join(run.bounded)} gives"
     if run.doubt:
         memory += f"; {run.doubt:.1%} more at most, as what kernels of half precision take within themselves is only about known"
+    memory = "; ".join((memory, *run.notes))
     time = (
         "measured rates of this device"
         if machine.device.calibrated

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from snugfit.planner import recurrent
+
 _MATMULS = frozenset(
     {
         "mm",
@@ -157,6 +159,6 @@ _FORMULAS: dict[str, Callable[[Sequence[Any], Any], int]] = {
     "vdot": _dot,
     "mkldnn_rnn_layer": lambda args, out: _recurrent(args[0], args[1:3]),
     "mkldnn_rnn_layer_backward": lambda args, out: 2 * _recurrent(args[0], args[1:3]),
-    "_cudnn_rnn": lambda args, out: _recurrent(args[0], args[1]),
-    "_cudnn_rnn_backward": lambda args, out: 2 * _recurrent(args[0], args[1]),
+    "_cudnn_rnn": lambda args, out: recurrent.flops(args),
+    "_cudnn_rnn_backward": lambda args, out: 2 * recurrent.flops(args),
 }

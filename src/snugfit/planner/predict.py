@@ -22,6 +22,7 @@ from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.figures import Run, prediction_of
 from snugfit.planner.records import Trace
+from snugfit.planner.recurrent import note
 from snugfit.planner.remembered import Remembered
 from snugfit.planner.roofline import costs_of
 from snugfit.planner.segments import Segment, cut
@@ -188,7 +189,9 @@ class Planner:
                 remembered=self._remembered,
             )
         pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
-        return Run(pieces, self._reserved(trace), trace.bounded, trace.parts, doubt(trace.ops))
+        return Run(
+            pieces, self._reserved(trace), trace.bounded, trace.parts, doubt(trace.ops), note(trace.ops)
+        )
 
     def _of_depth(self, depth: int | None) -> nn.Module:
         """The model with so many blocks, None for all; made once."""

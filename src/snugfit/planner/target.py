@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,12 +131,15 @@ def machine_of(target: Target) -> Iterator[Machine]:
         yield Machine(device, host, device.kind if target.probe else "cpu")
         return
     assert device.capability is not None
-    try:
-        with elsewhere(device.capability, device.memory_bytes, device.name):
-            yield Machine(device, host, "cuda")
-    except NotElsewhere as error:
-        note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
-        yield Machine(device, host, "cpu", (note,))
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(elsewhere(device.capability, device.memory_bytes, device.name))
+        except NotElsewhere as error:
+            note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
+            machine = Machine(device, host, "cpu", (note,))
+        else:
+            machine = Machine(device, host, "cuda")
+        yield machine
 
 
 def host_memory(target: Target, machine: Machine) -> tuple[int | None, tuple[str, ...]]:

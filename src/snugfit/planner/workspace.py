@@ -1,7 +1,7 @@
-"""What kernels on a CPU take and give back within one operator, beside their results.
+"""What kernels take and give back within one operator, beside their results: those on a CPU, and cuDNN's recurrent layers.
 
 Such memory is in no tensor that a recorder sees, and counts at the peak. Where a kernel's way is known the number follows from its
-shapes. All of it holds for torch 2.11 to 2.13 on x86-64 with AVX-512, the products for AMX too; kernels for other processors pad to
+shapes. What is of a CPU holds for torch 2.11 to 2.13 on x86-64 with AVX-512, the products for AMX too; kernels for other processors pad to
 fewer channels, and take less.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snugfit.planner import recurrent
 from snugfit.planner.convolutions import (
     Arguments,
     Rule,
@@ -30,7 +31,7 @@ from snugfit.planner.records import Op
 
 
 def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The most that `func` has allocated on the CPU at a time within itself, less what of it is in `out`, in bytes.
+    """The most that `func` has allocated on its device at a time within itself, less what of it is in `out`, in bytes.
 
     Args:
         func: an operator as it is dispatched, such as `torch.ops.aten.convolution.default`.
@@ -38,9 +39,11 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
         out: what it gave.
 
     Returns:
-        0 for an operator of which nothing is known, or on another device. Scalars that are wrapped to tensors do not count.
+        0 for an operator of which nothing is known. Scalars that are wrapped to tensors do not count.
     """
     name = func.name().split(".")[0].removeprefix("aten::")
+    if name in _CUDNN:
+        return _CUDNN[name](args, kwargs, out)
     if {each.device.type for each in args if isinstance(each, Tensor)} != {"cpu"}:
         return 0
     rule = RULES.get(name)
@@ -296,3 +299,8 @@ RULES: Mapping[str, Rule] = {
     "where": _where,
 }
 """By the operator's name, without its overload."""
+
+_CUDNN: dict[str, Rule] = {
+    "_cudnn_rnn": recurrent.forward_workspace,
+    "_cudnn_rnn_backward": recurrent.backward_workspace,
+}

@@ -126,6 +126,15 @@ def late() -> dict[str, Any]:
     return {"reason": reason, "available": torch.cuda.is_available()}
 
 
+def compiled() -> dict[str, Any]:
+    from snugfit.planner.several import fake_ranks
+
+    with elsewhere(*GPU):
+        with fake_ranks(2):
+            pass
+        return {"answer": torch.compile(lambda: 3, backend="eager")()}
+
+
 def answers() -> dict[str, Any]:
     from snugfit.core.bf16 import alternative, has_bf16
     from snugfit.core.memory import available_bytes, memory_bytes, release_memory
@@ -195,11 +204,50 @@ def networks() -> dict[str, Any]:
         with mode:
             loss.backward()
         found["saved on the host"] = Counter(gradients=int(on_device(layers)))
-        with mode, torch.device("cuda"):
-            try:
-                nn.LSTM(8, 8)(row())
-            except NotElsewhere as error:
-                found["recurrent"] = str(error)
+    return found
+
+
+def recurrent() -> dict[str, Any]:
+    """Outputs and gradients of recurrent layers and cells, and bytes of what cuDNN keeps."""
+    kinds: dict[str, Any] = {
+        "lstm": lambda: nn.LSTM(8, 16, batch_first=True),
+        "gru": lambda: nn.GRU(8, 16),
+        "rnn": lambda: nn.RNN(8, 16, nonlinearity="relu", bias=False),
+        "both ways": lambda: nn.LSTM(8, 16, num_layers=3, bidirectional=True, dropout=0.1),
+        "projected": lambda: nn.LSTM(8, 16, num_layers=2, proj_size=4),
+        "half": lambda: nn.LSTM(8, 16),
+        "packed": lambda: nn.GRU(8, 16, batch_first=True),
+        "gru cell": lambda: nn.GRUCell(8, 16),
+        "lstm cell": lambda: nn.LSTMCell(8, 16, bias=False),
+    }
+    found: dict[str, Any] = {}
+    with elsewhere(*GPU), as_real():
+        for name, make in kinds.items():
+            with torch.device("meta"):
+                layer = make()
+            mode = FakeTensorMode()
+            fake_(layer, mode)
+            half = torch.autocast("cuda", torch.bfloat16) if name == "half" else nullcontext()
+            sizes = torch.tensor([3, 3, 1, 1])  # steps at which so many texts go on
+            with mode, half, Seen() as seen:
+                inputs = torch.empty(3, 8) if "cell" in name else torch.empty(3, 5, 8)
+                inputs = inputs.cuda().requires_grad_()
+                if name == "packed":
+                    rows, state = inputs.view(-1, 8)[:8], torch.empty(1, 3, 16, device="cuda")
+                    weights = list(layer.parameters())
+                    made = torch._VF.gru(rows, sizes, state, weights, True, 1, 0.0, True, False)
+                else:
+                    made = layer(inputs)
+                output = made[0] if isinstance(made, tuple) else made
+                kept = getattr(output.grad_fn, "_saved_result3", None)
+            with mode:
+                output.float().sum().backward()
+            found[name] = {
+                "output": [list(output.shape), str(output.dtype)[6:], str(output.device)],
+                "gradients": bool(on_device(layer)) and inputs.grad is not None,
+                "kept": None if kept is None else kept.nbytes,
+                "operators": dict(seen.count),
+            }
     return found
 
 
@@ -307,6 +355,7 @@ def steps() -> dict[str, Any]:
 
 if __name__ == "__main__":
     cases = {
-        case.__name__: case for case in (undone, late, answers, networks, attention, transformers, steps)
+        case.__name__: case
+        for case in (undone, late, answers, compiled, networks, recurrent, attention, transformers, steps)
     }
     print(json.dumps(cases[sys.argv[1]]()))

@@ -133,7 +133,39 @@ def test_networks_learn_there_with_the_kernels_of_a_gpu() -> None:
     assert found["recompute"]["convolution_backward"] == 4
     assert found["words"]["embedding_dense_backward"] == 2
     assert found["saved on the host"]["gradients"] == 1
-    assert "lstm runs in cuDNN" in found["recurrent"]
+
+
+@pytest.mark.slow
+@here
+def test_recurrent_layers_run_in_cudnn_and_keep_what_its_like_keeps() -> None:
+    found = facts("recurrent")
+    assert all(each["gradients"] for each in found.values())
+    outputs = {name: each["output"][0] for name, each in found.items()}
+    assert (
+        outputs["both ways"] == [3, 5, 32]
+        and outputs["projected"] == [3, 5, 4]
+        and outputs["packed"] == [8, 16]
+    )
+    assert found["half"]["output"] == [[3, 5, 16], "bfloat16", "cuda:0"]
+    state = 4 * 3 * 5 * 16  # bytes of a hidden state at every step of every example
+    kept = {name: each["kept"] for name, each in found.items() if "cell" not in name}
+    assert kept == {
+        "lstm": 12 * state,
+        "gru": 8 * state,
+        "rnn": 2 * state,
+        "both ways": 2 * 3 * 12 * state,
+        "projected": 2 * 12 * state,
+        "half": 6 * state,
+        "packed": 8 * 4 * 8 * 16,
+    }
+    assert found["gru cell"]["operators"]["_thnn_fused_gru_cell"] == 1
+    assert found["lstm cell"]["operators"]["_thnn_fused_lstm_cell"] == 1
+
+
+@pytest.mark.slow
+@here
+def test_a_process_group_leaves_what_the_compiler_knows_of_torch() -> None:
+    assert facts("compiled") == {"answer": 3}  # else it would find functions of the pretended device there
 
 
 @pytest.mark.slow
