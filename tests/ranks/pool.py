@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+
+from tests.ranks.forked import forking
 
 START_SECONDS = 300.0
 """For processes to start and to import the function's module, which a busy machine takes long for."""
@@ -69,7 +70,7 @@ class Ranks:
         self._processes, self._ends = [], []
 
     def _begin(self) -> None:
-        context = torch.multiprocessing.get_context("spawn")
+        context = forking()
         meeting = Path(tempfile.mkdtemp(), "meeting")
         for rank in range(self.count):
             end, other = context.Pipe()

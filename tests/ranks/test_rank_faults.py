@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from snugfit.cli import main
 from snugfit.tracking.spool import read_events
 from snugfit.training import checkpoint, shards
 from tests.ranks import faulty
+from tests.ranks.forked import run_command
 
 UPDATES = 10
 TOLERANCE = 1e-10
@@ -53,26 +52,19 @@ Answer = tuple[int, dict[str, Any], str]
 
 
 @pytest.fixture
-def snugfit(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Answer]]:
+def snugfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """Runs a command; gives its exit code, the object on stdout, and what was on stderr."""
-    root = str(Path(__file__).resolve().parents[2])
-    # ranks look for the tests' modules there, and for the snugfit that is tested
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, *filter(None, sys.path)]))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def run(*arguments: str, fault: dict[str, Any] | None = None) -> Answer:
         monkeypatch.setenv(faulty.FAULT, json.dumps(fault or {}))
-        capfd.readouterr()
-        code = main([*arguments, "--json"])
-        out, err = capfd.readouterr()
-        assert len(out.splitlines()) == 1, out + err
-        return code, json.loads(out), err
+        out, err = tmp_path / "stdout", tmp_path / "stderr"
+        code = run_command([*arguments, "--json"], os.environ, out, err)
+        assert code is not None
+        said = out.read_text()
+        assert len(said.splitlines()) == 1, said + err.read_text()
+        return code, json.loads(said), err.read_text()
 
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return run
 
 
 def trained(run_dir: str | Path) -> dict[str, Any]:
