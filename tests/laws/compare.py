@@ -66,12 +66,13 @@ def gradients_taken(step: Step) -> Iterator[dict[str, Tensor]]:
     names = {parameter: name for name, parameter in step.model.named_parameters()}
     taken: dict[str, Tensor] = {}
     if isinstance(step.optimizer, ShadowOptimizer):
-        lend = step.optimizer.lend
+        optimizer, lend = step.optimizer, step.optimizer.lend
 
         def lending(parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
             for parameter in parameters:
-                assert parameter.grad is not None
-                taken[names[parameter]] = parameter.grad.detach().clone()
+                gradient = optimizer.gradient_of(parameter)
+                assert gradient is not None
+                taken[names[parameter]] = gradient.detach().clone()
                 yield from lend([parameter])
 
         with mock.patch.object(step.optimizer, "lend", lending):

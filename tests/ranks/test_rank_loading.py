@@ -26,6 +26,7 @@ from snugfit.core.technique import Technique
 from snugfit.models.huggingface import load_causal_lm, load_text_classifier
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
+from snugfit.techniques.numerics.master_weights import MasterWeights
 from snugfit.techniques.numerics.nf4 import NF4
 from snugfit.techniques.numerics.pure_bf16 import PureBF16
 from snugfit.techniques.placement.recompute import Recompute
@@ -119,7 +120,7 @@ def test_each_way_to_shard_reads_in_parts(four: Ranks, tmp_path: Path, strategy:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("techniques", [(LoRA(rank=2),), (PureBF16(),), (Recompute(),)], ids=str)
+@pytest.mark.parametrize("techniques", [(LoRA(rank=2),), (PureBF16(),), (MasterWeights(),), (Recompute(),)], ids=str)
 def test_techniques_that_read_no_weights_find_the_model_as_it_would_be(
     two: Ranks, tmp_path: Path, techniques: tuple[Technique, ...]
 ) -> None:

@@ -52,8 +52,9 @@ class Stage(enum.IntEnum):
     STREAM = 62  # where its weights are meanwhile
     RECOMPUTE = 63  # whether what it computed is kept
     # stepping
-    SHADOW = 70  # on which tensors: of another type, or elsewhere
-    WHEN = 71
+    SHADOW = 70  # on which tensors: of another type
+    PLACE = 71  # where
+    WHEN = 73
 
     @property
     def seam(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.layout import laid_out_like
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.sharded import is_sharded, spread_state
+from snugfit.core.pieces import own_rows, pieces, put_rows
+from snugfit.core.placing import set_data_
+from snugfit.core.sharded import is_sharded, sharded_like, spread_state
 
 
 def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
@@ -92,39 +94,103 @@ def _state_lent(optimizer: Optimizer, owner: nn.Parameter, stepped: nn.Parameter
             state[owner] = state.pop(stepped)
 
 
+class Route:
+    """The way of a parameter and its gradient to where it is stepped: this one leaves them in place."""
+
+    device: torch.device | None = None
+    """Where the step is made; None for where each parameter is."""
+
+    def bring(
+        self, parameters: Iterable[nn.Parameter], gradient_of: Callable[[nn.Parameter], Tensor | None]
+    ) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Each parameter with its weight and gradient; when the next one is asked for, the weight is stepped and goes back."""
+        for parameter in parameters:
+            gradient = gradient_of(parameter)
+            assert gradient is not None
+            yield parameter, parameter.detach(), gradient.to(parameter.device)
+
+
 class ShadowOptimizer(Optimizer):
     """Steps an optimizer on other tensors, which stand in the place of the parameters for as long as each is stepped.
 
     Its groups and its state are the optimizer's own, and it loads and saves as that; there, shadows that hold nothing stand for
-    the parameters. Those that derive from it say what is stepped: `lend`.
+    the parameters. `route` says where the step is made, and `gradient_of` where gradients are. Those that derive from it step in
+    another type: `widened` says of which parameters, and `lend_wide` lends them.
 
     Args:
         optimizer: made of the parameters, and without a state yet.
-        device: of the shadows, and so of the states.
-        dtype: of the shadows of parameters of this type.
+        widened: the type that parameters of a type are stepped in; the same one for those that are stepped as they are.
     """
+
+    own_names: ClassVar[tuple[str, ...]] = ()
+    """Names of what is kept of a parameter beside the optimizer's state."""
 
     def __init__(
         self,
         optimizer: Optimizer,
-        device: torch.device | None = None,
-        dtype: Callable[[torch.dtype], torch.dtype] = lambda own: own,
+        widened: Callable[[torch.dtype], torch.dtype] = lambda own: own,
     ) -> None:
         assert not optimizer.state, "its states would be of the parameters"
-        self.optimizer = optimizer
+        self.optimizer, self.widened = optimizer, widened
+        self.route = Route()
+        self.gradient_of: Callable[[nn.Parameter], Tensor | None] = lambda parameter: parameter.grad
         self.shadows: dict[nn.Parameter, nn.Parameter] = {}
+        self.own: dict[nn.Parameter, dict[str, Any]] = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                resting = torch.empty(0, dtype=dtype(parameter.dtype), device=device or parameter.device)
+                resting = torch.empty(0, dtype=widened(parameter.dtype), device=parameter.device)
                 self.shadows[parameter] = nn.Parameter(resting, resting.is_floating_point())
             group["params"] = [self.shadows[parameter] for parameter in group["params"]]
+        self._places = {parameter: place for place, parameter in enumerate(self.shadows)}
+        self._cut = stepped_by_element(optimizer)
         super().__init__(optimizer.param_groups, {})
         self._share()
+
+    def step_by(self, route: Route) -> None:
+        """Step where `route` leads; before the first step."""
+        assert not self.optimizer.state
+        self.route = route
+        for shadow in self.shadows.values():
+            set_data_(shadow, shadow.data.to(route.device))
 
     def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         """Shadows, and what is to be stepped in the place of each, which has the gradient; when the next one is asked for, it was.
 
-        The state of a shadow is that of its stand-in for as long.
+        The state of a shadow is that of its stand-in for as long. A large parameter that is stepped in another type is lent piece by
+        piece, where the optimizer looks at each number by itself: whole, what is made beside a table of embeddings would be more than
+        all other gradients.
+        """
+        for parameter, weight, gradient in self.route.bring(parameters, self.gradient_of):
+            shadow = self.shadows[parameter]
+            if self.widened(weight.dtype) == weight.dtype:
+                yield shadow, standing_in(shadow, weight, gradient)
+                continue
+            own = self.own.setdefault(parameter, {})
+            parts = pieces(weight)
+            if len(parts) == 1 or is_sharded(weight) or shadow not in self._cut:
+                yield from self.lend_wide(parameter, weight, gradient, own, range(len(parts)))
+                continue
+            state, before = self.state[shadow], dict(own)
+            after: dict[str, Any] = {}
+            for number, piece in enumerate(parts):
+                here = own_rows(before, weight, piece)
+                self.state[shadow] = own_rows(state, weight, piece)
+                yield from self.lend_wide(
+                    parameter, weight[piece], gradient[piece], here, range(number, number + 1)
+                )
+                put_rows(after, state, self.state[shadow], weight, piece)
+                put_rows(own, before, here, weight, piece)
+            self.state[shadow] = after
+
+    def lend_wide(
+        self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor, own: dict[str, Any], parts: range
+    ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Lend a parameter that is stepped in another type, or a piece of it, whose state is the shadow's.
+
+        Args:
+            weight: to be changed in place after the step.
+            own: what is kept of it beside the optimizer's state; to be changed.
+            parts: which of the parameter's pieces it is.
         """
         raise NotImplementedError
 
@@ -134,7 +200,7 @@ class ShadowOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.stepper()([parameter for parameter in self.shadows if parameter.grad is not None])
+        self.stepper()([parameter for parameter in self.shadows if self.gradient_of(parameter) is not None])
         self.optimizer.step()  # without a gradient: it counts
         return loss
 
@@ -159,16 +225,25 @@ class ShadowOptimizer(Optimizer):
                 parameter.grad.zero_()
 
     def state_dict(self) -> dict[str, Any]:
+        """The optimizer's, and beside each state what is kept of its parameter."""
         found: dict[str, Any] = self.optimizer.state_dict()
-        return found
+        states = {key: dict(state) for key, state in found["state"].items()}
+        for parameter, own in self.own.items():
+            states.setdefault(self._places[parameter], {}).update(own)
+        return {**found, "state": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load; each tensor in the type that it was saved in, and laid out like its parameter."""
+        inner: dict[int, dict[str, Any]] = {}
+        kept: dict[int, dict[str, Any]] = {}
+        for place, state in state_dict["state"].items():
+            for name, value in state.items():
+                (kept if name in self.own_names else inner).setdefault(place, {})[name] = value
         resting = {shadow: shadow.data for shadow in self.shadows.values()}
         for parameter, shadow in self.shadows.items():
             shadow.data = shadow.data.new_empty(()).expand(parameter.shape)  # the shape, of one element
         try:
-            self.optimizer.load_state_dict(state_dict)
+            self.optimizer.load_state_dict({**state_dict, "state": inner})
         finally:
             for shadow, data in resting.items():
                 shadow.data = data
@@ -177,12 +252,29 @@ class ShadowOptimizer(Optimizer):
         own = {shadow: parameter for parameter, shadow in self.shadows.items()}
         shadows = [shadow for group in self.param_groups for shadow in group["params"]]
         for key, shadow in zip(keys, shadows, strict=True):
-            if key in state_dict["state"]:
-                kept = _as_saved(self.state[shadow], state_dict["state"][key])
-                self.state[shadow] = laid_out_like(own[shadow], spread_state(own[shadow], kept))
+            if key in inner:
+                loaded = _as_saved(self.state[shadow], inner[key])
+                self.state[shadow] = laid_out_like(own[shadow], spread_state(own[shadow], loaded))
+        self.own = {
+            parameter: laid_out_like(
+                parameter, _placed_like(parameter, self.shadows[parameter].device, kept[place])
+            )
+            for parameter, place in self._places.items()
+            if place in kept
+        }
 
     def _share(self) -> None:
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+def _placed_like(parameter: nn.Parameter, device: torch.device, state: dict[str, Any]) -> dict[str, Any]:
+    """Copies where the parameter is stepped."""
+    return {
+        name: sharded_like(parameter, value.to(device, copy=True)).to(device)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in state.items()
+    }
 
 
 def standing_in(shadow: nn.Parameter, weight: Tensor, gradient: Tensor) -> nn.Parameter:

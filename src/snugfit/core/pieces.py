@@ -48,6 +48,7 @@ def put_rows(
             put_rows(into.setdefault(name, {}), whole or {}, value, like, piece)
         elif isinstance(value, torch.Tensor) and value.shape == like[piece].shape:
             into[name] = torch.empty_like(like, dtype=value.dtype) if whole is None else whole
-            into[name][piece] = value
+            if value._base is not into[name]:  # else it was changed in place
+                into[name][piece] = value
         else:
             into[name] = value

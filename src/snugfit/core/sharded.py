@@ -56,6 +56,17 @@ def of_part(part: Tensor, like: Tensor, shape: tuple[int, ...] | None = None) ->
     return made.to(part.device)  # where weights lie on the host, the mesh is of devices
 
 
+def of_rows(rows: Tensor, mesh: DeviceMesh, shape: torch.Size) -> Tensor:
+    """The whole of a tensor of which the ranks along the last axis of the mesh have some rows each; all of them call it."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    placements = [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(
+        rows, mesh, placements, run_check=False, shape=shape, stride=stride
+    ).full_tensor()
+
+
 def row_of(row: Tensor, mesh: DeviceMesh) -> Tensor:
     """A tensor with a row for each rank of the mesh, of which this rank has `row`; nothing is sent."""
     from torch.distributed.tensor import DTensor, Shard

@@ -23,7 +23,7 @@ from snugfit.core.losses import LossTerms
 from snugfit.core.parts import emptied_
 from snugfit.core.placing import place_, set_data_
 from snugfit.core.reached import leaves_behind, with_no_gradient_of
-from snugfit.core.sharded import is_sharded, of_part, whole
+from snugfit.core.sharded import is_sharded, of_part, of_rows, whole
 from snugfit.core.skeleton import fill_, skeleton
 from snugfit.errors import RunFolderError
 from snugfit.strategies.base import SeveralRanks
@@ -90,6 +90,7 @@ class FullyShard(SeveralRanks):
         if not self.pretended:  # the planner would count it
             self._skeleton = skeleton(model)
         mesh = self.mesh or init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
+        copies = _left_whole(model)
         device = mesh.device_type
         # memory can be pinned for an accelerator only
         offload = CPUOffloadPolicy(pin_memory=device != "cpu") if self.cpu_offload else OffloadPolicy()
@@ -110,15 +111,23 @@ class FullyShard(SeveralRanks):
                 reshard_after_forward=self.reshard_after_forward,
                 mp_policy=precision,
                 offload_policy=offload,
-                ignored_params=_single_numbers(module),
+                ignored_params=copies.intersection(module.parameters()),
             )
-        self.copies = [each for each in model.parameters() if not is_sharded(each)]
         for sharded in _fsdp_modules(model):  # the step divides sums by the weight of the whole window, once
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
             self._watch(sharded)
         parameters, place = dict(model.named_parameters()), "cpu" if self.cpu_offload else device
-        fill_(model, {name: of_part(part.to(place), parameters[name]) for name, part in parts.items()})
+        fill_(
+            model,
+            {
+                name: of_part(part.to(place), parameters[name])
+                if is_sharded(parameters[name])
+                else of_rows(part.to(device), mesh, parameters[name].shape)
+                for name, part in parts.items()
+            },
+        )
+        self.copies = [each for each in model.parameters() if not is_sharded(each)]
         return model
 
     def _take_first_weights_(self, module: nn.Module) -> None:
@@ -234,10 +243,16 @@ class FullyShard(SeveralRanks):
         return any(self.counts(int(flag)))
 
     def add_up_copies_(self) -> None:
-        """Add up over ranks the gradients of the weights that each rank has whole: single numbers, which FSDP2 leaves alone."""
+        """Add up over ranks the gradients of the weights that each rank has whole, which FSDP2 leaves alone; in one exchange a type."""
+        gradients: dict[torch.dtype, list[Tensor]] = {}
         for parameter in self.copies:
             if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
+                gradients.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+        for alike in gradients.values():
+            sent = torch.cat([each.reshape(-1) for each in alike])
+            dist.all_reduce(sent)
+            for each, summed in zip(alike, sent.split([each.numel() for each in alike]), strict=True):
+                each.copy_(summed.view(each.shape))
 
     def add_up_shards(self, value: Tensor) -> Tensor:
         """Sum a scalar of this rank's gradients over the ranks that have other ones."""
@@ -287,7 +302,15 @@ def _holders(model: nn.Module) -> Counter[nn.Parameter]:
     return Counter(each for module in model.modules() for each in module.parameters(recurse=False))
 
 
-def _single_numbers(module: nn.Module) -> set[nn.Parameter]:
-    """Parameters without a dimension, such as a temperature or what a quantised format keeps beside a weight: FSDP2 takes none, and each
-    rank has them."""
-    return {each for each in module.parameters() if each.ndim == 0}
+def _left_whole(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters that each rank has whole: those without a dimension, such as a temperature or what a quantised format keeps beside a
+    weight, and trained ones of another type than most, such as norms in float32 beside weights of 16 bits. FSDP2 takes neither.
+    """
+    sizes: Counter[torch.dtype] = Counter()
+    for each in model.parameters():
+        if each.requires_grad:
+            sizes[each.dtype] += each.numel()
+    usual = max(sizes, key=lambda dtype: sizes[dtype], default=None)
+    return {
+        each for each in model.parameters() if each.ndim == 0 or (each.requires_grad and each.dtype != usual)
+    }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -20,15 +21,15 @@ class Doubled(ShadowOptimizer):
     """Steps on copies in float64."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(optimizer, dtype=lambda own: torch.float64)
+        super().__init__(optimizer, lambda own: torch.float64)
 
-    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        for parameter in parameters:
-            assert parameter.grad is not None
-            shadow = self.shadows[parameter]
-            stand_in = standing_in(shadow, parameter.double(), parameter.grad.double())
-            yield shadow, stand_in
-            parameter.copy_(stand_in)
+    def lend_wide(
+        self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor, own: dict[str, Any], parts: range
+    ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        shadow = self.shadows[parameter]
+        stand_in = standing_in(shadow, weight.double(), gradient.double())
+        yield shadow, stand_in
+        weight.copy_(stand_in)
 
 
 def model_of(seed: int = 0) -> nn.Module:

@@ -5,12 +5,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
-from snugfit.techniques.placement.optimizer_offload import OffloadedOptimizer, OptimizerOffload
+from snugfit.techniques.placement.optimizer_offload import OptimizerOffload, ToHost, offloaded
 from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.compare import tensors
@@ -70,12 +71,12 @@ def test_states_are_on_the_host_from_the_first_step_on_and_after_loading(
 ) -> None:
     """On a device that is fake: its tensors have a place and no numbers."""
     # autograd asks for the device when a leaf that is on it is written to
-    monkeypatch.setattr(OffloadedOptimizer, "give_back", lambda *_: None)
+    monkeypatch.setattr(ToHost, "give_back", lambda *_: None)
     with FakeTensorMode():
         weights = [nn.Parameter(torch.empty(3, size, device="cuda")) for size in (2, 5, 4)]
         for weight in weights:
             weight.grad = torch.empty_like(weight)
-        optimizer = OffloadedOptimizer(torch.optim.AdamW(weights, foreach=False))
+        optimizer = offloaded(torch.optim.AdamW(weights, foreach=False))
         for _ in range(2):
             optimizer.step()
             found = tensors(optimizer.state_dict()["state"]).values()
@@ -88,12 +89,12 @@ def test_the_host_holds_two_parameters_at_a_time(monkeypatch: pytest.MonkeyPatch
     from snugfit.techniques.placement import optimizer_offload
 
     model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(6)))
-    optimizer = OffloadedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = offloaded(torch.optim.SGD(model.parameters(), lr=0.1))
     order: list[str] = []
-    of, give_back = optimizer_offload._Coming.of, OffloadedOptimizer.give_back
-    monkeypatch.setattr(optimizer_offload._Coming, "of", lambda p: (order.append("comes"), of(p))[1])
+    of, give_back = optimizer_offload._Coming.of, ToHost.give_back
+    monkeypatch.setattr(optimizer_offload._Coming, "of", lambda *args: (order.append("comes"), of(*args))[1])
     monkeypatch.setattr(
-        OffloadedOptimizer, "give_back", lambda *args: (order.append("goes"), give_back(*args))[1]
+        ToHost, "give_back", lambda *args: (order.append("goes"), give_back(*args))[1]
     )
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
@@ -104,7 +105,7 @@ def test_the_host_holds_two_parameters_at_a_time(monkeypatch: pytest.MonkeyPatch
 
 def test_without_any_gradient_a_step_does_nothing() -> None:
     model = nn.Linear(2, 2)
-    optimizer = OffloadedOptimizer(torch.optim.AdamW(model.parameters()))
+    optimizer = offloaded(torch.optim.AdamW(model.parameters()))
     before = model.weight.detach().clone()
     optimizer.step()
     assert torch.equal(before, model.weight) and not optimizer.state_dict()["state"]
@@ -115,7 +116,7 @@ def test_parameters_that_never_have_a_gradient_cost_nothing_on_the_host() -> Non
     step = Step(model, AdamW(), techniques=[OptimizerOffload()])
     step(WINDOW)
     assert set(saved(step)["optimizer"]["state"]) == {1, 3}
-    assert isinstance(step.optimizer, OffloadedOptimizer)
+    assert isinstance(step.optimizer, ShadowOptimizer)
     assert all(shadow.untyped_storage().nbytes() == 0 for shadow in step.optimizer.shadows.values())
 
 

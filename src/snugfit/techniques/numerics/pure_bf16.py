@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -14,13 +14,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from snugfit.core.batch import Batch
 from snugfit.core.bf16 import has_bf16, rounded_stochastically, with_compensation
 from snugfit.core.forwards import taking_any_float
-from snugfit.core.layout import laid_out_like
-from snugfit.core.one_by_one import ShadowOptimizer, standing_in, stepped_by_element
+from snugfit.core.one_by_one import ShadowOptimizer, standing_in
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.pieces import own_rows, pieces, put_rows
 from snugfit.core.quantised import QuantisedLinear
 from snugfit.core.random import derive_seed
-from snugfit.core.sharded import is_sharded, sharded_like
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
@@ -55,9 +52,6 @@ def to_bf16_(model: nn.Module) -> nn.Module:
 class PureBF16Optimizer(ShadowOptimizer):
     """Steps an optimizer in fp32, one parameter of bf16 at a time, and rounds what comes of it back.
 
-    A large one is stepped piece by piece, where the optimizer looks at each number by itself: whole, what is made in fp32 for a table of
-    embeddings would be more than all other gradients.
-
     Weights are rounded stochastically, or by Kahan's compensation, kept in bf16 beside the state. States of the parameter's own
     shape, such as moments, are rounded stochastically, or stay in fp32; smaller ones stay as the optimizer has them. So do
     parameters of other types.
@@ -74,6 +68,8 @@ class PureBF16Optimizer(ShadowOptimizer):
     [torch.float32, torch.bfloat16, torch.bfloat16]
     """
 
+    own_names = ("rounded", "compensation")  # how often it was rounded, and what the weight is short of
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -81,103 +77,34 @@ class PureBF16Optimizer(ShadowOptimizer):
         states: States = "bf16",
         seed: int = 0,
     ) -> None:
-        super().__init__(optimizer, dtype=lambda own: torch.float32 if own == torch.bfloat16 else own)
+        super().__init__(optimizer, lambda own: torch.float32 if own == torch.bfloat16 else own)
         self.rounding, self.states, self.seed = rounding, states, seed
-        self._places = {parameter: place for place, parameter in enumerate(self.shadows)}
-        self._cut = stepped_by_element(optimizer)
-        self._own: dict[nn.Parameter, dict[str, Any]] = {}
 
-    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        for parameter in parameters:
-            shadow, gradient = self.shadows[parameter], parameter.grad
-            assert gradient is not None
-            if parameter.dtype != torch.bfloat16:
-                yield shadow, standing_in(shadow, parameter.data, gradient)
-                continue
-            own = self._own.setdefault(parameter, {"rounded": 0})
-            generators = self._generators(parameter, own["rounded"])
-            own["rounded"] += 1
-            if len(generators) == 1 or is_sharded(parameter) or shadow not in self._cut:
-                yield from self._lend(shadow, parameter.detach(), gradient, own, generators)
-                continue
-            state, before = self.state[shadow], dict(own)
-            after: dict[str, Any] = {}
-            for piece, generator in zip(pieces(parameter), generators, strict=True):
-                here = own_rows(before, parameter, piece)
-                self.state[shadow] = own_rows(state, parameter, piece)
-                yield from self._lend(shadow, parameter.detach()[piece], gradient[piece], here, [generator])
-                put_rows(after, state, self.state[shadow], parameter, piece)
-                put_rows(own, before, here, parameter, piece)
-            self.state[shadow] = after
-
-    def _generators(self, parameter: nn.Parameter, rounded: int) -> list[torch.Generator]:
-        """Of the draws of this step, one for each piece: the same whether the pieces are stepped one by one or together."""
-        named = self.seed, "pure_bf16", self._places[parameter], rounded
-        return [
-            torch.Generator(parameter.device).manual_seed(derive_seed(*named, piece))
-            for piece in range(len(pieces(parameter)))
-        ]
-
-    def _lend(
-        self,
-        shadow: nn.Parameter,
-        low: Tensor,
-        gradient: Tensor,
-        own: dict[str, Any],
-        generators: list[torch.Generator],
+    def lend_wide(
+        self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor, own: dict[str, Any], parts: range
     ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        """A weight or a piece of one, whose state is the shadow's."""
-        weight = low.float()
+        # the same draws whether pieces are stepped one by one or together
+        named = self.seed, "pure_bf16", self._places[parameter], own.setdefault("rounded", 0)
+        generators = [
+            torch.Generator(weight.device).manual_seed(derive_seed(*named, piece)) for piece in parts
+        ]
+        own["rounded"] += 1
+        shadow, wide = self.shadows[parameter], weight.float()
         if "compensation" in own:
-            weight += own["compensation"]
-        self.state[shadow] = _converted(self.state[shadow], low, lambda value: value.float())
-        stand_in = standing_in(shadow, weight, gradient.float())
+            wide += own["compensation"]
+        self.state[shadow] = _converted(self.state[shadow], weight, lambda value: value.float())
+        stand_in = standing_in(shadow, wide, gradient.float())
         yield shadow, stand_in
         stand_in.grad = None  # which is not needed for the rounding
         if self.rounding == "kahan":
             rounded, own["compensation"] = with_compensation(stand_in.detach())
         else:
             rounded = rounded_stochastically(stand_in.detach(), *generators)
-        low.copy_(rounded)
+        weight.copy_(rounded)
         if self.states == "bf16":
             self.state[shadow] = _converted(
-                self.state[shadow], low, lambda value: rounded_stochastically(value.float(), *generators)
+                self.state[shadow], weight, lambda value: rounded_stochastically(value.float(), *generators)
             )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, and beside each state what the rounding keeps."""
-        found = super().state_dict()
-        states = {key: dict(state) for key, state in found["state"].items()}
-        for parameter, own in self._own.items():
-            states.setdefault(self._places[parameter], {}).update(own)
-        return {**found, "state": states}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        inner: dict[int, dict[str, Any]] = {}
-        kept: dict[int, dict[str, Any]] = {}
-        for place, state in state_dict["state"].items():
-            for name, value in state.items():
-                (kept if name in _OWN else inner).setdefault(place, {})[name] = value
-        super().load_state_dict({**state_dict, "state": inner})
-        self._own = {
-            parameter: laid_out_like(parameter, _placed_like(parameter, kept[place]))
-            for parameter, place in self._places.items()
-            if place in kept
-        }
-
-
-_OWN = ("rounded", "compensation")
-"""What the rounding keeps of a parameter: how often it was rounded, and what the weight is short of."""
-
-
-def _placed_like(parameter: nn.Parameter, state: dict[str, Any]) -> dict[str, Any]:
-    """Copies where the parameter is."""
-    return {
-        name: sharded_like(parameter, value.to(parameter.device, copy=True))
-        if isinstance(value, Tensor)
-        else value
-        for name, value in state.items()
-    }
 
 
 def _converted(value: Any, like: Tensor, convert: Callable[[Tensor], Tensor]) -> Any:

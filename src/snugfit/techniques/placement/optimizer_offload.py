@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.one_by_one import ShadowOptimizer, standing_in
+from snugfit.core.one_by_one import Route, ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.read import is_fake
 from snugfit.core.technique import (
@@ -25,40 +25,29 @@ from snugfit.core.technique import (
 HOST = torch.device("cpu")
 
 
-class OffloadedOptimizer(ShadowOptimizer):
-    """Steps an optimizer on the host: a parameter and its gradient come there, are stepped, and the parameter goes back.
+class ToHost(Route):
+    """The way to the host: a parameter and its gradient come there, are stepped, and the parameter goes back.
 
     The model's weights are the truth, and read anew in each step: whatever else moves them is kept. Copies are asynchronous
-    and from pinned memory on CUDA; the next parameter comes while one is stepped. The host holds the states, and two
-    parameters with their gradients.
-
-    Args:
-        optimizer: made of the parameters, without a state yet.
-
-    >>> model = nn.Linear(2, 1)
-    >>> optimizer = OffloadedOptimizer(torch.optim.AdamW(model.parameters()))
-    >>> model(torch.ones(1, 2)).sum().backward()
-    >>> optimizer.step()
-    >>> {value.device.type for state in optimizer.state.values() for value in state.values()}
-    {'cpu'}
-
-    Source: Ren et al. 2021, arXiv:2101.06840 (ZeRO-Offload), without its delayed update.
+    and from pinned memory on CUDA; the next parameter comes while one is stepped, and goes back while the next one is. The host
+    holds two parameters with their gradients.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(optimizer, HOST)
+    device = HOST
 
-    def lend(self, parameters: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        arriving = ((parameter, _Coming.of(parameter)) for parameter in parameters)
+    def bring(
+        self, parameters: Iterable[nn.Parameter], gradient_of: Callable[[nn.Parameter], Tensor | None]
+    ) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        arriving = ((parameter, _Coming.of(parameter, gradient_of(parameter))) for parameter in parameters)
         here = next(arriving, None)
         while here is not None:
             following = next(arriving, None)  # on its way while this one is stepped
             parameter, coming = here
-            stand_in = standing_in(self.shadows[parameter], *coming.arrived())
-            yield self.shadows[parameter], stand_in
-            self.give_back(parameter, stand_in)
+            weight, gradient = coming.arrived()
+            yield parameter, weight, gradient
+            self.give_back(parameter, weight)
             here = following
-            del coming, stand_in  # or they would be there beside the next ones
+            del coming, weight, gradient  # or they would be there beside the next ones
 
     def give_back(self, parameter: nn.Parameter, stepped: Tensor) -> None:
         """Have a parameter where it was, as it was stepped."""
@@ -73,12 +62,11 @@ class _Coming(NamedTuple):
     event: torch.cuda.Event | None
 
     @classmethod
-    def of(cls, parameter: nn.Parameter) -> _Coming:
-        assert parameter.grad is not None
+    def of(cls, parameter: nn.Parameter, gradient: Tensor | None) -> _Coming:
+        assert gradient is not None
         # from CUDA these are pinned, from torch's cache of such memory, which waits for copies that still read it
-        weight, gradient = (
-            tensor.to(HOST, non_blocking=True, copy=True) for tensor in (parameter.detach(), parameter.grad)
-        )
+        weight = parameter.detach().to(HOST, non_blocking=True, copy=True)
+        gradient = gradient.to(HOST, non_blocking=True)
         if parameter.device.type != "cuda" or is_fake(parameter):
             return cls(weight, gradient, None)
         event = torch.cuda.Event()
@@ -91,6 +79,26 @@ class _Coming(NamedTuple):
         return self.weight, self.gradient
 
 
+def offloaded(optimizer: torch.optim.Optimizer) -> ShadowOptimizer:
+    """Return an optimizer that makes the step of `optimizer` on the host, where its states are.
+
+    Args:
+        optimizer: made of the parameters, without a state yet; or one that steps them in another type.
+
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = offloaded(torch.optim.AdamW(model.parameters()))
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> {value.device.type for state in optimizer.state.values() for value in state.values()}
+    {'cpu'}
+
+    Source: Ren et al. 2021, arXiv:2101.06840 (ZeRO-Offload), without its delayed update.
+    """
+    shadow = optimizer if isinstance(optimizer, ShadowOptimizer) else ShadowOptimizer(optimizer)
+    shadow.step_by(ToHost())
+    return shadow
+
+
 @dataclass(frozen=True)
 class OptimizerOffload(Technique):
     """Keep the optimizer's states in host memory and step there; the device has weights, gradients and activations."""
@@ -101,7 +109,7 @@ class OptimizerOffload(Technique):
         family=Family.PLACEMENT,
         source="Ren et al. 2021, arXiv:2101.06840 (ZeRO-Offload)",
         seams=("stepping",),
-        stages=(Stage.SHADOW,),
+        stages=(Stage.PLACE,),
         conflicts={
             "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are on "
             "the host for the step alone. Remove one, or use adamw.",
@@ -113,9 +121,9 @@ class OptimizerOffload(Technique):
 
     def seams(self, context: Context) -> Seams:
         def stepping(make: MakeOptimizer) -> MakeOptimizer:
-            def offloaded(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
-                return OffloadedOptimizer(make(groups))
+            def on_host(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+                return offloaded(make(groups))
 
-            return offloaded
+            return on_host
 
         return Seams(stepping=stepping)
