@@ -120,7 +120,9 @@ def test_each_way_to_shard_reads_in_parts(four: Ranks, tmp_path: Path, strategy:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("techniques", [(LoRA(rank=2),), (PureBF16(),), (MasterWeights(),), (Recompute(),)], ids=str)
+@pytest.mark.parametrize(
+    "techniques", [(LoRA(rank=2),), (PureBF16(),), (MasterWeights(),), (Recompute(),)], ids=str
+)
 def test_techniques_that_read_no_weights_find_the_model_as_it_would_be(
     two: Ranks, tmp_path: Path, techniques: tuple[Technique, ...]
 ) -> None:

@@ -100,9 +100,7 @@ def on_masters(make: MakeOptimizer, gradients: torch.dtype | None = None) -> Mak
         if gradients is not None:
             for parameter in optimizer.shadows:
                 if parameter.dtype in NARROW:
-                    parameter.grad_dtype = gradients  # type: ignore[attr-defined]
+                    parameter.grad_dtype = gradients
         return optimizer
 
     return made
-
-

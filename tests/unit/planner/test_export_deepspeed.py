@@ -31,6 +31,7 @@ DEEPSPEED_KEYS = {
     "torch_autocast": {"enabled", "dtype"},
     "fp16": {"enabled", "initial_scale_power", "loss_scale_window", "hysteresis"},
     "bf16": {"enabled", "bf16_master_weights_and_grads", "bf16_optimizer_states"},
+    "data_types": {"grad_accum_dtype"},
     "activation_checkpointing": {"partition_activations", "cpu_checkpointing"},
 }
 """Of https://www.deepspeed.ai/docs/config-json/ and of the configuration classes of deepspeed 0.19."""
@@ -78,6 +79,7 @@ def test_deepspeed_batch_is_micro_batch_times_accumulation_times_devices() -> No
         ({"techniques": ("weight_streaming", "optimizer_offload")}, 3),
         ({"devices": 2, "strategy": "fsdp", "techniques": ("optimizer_offload",)}, 3),
         ({"numerics": "pure_bf16"}, 1),
+        ({"numerics": "master_weights"}, 0),
     ],
 )
 def test_deepspeed_stage_is_the_least_that_does_what_is_asked(changes: dict[str, Any], stage: int) -> None:
@@ -92,3 +94,11 @@ def test_deepspeed_clips_only_where_that_is_asked() -> None:
 
     assert clipping() == 0.0  # its own default is 1
     assert clipping({"clip_norm": {"max_norm": 0.3}}) == 0.3
+
+
+@pytest.mark.parametrize("gradients", ["bf16", "fp32"])
+def test_master_weights_are_deepspeeds_bf16_with_gradients_added_up_as_asked(gradients: str) -> None:
+    plan = replace(PLAN, numerics={"master_weights": {"gradients": gradients}})
+    found = json.loads(file(export(plan, "deepspeed"), "deepspeed.json"))
+    assert found["bf16"]["enabled"] is True
+    assert found["data_types"]["grad_accum_dtype"] == gradients

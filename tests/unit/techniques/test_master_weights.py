@@ -121,7 +121,9 @@ def test_it_trains_as_a_plain_loop_with_masters_bit_for_bit(micro_batch: int, gr
     expected, expected_losses = by_hand(model, micro_batch, torch.float32 if gradients == "fp32" else BF16_)
     assert losses == pytest.approx(expected_losses, rel=1e-6)
     assert not differences(masters_of(step), expected)
-    assert not differences(problems.weights(step), {name: each.detach() for name, each in model.named_parameters()})
+    assert not differences(
+        problems.weights(step), {name: each.detach() for name, each in model.named_parameters()}
+    )
 
 
 def test_a_sum_in_fp32_differs_from_one_in_bf16() -> None:
@@ -231,7 +233,9 @@ def test_what_moves_weights_after_an_update_moves_their_masters_and_what_swaps_t
         step.optimizer.step()  # nothing to step: nothing moves
         assert not differences(before, masters_of(step))
     weights, masters = problems.weights(step), masters_of(step)
-    moved = [name for name in weights if not torch.equal(weights[name], masters[name].to(weights[name].dtype))]
+    moved = [
+        name for name in weights if not torch.equal(weights[name], masters[name].to(weights[name].dtype))
+    ]
     assert bool(moved) == isinstance(other, Lookahead)
 
 
@@ -254,7 +258,11 @@ def test_a_quantised_base_computes_in_bf16_beneath_adapters(tmp_path: Path) -> N
 def test_the_best_model_has_the_weights_that_were_scored_and_the_checkpoint_the_masters(
     tmp_path: Path,
 ) -> None:
-    data = [{"input_ids": tokens, "labels": label} for window in windows() for tokens, label in zip(*window, strict=True)]
+    data = [
+        {"input_ids": tokens, "labels": label}
+        for window in windows()
+        for tokens, label in zip(*window, strict=True)
+    ]
 
     def forward(model: nn.Module, batch: Any) -> Tensor:
         found: Tensor = model(batch["input_ids"])

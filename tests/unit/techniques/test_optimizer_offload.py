@@ -93,9 +93,7 @@ def test_the_host_holds_two_parameters_at_a_time(monkeypatch: pytest.MonkeyPatch
     order: list[str] = []
     of, give_back = optimizer_offload._Coming.of, ToHost.give_back
     monkeypatch.setattr(optimizer_offload._Coming, "of", lambda *args: (order.append("comes"), of(*args))[1])
-    monkeypatch.setattr(
-        ToHost, "give_back", lambda *args: (order.append("goes"), give_back(*args))[1]
-    )
+    monkeypatch.setattr(ToHost, "give_back", lambda *args: (order.append("goes"), give_back(*args))[1])
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     held = [order[:place].count("comes") - order[:place].count("goes") for place in range(len(order) + 1)]

@@ -113,6 +113,10 @@ _TABLE: Table = {
         },
         fixed={"rounding": "nearest"},
     ),
+    "master_weights": Rule(
+        {"bf16.enabled": True, "data_types.grad_accum_dtype": of("gradients")},
+        differs={"": "DeepSpeed casts norms and other vectors too."},
+    ),
     "tf32": "set torch.backends.cuda.matmul.allow_tf32 in the script; the file says float32.",
     "clip_norm": Rule({"gradient_clipping": of("max_norm")}),
     "recompute": Rule(
