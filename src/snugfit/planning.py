@@ -22,6 +22,7 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, margin_on
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
+from snugfit.planner.export import weighed
 from snugfit.planner.fakes import BareOptimizer
 from snugfit.planner.goals import check_goal
 from snugfit.planner.largest import make_largest
@@ -147,6 +148,10 @@ def _planned(
     request = Request(
         replace(plan, device=machine.type), budget, target.search, probe=target.probe, **target.choice()
     )
+    if target.export is not None and target.search:
+        may_add = weighed(target.export, "single", 1, machine.device.kind)
+        request = replace(request, export=target.export, rungs=may_add)
+        machine = replace(machine, notes=(*machine.notes, f"Only what {target.export} has too was weighed."))
     known = {
         "parameters": describe_model(subject.model()),
         "window": subject.window.rows,

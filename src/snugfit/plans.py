@@ -43,9 +43,11 @@ def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | N
     return planning.plan_recipe(recipe, job, plan, _within_budget(recipe, target or Target()), worker)
 
 
-def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
+def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
     """The plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
 
+    Args:
+        nodes: machines that the plan's devices are on, where it has several.
     Raises:
         SettingError: there is no such tool, or it cannot take micro-batches of this size or this way to share.
     """
@@ -66,6 +68,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str) -> Exported:
             else as_entry(chosen.plan.numerics),
             techniques=tuple(as_entry(each) for each in chosen.techniques),
             devices=choice.devices,
+            nodes=nodes if choice.devices > 1 else 1,
             strategy=choice.strategy,  # type: ignore[arg-type]
             device=answer.device["kind"],
             epochs=None if train.updates is not None else train.epochs,

@@ -376,7 +376,7 @@ def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
         (["--max", "batch", "--devices", "2"], "--max: is looked for on one device, and there are 2"),
         (["--max", "batch", "--export", "hf"], "--max: looks for a size, and --export writes the plan"),
         (["--export", "hff"], "--export: no tool 'hff'. Did you mean 'hf'"),
-        (["plan.strategy=fsdp-offload", "--export", "hf"], "--export: got a plan that shares the work by"),
+        (["plan.strategy=fsdp-hybrid", "--export", "hf"], "--export: got a plan that shares the work by"),
     ],
 )
 def test_plan_refuses_a_machine_that_cannot_be(recipe, planned, capsys, options, words):

@@ -120,7 +120,7 @@ def test_nodes_that_cannot_each_have_a_copy_are_refused(places: list[int], said:
 def test_a_way_to_share_that_other_tools_are_not_told_of_is_not_exported(tmp_path: Path) -> None:
     found = recipe(tmp_path)
     answer = planned(found)
-    for name in {*STRATEGY_NAMES} - {"ddp", "fsdp", "fsdp-zero2"}:
+    for name in {*STRATEGY_NAMES} - {"ddp", "fsdp", "fsdp-zero2", "fsdp-offload"}:
         choice = replace(answer.choice, strategy=name, devices=2)
         with pytest.raises(SettingError, match=rf"shares the work by {name}, .* Set plan\.strategy=fsdp"):
             export_plan(found, replace(answer, choice=choice), "hf")

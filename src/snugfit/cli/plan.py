@@ -178,6 +178,7 @@ class Asked:
             search=self.search,
             probe=self.probe,
             largest=self.largest,
+            export=self.export,
         )
 
 
@@ -197,6 +198,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
                 from snugfit.planner import export
 
                 export.check(asked.export, None if recipe.plan.strategy == AUTO else recipe.plan.strategy)
+                if asked.search:
+                    print(f"export    only what {asked.export} has too is weighed", file=sys.stderr)
             worker.load(*_libraries(recipe))
             from snugfit import plans  # takes as long as the recipe, and the worker need not wait for it
 
@@ -244,7 +247,7 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
         from snugfit import plans
         from snugfit.planner.export import write_export
 
-        exported = plans.export_plan(recipe, answer, asked.export)
+        exported = plans.export_plan(recipe, answer, asked.export, asked.nodes)
         paths, outdated = write_export(exported, asked.output)
         for path in paths:
             print(f"{asked.export}  {path}", file=sys.stderr)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from snugfit.core.job import Plan
+from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, Candidate
@@ -35,6 +36,7 @@ class Request:
         contented: what fits as it stands is the choice, whether or not something else is faster.
         probe: measure on the device itself instead, for models that cannot be run on fake tensors.
         seconds: for the search.
+        export: the tool that the plan is to be written for; `rungs` says of a technique whether it may be weighed for it.
         goal: one of `goals.GOALS`; worth, slower, price: as `Target` has them.
     """
 
@@ -44,6 +46,8 @@ class Request:
     contented: bool = False
     probe: bool = False
     seconds: float = SEARCH_SECONDS
+    export: str | None = None
+    rungs: Callable[[Technique], bool] = lambda technique: True
     goal: str = "fastest"
     worth: float = WORTH
     slower: float = SLOWER
@@ -68,7 +72,13 @@ def make_plan(
     with _settled():
         planner = planner or Planner(subject, machine)
         search = Search(
-            planner, request.plan, request.budget, started + request.seconds, _asked(planner, request)
+            planner,
+            request.plan,
+            request.budget,
+            started + request.seconds,
+            _asked(planner, request),
+            may_add=request.rungs,
+            even=request.export is not None,
         )
         content = not request.search or (request.contented and search.asked.fits)
         chosen = search.fastest() if content else _chosen(search)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from warnings import catch_warnings
@@ -58,6 +58,8 @@ class Search:
         plan: as the recipe has it; a micro-batch that it names stays.
         deadline: a time of `time.monotonic` after which no further plan is predicted.
         asked: the recipe's own plan, predicted already.
+        may_add: says of a technique whether it may come in.
+        even: only micro-batches of one size are tried, as other tools have no others.
     """
 
     planner: Planner
@@ -65,6 +67,8 @@ class Search:
     budget: Budget
     deadline: float
     asked: Candidate
+    may_add: Callable[[Technique], bool] = lambda technique: True
+    even: bool = False
     tried: list[Candidate] = field(init=False)
     refused: list[Rejected] = field(default_factory=list)
     _estimator: Estimator = field(init=False)
@@ -166,7 +170,7 @@ class Search:
                 rungs = [each for each in rungs if not is_for_frozen(each)]
             elif level is Fidelity.ADAPTERS:
                 rungs += [each for each in placements() if is_for_frozen(each)]
-        for rung in rungs:
+        for rung in filter(self.may_add, rungs):
             self._weigh(rung)
         if level is Fidelity.ADAPTERS:
             self._weigh_precisions()
@@ -290,7 +294,8 @@ class Search:
         """Micro-batches that are tried, the largest first."""
         if self.plan.micro_batch not in (None, AUTO):
             return [int(self.plan.micro_batch)]
-        return [self.rows] if self.planner.fixed_micro_batch else sizes(self.rows)
+        tried = [self.rows] if self.planner.fixed_micro_batch else sizes(self.rows)
+        return [size for size in tried if not self.even or self.rows % size == 0]
 
     def _reject_useless(self, one: Candidate, without: Candidate) -> None:
         needs, before = one.found.reserved_bytes, without.found.reserved_bytes

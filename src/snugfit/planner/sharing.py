@@ -20,6 +20,7 @@ from snugfit.planner.answer import Answer, Choice, Rejected
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, longest_rows
+from snugfit.planner.export import TOOLS, weighed
 from snugfit.planner.figures import Run
 from snugfit.planner.options import Option, alternatives_of, between, options_of, rejections_of
 from snugfit.planner.plan import Request, make_plan
@@ -141,7 +142,8 @@ class _Shared:
             return strategy == self.asked
         if strategy == "single":
             return not self.request.contented  # which is with as many devices as it has
-        return strategy not in self._useless
+        carried = self.request.export is None or strategy in TOOLS[self.request.export].strategies
+        return carried and strategy not in self._useless
 
     @property
     def _useless(self) -> tuple[str, ...]:
@@ -155,6 +157,8 @@ class _Shared:
         self.sizes = [rows] if alone.fixed_micro_batch else sizes(rows)
         if size not in (None, AUTO):
             self.sizes = [min(int(size), rows)]
+        elif self.request.export is not None:  # other tools have micro-batches of one size
+            self.sizes = [each for each in self.sizes if rows % each == 0]
         ends = {each: self._facts(alone, each) for each in (self.sizes[0], self.sizes[-1])}
         return [(each, decide(between(ends, each, rows))) for each in self.sizes]
 
@@ -207,6 +211,7 @@ class _Shared:
         """The recipe with techniques beside it that save memory, at the finest level at which any do."""
         budget = self.request.budget
         leanest: StrategyName = next((name for name in STRATEGY_NAMES if name == decision.strategy), "fsdp")
+        leanest = leanest if self._may_be(leanest) else "fsdp"
         ways = [each for each in dict.fromkeys((self.asked or leanest, _OFFLOAD)) if self._may_be(each)]
         for fidelity in dict.fromkeys((Fidelity.FULL, budget.fidelity)):
             for way in ways:
@@ -230,6 +235,8 @@ class _Shared:
         rank = Rank(
             self.share, self.machine, cluster=cluster, way=way, window=self.subject.window, depth=self.depth
         )
+        if (tool := request.export) is not None:
+            request = replace(request, rungs=weighed(tool, way, self.cluster.world, self.machine.device.kind))
         try:
             found = make_plan(self.share, self.machine, request, self.about, rank)
         except Exception as error:  # noqa: BLE001 - torch's own too, where a technique and a way do not go together

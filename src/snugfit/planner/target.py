@@ -47,6 +47,7 @@ class Target:
         probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
         margin: share of the memory to be left free; by default what `candidate.margin_on` says.
         here: the device as it was found on this machine, where it is not in the catalogue.
+        export: the tool that the plan is to be written for: only what it has is weighed.
         largest: batch, sequence or model: the largest that fits is looked for, in place of a plan of what the recipe has.
     """
 
@@ -69,6 +70,7 @@ class Target:
     probe: bool = False
     margin: float | None = None
     here: Device | None = None
+    export: str | None = None
     largest: str | None = None
 
     def __post_init__(self) -> None:

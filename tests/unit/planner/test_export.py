@@ -11,9 +11,9 @@ import yaml
 
 from snugfit.core.entry import as_entry
 from snugfit.errors import RunFolderError, SettingError
-from snugfit.planner.export import TOOLS, ExportedPlan, export, write_export
+from snugfit.planner.export import TOOLS, ExportedPlan, export, weighed, write_export
 from snugfit.planner.export.folder import MANIFEST
-from snugfit.techniques import discover
+from snugfit.techniques import discover, find
 from tests.unit.planner.exports import (
     NOTHING,
     PLAN,
@@ -151,6 +151,54 @@ def test_weights_that_stay_gathered_after_forward_are_so_in_the_file(
         for part in key.split("."):
             section = section[part]
         assert section == value
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_shards_in_host_memory_are_so_in_the_file_of_each_tool(tool: str) -> None:
+    shards, offload = (
+        carried(export(replace(PLAN, strategy=strategy, devices=2, device="cuda"), tool))  # type: ignore[arg-type]
+        for strategy in ("fsdp", "fsdp-offload")
+    )
+    assert shards != offload
+    assert "offload" in str(offload)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_plan_for_several_machines_says_that_the_commands_are_for_one(tool: str) -> None:
+    exported = export(replace(PLAN, strategy="fsdp", devices=4, nodes=2, device="cuda"), tool)
+    assert [
+        line
+        for line in exported.left_out
+        if line.startswith("nodes: the plan is for 2 machines of 2 devices")
+    ]
+    assert not [line for line in export(PLAN, tool).left_out if line.startswith("nodes:")]
+
+
+@pytest.mark.parametrize(
+    ("tool", "strategy", "entry", "has"),
+    [
+        ("hf", "single", "recompute", True),
+        ("hf", "single", {"recompute": {"keep": ["attention"]}}, False),
+        ("hf", "single", "chunked_loss", False),
+        ("hf", "single", "tiled_linear", False),
+        ("hf", "single", "optimizer_offload", False),
+        ("hf", "fsdp", "optimizer_offload", True),
+        ("hf", "single", "pure_bf16", False),
+        ("hf", "single", "packing", True),
+        ("accelerate", "ddp", "recompute", False),
+        ("accelerate", "fsdp", "recompute", True),
+        ("lightning", "single", "recompute", True),
+        ("lightning", "single", "pure_bf16", False),
+        ("deepspeed", "single", "weight_streaming", True),
+        ("torchtitan", "single", "activation_offload", False),
+    ],
+)
+def test_a_search_may_add_what_the_tool_has_with_all_of_its_settings(
+    tool: str, strategy: str, entry: Any, has: bool
+) -> None:
+    name, settings = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
+    technique = find(name)(**settings)
+    assert weighed(tool, strategy, 1 if strategy == "single" else 2, "cuda")(technique) is has
 
 
 def test_an_export_removes_what_the_tool_s_last_one_wrote_and_this_one_has_not(tmp_path: Path) -> None:

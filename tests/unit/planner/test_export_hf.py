@@ -74,6 +74,9 @@ def test_transformers_shards_recomputes_and_offloads_as_planned(
     assert (sharding["fsdp_version"], sharding["reshard_after_forward"]) == (2, True)
     assert (sharding["activation_checkpointing"], sharding["cpu_offload"]) == (True, True)
     assert found.bf16
+    for strategy, offloads in (("fsdp", False), ("fsdp-offload", True)):
+        sharding = arguments(replace(PLAN, devices=2, strategy=strategy), tmp_path).fsdp_plugin_args
+        assert (sharding["reshard_after_forward"], sharding.get("cpu_offload", False)) == (True, offloads)
 
 
 def test_transformers_own_defaults_are_off_where_nothing_is_asked(tmp_path: Path) -> None:

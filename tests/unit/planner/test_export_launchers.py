@@ -25,21 +25,22 @@ from tests.unit.planner.exports import (
 )
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "fsdp-zero2"])
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"])
 def test_accelerate_reads_the_file_and_knows_every_name_in_it(strategy: Any, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
 
     devices = 1 if strategy == "single" else 2
-    techniques = ({"compile": {"mode": "max-autotune", "dynamic": True}}, "recompute", "optimizer_offload")
+    offload = () if strategy == "fsdp-offload" else ("optimizer_offload",)
+    techniques = ({"compile": {"mode": "max-autotune", "dynamic": True}}, "recompute", *offload)
     plan = replace(
         PLAN, strategy=strategy, devices=devices, device="cuda", numerics="bf16", techniques=techniques
     )
     path = tmp_path / "accelerate.yaml"
     path.write_text(file(export(plan, "accelerate"), path.name), encoding="utf-8")
     found = load_config_from_file(str(path))
-    names = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "fsdp-zero2": "FSDP"}
+    names = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "fsdp-zero2": "FSDP", "fsdp-offload": "FSDP"}
     assert (found.distributed_type.value, found.num_processes) == (names[strategy], devices)
     assert (found.mixed_precision, found.use_cpu) == ("bf16", False)
     known = vars(launch_command_parser().parse_args(["script.py"]))

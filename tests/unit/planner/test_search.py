@@ -144,6 +144,22 @@ def test_the_choice_is_as_fast_as_the_best_of_all_plans(megabytes: int, overhead
     assert len(laws.asked) <= 24, "few of the 240 plans"
 
 
+def test_what_may_not_be_added_is_never_predicted() -> None:
+    laws = Laws()
+    search = replace(searched(laws, 560), may_add=lambda technique: told(technique) == "recompute")
+    laws.asked.clear()
+    search.best()
+    assert {name for names, _ in laws.asked for name in names} == {*map(told, OWN), "recompute"}
+
+
+def test_even_micro_batches_are_divisors_of_the_window() -> None:
+    laws = Laws()
+    laws.subject.window.rows = 12
+    search = searched(laws, 520)
+    assert search._sizes == [12, 8, 6, 4, 3, 2, 1]
+    assert replace(search, even=True)._sizes == [12, 6, 4, 3, 2, 1]
+
+
 def test_no_rung_is_looked_at_where_the_whole_window_fits_and_is_the_fastest() -> None:
     laws = Laws()
     chosen = searched(laws, 4000).best()

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from snugfit.cli.plan import Asked, check
-from snugfit.core.job import Plan, StrategyName
+from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
@@ -223,6 +223,14 @@ def test_a_run_copies_its_model_to_each_device_where_it_fits_however_fast_others
 
     assert free.choice.strategy == "fsdp-zero2"
     assert run.choice.strategy == "ddp"
+
+
+@pytest.mark.parametrize(("tool", "hybrid"), [(None, True), ("hf", False), ("deepspeed", False)])
+def test_a_plan_to_be_exported_shares_in_no_way_that_the_tool_has_not(tool: str | None, hybrid: bool) -> None:
+    request = Request(Plan(), Budget(2**40, margin=0.0), export=tool)
+    shared = sharing._Shared(subject(), machine(), request, Cluster(2, 2, FAST, SLOW), {}, None)
+    ways = {name for name in STRATEGY_NAMES if shared._may_be(name)}
+    assert ways == {"ddp", "fsdp", "fsdp-zero2", *(["fsdp-hybrid"] if hybrid else [])}
 
 
 @pytest.mark.parametrize("search", [False, True])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import get_args
+from collections.abc import Callable, Mapping
 
+from snugfit.core.entry import as_entry
+from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.export import accelerate, deepspeed, hf, lightning, torchtitan
 from snugfit.planner.export.folder import write_export as write_export
@@ -36,15 +37,34 @@ def export(plan: ExportedPlan, tool: str) -> Exported:
 
 
 def check(tool: str, strategy: str | None = None) -> None:
-    """Refuse a tool that is not known and a way to share that other tools do not have: before a plan is searched, too.
+    """Refuse a tool that is not known and a way to share that this tool's files cannot say: before a plan is searched, too.
 
     Raises:
         SettingError: names what to ask for instead.
     """
     if tool not in TOOLS:
         raise SettingError(f"--export: no tool '{tool}'. {nearest(tool, TOOLS)}")
-    if strategy is not None and strategy not in get_args(Strategy):
+    known = TOOLS[tool].strategies
+    if strategy is not None and strategy not in known:
         raise SettingError(
-            f"--export: got a plan that shares the work by {strategy}, expected {', '.join(get_args(Strategy))}. "
-            "Set plan.strategy=fsdp, or plan for a machine on which ddp or fsdp fits."
+            f"--export: got a plan that shares the work by {strategy}, expected {', '.join(known)} for {tool}. Set plan.strategy=fsdp, or "
+            "plan for a machine on which one of these fits."
         )
+
+
+def weighed(tool: str, strategy: str, devices: int, device: str) -> Callable[[Technique], bool]:
+    """Return what says of a technique whether this tool has it, for plans that are searched to be exported.
+
+    Args:
+        devices: how many share the work in this way; of the kind that `device` names.
+    """
+    plan = ExportedPlan(
+        micro_batch=1,
+        global_batch=devices,
+        total_updates=1,
+        optimizer="adamw",
+        devices=devices,
+        strategy=strategy,  # type: ignore[arg-type]
+        device=device,  # type: ignore[arg-type]
+    )
+    return lambda technique: TOOLS[tool].has(as_entry(technique), plan)

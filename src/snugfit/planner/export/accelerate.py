@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from snugfit.planner.export.plan import ExportedPlan
-from snugfit.planner.export.rules import Rule, Table, Tool, commented, of
+from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, commented, of
 
 _TABLE: Table = {
     "fp32": Rule({"mixed_precision": "no"}),
     "bf16": Rule({"mixed_precision": "bf16"}),
     "fp16": Rule({"mixed_precision": "fp16"}),
-    "tf32": "set torch.backends.cuda.matmul.allow_tf32 in the script.",
+    "tf32": ByHand("set torch.backends.cuda.matmul.allow_tf32 in the script."),
     "compile": Rule(
         {
             "dynamo_config.dynamo_backend": of("backend", by=str.upper),
@@ -29,8 +29,8 @@ _TABLE: Table = {
             "": "shapes are fixed there where compile.dynamic is null, and each other shape is compiled anew."
         },
     ),
-    "clip_norm": "call accelerator.clip_grad_norm_ where accelerator.sync_gradients is true.",
-    "clip_value": "call accelerator.clip_grad_value_ where accelerator.sync_gradients is true.",
+    "clip_norm": ByHand("call accelerator.clip_grad_norm_ where accelerator.sync_gradients is true."),
+    "clip_value": ByHand("call accelerator.clip_grad_value_ where accelerator.sync_gradients is true."),
 }
 _SHARDED: Table = {
     **_TABLE,
@@ -49,7 +49,7 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
     keys: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "NO" if plan.strategy == "single" else "FSDP" if sharded else "MULTI_GPU",
-        "num_machines": 1,
+        "num_machines": plan.nodes,
         "machine_rank": 0,
         "num_processes": plan.devices,
         "use_cpu": plan.device == "cpu",
@@ -61,7 +61,7 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
             "fsdp_config.fsdp_version": 2,
             "fsdp_config.fsdp_reshard_after_forward": plan.reshards,
             "fsdp_config.fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_config.fsdp_offload_params": False,
+            "fsdp_config.fsdp_offload_params": plan.offloads,
         }
     return keys
 
@@ -92,6 +92,7 @@ _SCRIPT = "accelerate launch starts your script, which makes it."
 
 TOOL = Tool(
     name="accelerate",
+    strategies=("single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"),
     base=_base,
     table=lambda plan: _SHARDED if plan.sharded and plan.device != "cpu" else _TABLE,
     missing={

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snugfit.planner.export.plan import ExportedPlan, Strategy
-from snugfit.planner.export.rules import Rule, Table, Tool, beside, of, planned
+from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, beside, of, planned
 
 _HOST = {"device": "cpu", "pin_memory": True}
 _OFFLOAD_OPTIMIZER = "zero_optimization.offload_optimizer"
 _OFFLOAD_WEIGHTS = "zero_optimization.offload_param"
 _MASTERS = "bf16.bf16_master_weights_and_grads"
-_STAGES: Mapping[Strategy, int] = {"single": 0, "ddp": 0, "fsdp-zero2": 2, "fsdp": 3}
+_STAGES: Mapping[Strategy, int] = {"single": 0, "ddp": 0, "fsdp-zero2": 2, "fsdp": 3, "fsdp-offload": 3}
 _LEAST_STAGE = {_OFFLOAD_WEIGHTS: 3, _OFFLOAD_OPTIMIZER: 2, _MASTERS: 1}
 """The stage of ZeRO without which DeepSpeed refuses or ignores a key."""
 
@@ -117,7 +117,7 @@ _TABLE: Table = {
         {"bf16.enabled": True, "data_types.grad_accum_dtype": of("gradients")},
         differs={"": "DeepSpeed casts norms and other vectors too."},
     ),
-    "tf32": "set torch.backends.cuda.matmul.allow_tf32 in the script; the file says float32.",
+    "tf32": ByHand("set torch.backends.cuda.matmul.allow_tf32 in the script; the file says float32."),
     "clip_norm": Rule({"gradient_clipping": of("max_norm")}),
     "recompute": Rule(
         {"activation_checkpointing.partition_activations": False},
@@ -139,9 +139,13 @@ _TABLE: Table = {
             "": "DeepSpeed has it in stage 3 of ZeRO, which keeps all weights on the host, not the frozen ones alone."
         },
     ),
-    "compile": "call engine.compile() after deepspeed.initialize.",
-    "muon": "type Muon is there, and asks each parameter for use_muon; set that and the type yourself.",
-    "adamw_8bit": "make bitsandbytes.optim.AdamW8bit and give it as deepspeed.initialize(optimizer=…).",
+    "compile": ByHand("call engine.compile() after deepspeed.initialize."),
+    "muon": ByHand(
+        "type Muon is there, and asks each parameter for use_muon; set that and the type yourself."
+    ),
+    "adamw_8bit": ByHand(
+        "make bitsandbytes.optim.AdamW8bit and give it as deepspeed.initialize(optimizer=…)."
+    ),
 }
 
 
@@ -152,6 +156,7 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "gradient_accumulation_steps": plan.accumulation,
         "zero_optimization.stage": _STAGES[plan.strategy],
         "gradient_clipping": 0.0,
+        **({_OFFLOAD_OPTIMIZER: _HOST, _OFFLOAD_WEIGHTS: _HOST} if plan.offloads else {}),
     }
 
 
@@ -185,6 +190,7 @@ def _holds(values: Mapping[str, Any], key: str) -> bool:
 
 TOOL = Tool(
     name="deepspeed",
+    strategies=("single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"),
     base=_base,
     table=lambda plan: _TABLE,
     missing={

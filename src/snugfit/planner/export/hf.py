@@ -11,7 +11,7 @@ from fnmatch import translate
 from typing import Any
 
 from snugfit.planner.export.plan import ExportedPlan
-from snugfit.planner.export.rules import Rule, Table, Tool, beside, of, planned
+from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, beside, of, planned
 
 _FILES = {"args": "training_args.json", "lora": "lora.json", "quantization": "quantization.json"}
 """The first part of each key says which file it is in."""
@@ -216,12 +216,16 @@ _TABLE: Table = {
             "": "quantization.json is bitsandbytes' (see BitsAndBytesConfig), whose 8-bit layers round their inputs too."
         },
     ),
-    "attention_kernel": "it is the model's there: from_pretrained(…, attn_implementation=…).",
-    "packing": "it is the collator's there: DataCollatorWithFlattening, for models that take position ids.",
+    "attention_kernel": ByHand("it is the model's there: from_pretrained(…, attn_implementation=…)."),
+    "packing": ByHand(
+        "it is the collator's there: DataCollatorWithFlattening, for models that take position ids."
+    ),
     "chunked_loss": "use_liger_kernel does something like it for the models that Liger knows.",
     "optimizer_offload": "the Trainer has it through DeepSpeed: export with --export deepspeed too, and give the file as "
     "TrainingArguments(deepspeed=…).",
-    "freeze": "set requires_grad of the parameters before the Trainer is made; what is frozen then never trains.",
+    "freeze": ByHand(
+        "set requires_grad of the parameters before the Trainer is made; what is frozen then never trains."
+    ),
     "plateau": "reduce_lr_on_plateau is there, and follows the evaluations that TrainingArguments ask for.",
 }
 _SHARDED: Table = {
@@ -252,7 +256,12 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "max_grad_norm": 0.0,
     }
     if plan.sharded:
-        keys |= {"fsdp": True, "fsdp_config.version": 2, "fsdp_config.reshard_after_forward": plan.reshards}
+        keys |= {
+            "fsdp": True,
+            "fsdp_config.version": 2,
+            "fsdp_config.reshard_after_forward": plan.reshards,
+            "fsdp_config.cpu_offload": plan.offloads,
+        }
     return {f"args.{key}": value for key, value in keys.items()}
 
 
@@ -278,6 +287,7 @@ _OWN = "the Trainer has none; make it yourself and give it as Trainer(optimizers
 
 TOOL = Tool(
     name="hf",
+    strategies=("single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"),
     base=_base,
     table=lambda plan: _SHARDED if plan.sharded else _TABLE,
     missing={

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from snugfit.planner.export.plan import ExportedPlan, Strategy
-from snugfit.planner.export.rules import Rule, Table, Tool, commented, of
+from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, commented, of
 
 _DECAYED = {"weight_decay": "all parameters are decayed there, biases and norms too."}
 _RATES = {
@@ -61,7 +61,9 @@ _TABLE: Table = {
         differs={"": "schedules step there on updates that the loss scale skips too."},
     ),
     "pure_bf16": Rule({"trainer.precision": "bf16-true"}, fixed={"rounding": "nearest"}),
-    "tf32": "call torch.set_float32_matmul_precision('high') before the Trainer is made; the file says float32.",
+    "tf32": ByHand(
+        "call torch.set_float32_matmul_precision('high') before the Trainer is made; the file says float32."
+    ),
     "clip_norm": Rule(
         {"trainer.gradient_clip_algorithm": "norm", "trainer.gradient_clip_val": of("max_norm")}
     ),
@@ -72,17 +74,23 @@ _TABLE: Table = {
     "ema": "add lightning.pytorch.callbacks.EMAWeightAveraging to the Trainer; its decay has no warm-up.",
     "swa": "add lightning.pytorch.callbacks.StochasticWeightAveraging to the Trainer; it goes by epochs and sets a rate of its own.",
     "spike_guard": "lightning.pytorch.callbacks.SpikeDetection is something like it.",
-    "compile": "call torch.compile in the LightningModule's configure_model.",
-    "recompute": "it is the model's there: gradient_checkpointing_enable() of a transformers model, before the Trainer starts.",
-    "adamw_8bit": "make bitsandbytes.optim.AdamW8bit in configure_optimizers.",
-    "nf4": "give the Trainer plugins=BitsandbytesPrecision(mode='nf4' or 'nf4-dq').",
+    "compile": ByHand("call torch.compile in the LightningModule's configure_model."),
+    "recompute": ByHand(
+        "it is the model's there: gradient_checkpointing_enable() of a transformers model, before the Trainer starts."
+    ),
+    "adamw_8bit": ByHand("make bitsandbytes.optim.AdamW8bit in configure_optimizers."),
+    "nf4": ByHand("give the Trainer plugins=BitsandbytesPrecision(mode='nf4' or 'nf4-dq')."),
     "int8": "give the Trainer plugins=BitsandbytesPrecision(mode='int8'), which rounds inputs too.",
 }
 _SHARDED: Table = {
     **_TABLE,
     "clip_norm": "the Trainer refuses to clip by norm under FSDP; call model.clip_grad_norm_ in configure_gradient_clipping.",
-    "recompute": "give the Trainer FSDPStrategy(activation_checkpointing_policy=…) in place of 'fsdp'.",
-    "optimizer_offload": "FSDPStrategy(cpu_offload=True) in place of 'fsdp' keeps weights and gradients in host memory too.",
+    "recompute": ByHand(
+        "give the Trainer FSDPStrategy(activation_checkpointing_policy=…) in place of 'fsdp'."
+    ),
+    "optimizer_offload": ByHand(
+        "FSDPStrategy(cpu_offload=True) in place of 'fsdp' keeps weights and gradients in host memory too."
+    ),
 }
 
 
@@ -93,6 +101,10 @@ _STRATEGIES: Mapping[Strategy, Any] = {
     "fsdp-zero2": {
         "class_path": "lightning.pytorch.strategies.FSDPStrategy",
         "init_args": {"sharding_strategy": "SHARD_GRAD_OP"},
+    },
+    "fsdp-offload": {
+        "class_path": "lightning.pytorch.strategies.FSDPStrategy",
+        "init_args": {"cpu_offload": True},
     },
 }
 
@@ -106,7 +118,8 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
     )
     trainer: dict[str, Any] = {
         "accelerator": {"cuda": "gpu"}.get(plan.device, plan.device),
-        "devices": plan.devices,
+        "devices": plan.devices // plan.nodes,
+        **({"num_nodes": plan.nodes} if plan.nodes > 1 else {}),
         "strategy": _STRATEGIES[plan.strategy],
         **length,
         "accumulate_grad_batches": plan.accumulation,
@@ -117,8 +130,9 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
 
 def _notes(plan: ExportedPlan) -> Iterable[str]:
     yield f"batch: give each device DataLoader(batch_size={plan.micro_batch}), for {plan.global_batch} examples an update."
-    if plan.strategy == "fsdp-zero2":
-        yield "strategy: LightningCLI makes it; for Trainer(**…) make FSDPStrategy(sharding_strategy='SHARD_GRAD_OP') yourself."
+    made = {"fsdp-zero2": "sharding_strategy='SHARD_GRAD_OP'", "fsdp-offload": "cpu_offload=True"}
+    if plan.strategy in made:
+        yield f"strategy: LightningCLI makes it; for Trainer(**…) make FSDPStrategy({made[plan.strategy]}) yourself."
     if plan.max_length is not None:
         yield f"max_length: cut the examples to {plan.max_length} tokens where they become tokens."
     if plan.accumulation * plan.devices > 1:
@@ -130,6 +144,7 @@ def _notes(plan: ExportedPlan) -> Iterable[str]:
 
 TOOL = Tool(
     name="lightning",
+    strategies=("single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"),
     base=_base,
     table=lambda plan: _SHARDED if plan.sharded else _TABLE,
     missing={

@@ -17,8 +17,8 @@ Entry = str | Mapping[str, Mapping[str, Any] | None]
 FULL = "fp32"
 """The precision that is no technique."""
 
-Strategy = Literal["single", "ddp", "fsdp", "fsdp-zero2"]
-"""Ways to share an update that other tools have too."""
+Strategy = Literal["single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"]
+"""Ways to share an update that other tools have too; which of them have it, `Tool.strategies` says."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class ExportedPlan:
     """What a run does, in plain values.
 
     `micro_batch` and `global_batch` are in examples, `max_length` in tokens. `epochs` is None for a run whose length is given as
-    `total_updates` alone. `strategy` says how the devices share the work: "ddp" copies the model to each, "fsdp" shards it, and
-    "fsdp-zero2" shards it and keeps the gathered weights until the update's last backward.
+    `total_updates` alone. `strategy` says how the devices share the work: "ddp" copies the model to each, "fsdp" shards it,
+    "fsdp-zero2" shards it and keeps the gathered weights until the update's last backward, and "fsdp-offload" keeps the shards in host
+    memory. `devices` are those of all `nodes`.
 
     Raises:
         SettingError: sizes that no tool can run: the micro-batches of all devices do not add up to the global batch, or one device
@@ -52,6 +53,7 @@ class ExportedPlan:
     numerics: Entry = FULL
     techniques: tuple[Entry, ...] = ()
     devices: int = 1
+    nodes: int = 1
     strategy: Strategy = "single"
     device: Literal["cuda", "cpu", "mps"] = "cuda"
     epochs: float | None = None
@@ -92,7 +94,12 @@ class ExportedPlan:
     @property
     def reshards(self) -> bool:
         """Whether gathered weights are given up after forward (ZeRO stage 3, not 2)."""
-        return self.strategy == "fsdp"
+        return self.sharded and self.strategy != "fsdp-zero2"
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the shards of weights, gradients and optimizer states lie in host memory."""
+        return self.strategy == "fsdp-offload"
 
     @property
     def learning_rate(self) -> float:
@@ -110,12 +117,12 @@ class ExportedPlan:
         Raises:
             SettingError: an unknown technique or setting; the nearest one is given.
         """
-        yield _asked("optimizer", self.optimizer)
+        yield asked_of("optimizer", self.optimizer)
         if self.schedule is not None:
-            yield _asked("schedule", self.schedule)
-        yield _asked("plan.numerics", self.numerics)
+            yield asked_of("schedule", self.schedule)
+        yield asked_of("plan.numerics", self.numerics)
         for entry in self.techniques:
-            yield _asked("techniques", entry)
+            yield asked_of("techniques", entry)
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,12 @@ class Exported:
     left_out: tuple[str, ...]
 
 
-def _asked(key: str, entry: Entry) -> Asked:
+def asked_of(key: str, entry: Entry) -> Asked:
+    """A technique that a recipe asks for under `key`, with all of its settings.
+
+    Raises:
+        SettingError: an unknown technique or setting; the nearest one is given.
+    """
     if not isinstance(entry, str) and len(entry) != 1:
         raise SettingError(f"export.{key}: an entry holds one technique, found {', '.join(entry) or 'none'}.")
     name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from snugfit.planner.export.plan import Asked, Exported, ExportedPlan
+from snugfit.planner.export.plan import Asked, Entry, Exported, ExportedPlan, Strategy, asked_of
 
 _NOTHING = object()
 
@@ -51,7 +51,13 @@ class Rule:
         return {name for value in self.keys.values() if isinstance(value, From) for name in value.settings}
 
 
-Table = Mapping[str, Rule | str]
+class ByHand(str):
+    """Where the tool has the same, which its files cannot say: a sentence."""
+
+    __slots__ = ()
+
+
+Table = Mapping[str, Rule | ByHand | str]
 """By name of a technique what the tool has for it, or the reason why it has nothing and what to do instead."""
 
 
@@ -59,22 +65,34 @@ Table = Mapping[str, Rule | str]
 class Tool:
     """One tool that plans are exported to.
 
-    `base` gives what the plan's sizes come to, and turns off what the tool does by default. `missing` has the reason for what is not
+    `strategies` are the ways to share that its files can say. `base` gives what the plan's sizes come to, and turns off what the tool does by default. `missing` has the reason for what is not
     in the table, by the recipe's key. `notes` says what of the sizes the file cannot carry, and what the tool does with them that
     is not the same. `write` makes the files from the keys and the sentences.
     """
 
     name: str
+    strategies: tuple[Strategy, ...]
     base: Callable[[ExportedPlan], Mapping[str, Any]]
     table: Callable[[ExportedPlan], Table]
     missing: Mapping[str, str]
     notes: Callable[[ExportedPlan], Iterable[str]]
     write: Callable[[Mapping[str, Any], tuple[str, ...]], tuple[tuple[str, str], ...]]
 
+    def has(self, entry: Entry, plan: ExportedPlan) -> bool:
+        """Return whether the tool has the same as a technique with these settings, in runs that share the work as this plan does."""
+        asked = asked_of("techniques", entry)
+        rule = self.table(plan).get(asked.name)
+        return isinstance(rule, ByHand) or (isinstance(rule, Rule) and not [*_lost(rule, asked)])
+
     def export(self, plan: ExportedPlan) -> Exported:
         """The plan in this tool's words."""
         keys, table = dict(self.base(plan)), self.table(plan)
         left_out = list(self.notes(plan))
+        if plan.nodes > 1:
+            left_out.append(
+                f"nodes: the plan is for {plan.nodes} machines of {plan.devices // plan.nodes} devices, and the commands here are those for "
+                "one. Start the script on each, with the address of the first."
+            )
         owners: dict[str, str] = {}
         for asked in plan.asked():
             rule = table.get(asked.name, self.missing[asked.key])
@@ -125,11 +143,16 @@ def _value(value: Any, plan: ExportedPlan, asked: Asked) -> Any:
     return value.value(plan, asked) if isinstance(value, From) else value
 
 
-def _differences(rule: Rule, asked: Asked) -> Iterable[str]:
+def _lost(rule: Rule, asked: Asked) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each setting that the tool's file cannot hold, with its value and the one that it has there."""
     for setting, value in asked.settings.items():
         there = rule.fixed.get(setting, asked.defaults.get(setting, _NOTHING))
-        if setting in rule.carried() or value == there:
-            continue
+        if setting not in rule.carried() and value != there:
+            yield setting, value, there
+
+
+def _differences(rule: Rule, asked: Asked) -> Iterable[str]:
+    for setting, value, there in _lost(rule, asked):
         says = f"the tool has {_flow(there)}" if setting in rule.fixed else "the tool has no setting for it"
         yield f"{asked.name}.{setting}: {_flow(value)} is not carried: {says}."
     for setting, sentence in rule.differs.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snugfit.planner.export.plan import ExportedPlan
-from snugfit.planner.export.rules import Rule, Table, Tool, commented, of, planned
+from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, commented, of, planned
 
 _HEAD = '''\
 """A planned run for torchtitan 0.3. With this file where Python finds modules:
@@ -101,10 +101,14 @@ _TABLE: Table = {
         fixed={"per_block": True},
     ),
     "packing": "torchtitan always packs documents into rows of training.seq_len.",
-    "chunked_loss": "it is in the model's configuration there: loss = ChunkedLossWrapper.Config(…).",
-    "lora": "it is a converter of the model there: model_registry(…, converters=[LoRAConverter.Config(…)]).",
-    "fp8": "it is a converter of the model there: model_registry(…, converters=[Float8LinearConverter.Config(…)]).",
-    "muon": "DistMuon is there, with parameter groups by patterns of your model's names.",
+    "chunked_loss": ByHand("it is in the model's configuration there: loss = ChunkedLossWrapper.Config(…)."),
+    "lora": ByHand(
+        "it is a converter of the model there: model_registry(…, converters=[LoRAConverter.Config(…)])."
+    ),
+    "fp8": ByHand(
+        "it is a converter of the model there: model_registry(…, converters=[Float8LinearConverter.Config(…)])."
+    ),
+    "muon": ByHand("DistMuon is there, with parameter groups by patterns of your model's names."),
 }
 _SHARDED: Table = {
     **_TABLE,
@@ -125,7 +129,7 @@ def _base(plan: ExportedPlan) -> Mapping[str, Any]:
         "training.max_norm": _Code('float("inf")'),
         "training.dtype": "float32",
         "training.mixed_precision_param": "float32",
-        "training.enable_cpu_offload": False,
+        "training.enable_cpu_offload": plan.offloads,
         "parallelism.data_parallel_replicate_degree": plan.devices if plan.strategy == "ddp" else 1,
         "parallelism.data_parallel_shard_degree": plan.devices if plan.sharded else 1,
         **({"parallelism.fsdp_reshard_after_forward": "never"} if plan.sharded and not plan.reshards else {}),
@@ -169,6 +173,7 @@ def _flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 TOOL = Tool(
     name="torchtitan",
+    strategies=("single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"),
     base=_base,
     table=lambda plan: _SHARDED if plan.sharded else _TABLE,
     missing={
