@@ -26,7 +26,7 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.planning import plan_module
-from snugfit.session import RunOptions, Tracking, describe_run, follow, run_session, versions
+from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
 from snugfit.strategies.world import check_same, device_of, joined
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
@@ -172,6 +172,8 @@ def train(
     check_dataset("data", data)
     check_outside(model, loss, forward)
     held_out = validation
+    own = data if isinstance(validation, (int, float)) else validation  # before some rows are held out
+    sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
     if isinstance(validation, (int, float)):
         data, held_out = hold_out(data, validation, seed)
     elif validation is not None:
@@ -219,6 +221,7 @@ def train(
                 "techniques": [as_entry(each) for each in all_techniques],
             },
             "data": {"train": len(data), "validation": 0 if held_out is None else len(held_out)},
+            "inputs": python_inputs(training, sources),
         }
         header = describe_run(name, folder, training, plan, described)
         tracking = Tracking(_tracker_uri(track_uri, Path(output), folder)) if track else None

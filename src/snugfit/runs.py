@@ -21,7 +21,7 @@ from snugfit.planner.answer import Answer
 from snugfit.planning import expected, is_tight
 from snugfit.plans import PLAN, RECIPE, planned, write_beginning
 from snugfit.recipe.jobs import job_of, plan_of
-from snugfit.session import RunOptions, Tracking, describe_run, follow, run_session, versions
+from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.world import agreed, answered, check_same, joined
@@ -289,7 +289,7 @@ def _tell(
     described: dict[str, Any] = {
         "recipe": recipe.as_dict(),
         "data": dict(run.task.data),
-        "inputs": _inputs(recipe, run.task.fingerprints),
+        "inputs": _inputs(recipe, run.task.fingerprints, training),
     }
     if options.parent is not None:
         described["parent"] = options.parent
@@ -310,9 +310,16 @@ def _tell(
     )
 
 
-def _inputs(recipe: Recipe, fingerprints: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the sources that rows are read from, each with the digest of its content; none that is made in Python as a whole."""
+def _inputs(recipe: Recipe, fingerprints: Mapping[str, str], training: Training) -> list[dict[str, Any]]:
+    """Return the sources that rows are read from, each with the digest of its content; of data sets made in Python that of some rows."""
     sources = (("train", recipe.data.train), ("validation", recipe.data.validation))
+    if recipe.task == "python":
+        held_out = isinstance(recipe.data.validation, str)
+        names = {
+            "train": recipe.data.train,
+            "validation": recipe.data.validation if held_out else recipe.data.train,
+        }
+        return python_inputs(training, {context: (str(name), None) for context, name in names.items()})
     return [
         {"context": context, "source": source, "sha256": fingerprints[source]}
         for context, source in sources

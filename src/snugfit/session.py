@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
 import platform
 import sys
@@ -295,6 +297,33 @@ def _end_failed(training: Training, events: Events, error: BaseException) -> Non
             best=None,
             last={"metrics": {}},
         )
+
+
+def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows that Python makes as a run describes its sources: with a digest of those that a resume compares.
+
+    Args:
+        sources: by `train` and `validation` the name of a function or a class, and the data set where there is one to look at.
+    """
+    compared, found = training.identity["data"], []
+    for context, (name, data) in sources.items():
+        if context not in compared:
+            continue
+        rows = compared[context]
+        digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+        columns = getattr(data, "column_names", None)  # of the datasets library
+        known = isinstance(columns, list) and all(isinstance(each, str) for each in columns)
+        found.append(
+            {
+                "context": context,
+                "source": name,
+                "sha256": digest,
+                "is_code": True,
+                "rows": rows["rows"],
+                "columns": columns if known else [],
+            }
+        )
+    return found
 
 
 def describe_run(

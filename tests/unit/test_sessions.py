@@ -102,3 +102,23 @@ def test_a_run_that_ends_has_its_report_before_the_tracker_is_waited_for(
     result = train(tmp_path, track=True)
     assert seen == [("end", True)]
     assert result.tracker_run_id == "run-1"
+
+
+def test_the_data_set_of_a_run_made_in_python_is_an_input_with_a_digest_of_its_rows(tmp_path: Path) -> None:
+    def inputs(labels: int) -> list[dict[str, Any]]:
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randn(12, 3), torch.full((12,), labels))
+        made = {"epochs": 1, "output": tmp_path, "track": False, "device": "cpu", "validation": 0.25}
+        result = sf.train(nn.Linear(3, 2), data, **made)  # type: ignore[arg-type]
+        (run,) = (
+            each for each in read_events(Path(result.run_dir) / "events.jsonl") if each["event"] == "run"
+        )
+        return run["inputs"]
+
+    one, same, other = inputs(0), inputs(0), inputs(1)
+    assert [(each["context"], each["source"], each["rows"]) for each in one] == [
+        ("train", "TensorDataset", 9),
+        ("validation", "TensorDataset", 3),
+    ]
+    assert one == same
+    assert {each["sha256"] for each in one}.isdisjoint(each["sha256"] for each in other)

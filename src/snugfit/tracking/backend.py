@@ -18,12 +18,14 @@ class Metric:
 
 @dataclass(frozen=True)
 class DataInput:
-    """One source of rows that a run reads: a file's name or a function, the digest of its content, and `train` or `validation`."""
+    """One source of rows that a run reads: the name of a file, a function or a class, the digest of its content, and `train` or `validation`."""
 
     name: str
     digest: str
     context: str
     is_code: bool = False
+    rows: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass

@@ -128,6 +128,7 @@ def _log_inputs(client: MlflowClient, run_id: str, inputs: Sequence[DataInput]) 
                 digest=each.digest[:DIGEST],
                 source_type="code" if each.is_code else "local",
                 source=json.dumps({"tags": {"function": each.name}} if each.is_code else {"uri": each.name}),
+                profile=_profile(each),
             ),
             [InputTag("mlflow.data.context", each.context)],
         )
@@ -138,6 +139,13 @@ def _log_inputs(client: MlflowClient, run_id: str, inputs: Sequence[DataInput]) 
     except MlflowException as error:
         if error.error_code != "ENDPOINT_NOT_FOUND":
             raise
+
+
+def _profile(data: DataInput) -> str | None:
+    """Return what MLflow's page shows of a data set beside its name, where it is known."""
+    known = {"num_rows": data.rows, "columns": list(data.columns) or None}
+    shown = {name: value for name, value in known.items() if value is not None}
+    return json.dumps(shown) if shown else None
 
 
 def user_name() -> str:

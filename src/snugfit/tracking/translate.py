@@ -131,12 +131,13 @@ def _run(event: Event, batch: Batch) -> None:
     _status(batch, "running", event)
 
 
-def _input(given: Mapping[str, str]) -> DataInput:
+def _input(given: Mapping[str, Any]) -> DataInput:
     """Return a source as trackers show it: a file by its name alone, as its folders are this machine's."""
     source = given["source"]
-    is_code = is_python_path(source)
+    is_code = given.get("is_code", is_python_path(source))
     name = source if is_code else Path(source).name
-    return DataInput(redacted(name), given["sha256"], given["context"], is_code)
+    columns = tuple(redacted(list(given.get("columns") or ())))
+    return DataInput(redacted(name), given["sha256"], given["context"], is_code, given.get("rows"), columns)
 
 
 def _update(event: Event, batch: Batch) -> None:

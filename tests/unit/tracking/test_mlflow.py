@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import math
 import os
 import socket
@@ -167,6 +168,14 @@ def test_odd_names_and_non_finite_values_are_taken(tmp_path: Path, new_store: Ca
 INPUTS = [
     {"context": "train", "source": "/home/somebody/private/train.csv", "sha256": "a1" * 32},
     {"context": "validation", "source": "rows.made:held_out", "sha256": "b2" * 32},
+    {
+        "context": "train",
+        "source": "TensorDataset",
+        "sha256": "c3" * 32,
+        "is_code": True,
+        "rows": 12,
+        "columns": ["text", "label"],
+    },
 ]
 
 
@@ -193,7 +202,14 @@ def test_the_data_of_a_run_are_its_data_sets_without_the_folders_of_this_machine
     assert found == {
         "train.csv": ("a1" * 16, [("mlflow.data.context", "train")]),
         "rows.made:held_out": ("b2" * 16, [("mlflow.data.context", "validation")]),
+        "TensorDataset": ("c3" * 16, [("mlflow.data.context", "train")]),
     }
+    profiles = {
+        each.dataset.name: each.dataset.profile
+        for each in MlflowClient(uri).get_run(run_id).inputs.dataset_inputs
+    }
+    assert json.loads(profiles["TensorDataset"] or "") == {"num_rows": 12, "columns": ["text", "label"]}
+    assert not profiles["train.csv"]
     for each in MlflowClient(uri).get_run(run_id).inputs.dataset_inputs:
         assert "private" not in each.dataset.source
         source = get_dataset_source_from_json(each.dataset.source, source_type=each.dataset.source_type)
