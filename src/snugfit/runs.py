@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Job, Plan
 from snugfit.core.processes import started_anew, this_world
+from snugfit.core.reproducible import fix_sums
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -174,7 +175,10 @@ def _prepare(recipe: Recipe, options: RunOptions, folder: RunFolder | None, stra
     job = job_of(recipe)
     metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
     validated = recipe.data.validation is not None
-    check_settings(job, plan_of(recipe), recipe.all_techniques(), metrics, validated=validated)
+    asked = plan_of(recipe)
+    check_settings(job, asked, recipe.all_techniques(), metrics, validated=validated)
+    if asked.device == "cpu":
+        fix_sums()  # before code of the recipe's own asks MKL for anything, such as the cosines of a data set
     uri = _tracked_at(recipe, folder) if recipe.track.mlflow and not smoke and strategy.rank == 0 else None
     if recipe.track.register and recipe.task != CLASSIFICATION:
         raise SettingError(

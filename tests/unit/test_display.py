@@ -159,6 +159,31 @@ def test_what_is_found_before_the_run_is_described_is_said_under_its_header():
     assert shown(*early)[0] == "warning: a new head"
 
 
+def test_a_run_that_starts_again_is_not_said_to_be_resumed():
+    again = {"event": "warning", "message": "it starts again from its beginning."}
+    lines = shown({"event": "resume", "update": 0, "window": 0}, again, RUN)
+    assert lines[-1] == "warning: it starts again from its beginning."
+    assert not any("resumed" in line for line in lines)
+
+
+@pytest.mark.parametrize(("coupled", "count"), [(False, 0), (True, 1), (None, 1)])
+def test_a_check_of_rows_is_shown_where_it_has_something_to_say(coupled: bool | None, count: int):
+    rows = {"event": "rows", "rows": 8, "coupled": coupled, "message": "what was found."}
+    assert shown(RUN, rows).count("rows      what was found.") == count
+
+
+def test_the_kernel_of_attention_is_shown_on_accelerators_in_words():
+    event = {"event": "attention", "update": 1, "kernels": ["math", "flash"]}
+    run = {**RUN, "plan": {**RUN["plan"], "device": "cuda"}}
+    (line,) = [line for line in shown(run, event) if line.startswith("attention")]
+    assert line == (
+        "attention computed by a softmax of its own, which holds a number for each pair of tokens, torch's flash kernel"
+    )
+    assert not [
+        line for line in shown({**RUN, "plan": {**RUN["plan"], "device": "cpu"}}, event) if "kernel" in line
+    ]
+
+
 def test_many_skipped_windows_are_counted_instead_of_listed():
     skipped = [{"event": "skipped", "window": window, "reason": "nan"} for window in range(100)]
     lines = shown(RUN, *skipped)

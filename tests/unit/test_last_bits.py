@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit import session
-from snugfit.core.reproducible import ADDRESSES
+from snugfit.core.reproducible import ADDRESSES, MODE
+from snugfit.recipe import load_recipe
+from snugfit.runs import train_recipe
+from snugfit.session import RunOptions
 from snugfit.tracking.spool import read_events
 
 
@@ -63,3 +67,30 @@ def test_a_run_that_goes_on_where_products_depend_on_addresses_says_what_to_set(
     assert said(run) == []
     train(tmp_path, resume=run)
     assert said(run) == [ADDRESSES]
+
+
+_OWN = """
+import os, torch
+from torch.utils.data import TensorDataset
+modes = []
+def model():
+    return torch.nn.Linear(3, 2)
+def rows():
+    modes.append(os.environ.get("MKL_CBWR"))
+    return TensorDataset(torch.randn(8, 3).cos(), torch.arange(8) % 2)
+"""
+
+
+def test_sums_are_fixed_before_code_of_a_recipe_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MKL reads its mode when it is first asked for anything, which may be the cosines of a data set."""
+    monkeypatch.setenv(MODE, "")
+    (tmp_path / "cosines.py").write_text(_OWN)
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(
+        "task: python\nmodel: cosines:model\ndata: {train: cosines:rows}\ntrain: {epochs: 1, global_batch: 4}\n"
+        "optimizer: {sgd: {learning_rate: 0.1}}\nplan: {device: cpu}\ntrack: {mlflow: false}\n"
+    )
+    options = RunOptions(fast_dev_run=True)
+    train_recipe(load_recipe(recipe, [f"output={tmp_path}"], allow_code=True), options)
+    modes = sys.modules["cosines"].modes
+    assert modes and set(modes) == {"AUTO"}

@@ -27,6 +27,11 @@ _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""
 _SHOWN_SKIPS = 5
 _BEFORE_HEADER = ("warning", "resume", "fit", "plan")
+_ATTENTION = {
+    "math": "a softmax of its own, which holds a number for each pair of tokens",
+    "flash_attention_2": "the flash-attn package",
+    "compiled": "torch.compile",
+}
 _STYLES = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
 Event = Mapping[str, Any]
@@ -117,7 +122,8 @@ class TerminalDisplay:
             self(waiting)
 
     def _resume(self, screen: Screen, event: Event) -> None:
-        screen.say(f"resumed at update {event['update']:,}", "green")
+        if event["window"] > 0:  # else it starts again, which a warning says
+            screen.say(f"resumed at update {event['update']:,}", "green")
 
     def _evaluation(self, screen: Screen, event: Event) -> None:
         names = evaluation_names(event["metrics"])
@@ -146,13 +152,17 @@ class TerminalDisplay:
         screen.say(f"{'plan':<10}{compare_line(self._predicted, event)}")
 
     def _attention(self, screen: Screen, event: Event) -> None:
-        screen.say(f"{'attention':<10}{', '.join(event['kernels'])}")
+        if str(self._standing.run.get("plan", {}).get("device", "cpu")).startswith("cpu"):
+            return  # where the kernel is no matter of memory
+        kernels = [_ATTENTION.get(each, f"torch's {each} kernel") for each in event["kernels"]]
+        screen.say(f"{'attention':<10}computed by {', '.join(kernels)}")
 
     def _padding(self, screen: Screen, event: Event) -> None:
         screen.say(f"{'padding':<10}{event['message']}")
 
     def _rows(self, screen: Screen, event: Event) -> None:
-        screen.say(f"{'rows':<10}{event['message']}")
+        if event["coupled"] is not False:  # else all is as it should be, and the report has it
+            screen.say(f"{'rows':<10}{event['message']}")
 
     def _skip(self, screen: Screen, event: Event) -> None:
         self._skipped += 1

@@ -31,8 +31,9 @@ def say_received(name: str) -> None:
     """Say that a signal has come and what follows, on whatever is left of the terminal."""
     with suppress(OSError, ValueError):
         start = "\r\x1b[K" if sys.stderr.isatty() else ""  # over the bar
+        again = "Another Ctrl-C" if name == "SIGINT" else "Ctrl-C"
         print(
-            f"{start}received {name}: stops after this update, and saves. Ctrl-C ends at once, without saving.",
+            f"{start}received {name}: stops after this update, and saves. {again} ends the run at once, without saving.",
             file=sys.stderr,
             flush=True,
         )
