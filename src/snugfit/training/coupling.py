@@ -12,6 +12,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.card import Family
 from snugfit.core.imports import describe
 from snugfit.core.memory import is_out_of_memory, release_memory
+from snugfit.core.read import is_fake
+from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.techniques import discover
 from snugfit.training.fit import coupling_techniques
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 
 PART_OF_RUN = 0.01
 """Of all examples of a run, the part that may be tried; 2.5 forwards of each take as long as training on it, or less."""
-UNSPLIT_ROWS = 8
-"""Rows that are tried where windows are not split as yet."""
+FEW_ROWS = 8
+"""Rows that are tried where windows are not split as yet, and where nobody knows how long a loop will run."""
+_LEAST_ROWS = 2
+"""Rows that are tried in the shortest run: there is no neighbour in fewer."""
 _FINE = 1e-3
 """The part of the allowed rounding that may be between two passes of the same kernels and shapes."""
 _FINE_16_BIT = 0.1
@@ -61,19 +65,68 @@ class Comparison(NamedTuple):
     def message(self) -> str:
         """The outcome in a sentence."""
         if self.failed:
-            return f"not compared whether a row's loss depends on the rows beside it: {self.failed}"
+            return (
+                "it could not be seen whether the loss of an example depends on the other examples of its micro-batch "
+                f"({self.failed}). snugfit certify compares the gradients of micro-batches with those of the whole."
+            )
         if self.coupled:
-            return "a row's loss depends on the rows beside it, so windows stay whole where memory runs out"
+            return "the loss of an example depends on the other examples of its window, so windows stay whole where memory runs out."
         return (
-            f"the losses of {self.rows} rows do not depend on the rows beside them (relative difference {self.beside:.1g}, alone "
-            f"{self.alone:.1g}; rounding accounts for {self.allowed[0]:.1g} and {self.allowed[1]:.1g})"
+            f"the losses of {self.rows} examples do not depend on each other, so splitting a window changes nothing (relative difference "
+            f"{self.beside:.1g}, alone {self.alone:.1g}; rounding accounts for {self.allowed[0]:.1g} and {self.allowed[1]:.1g})."
         )
+
+    @property
+    def verdict(self) -> bool | None:
+        """Whether rows are coupled; None where nothing could be compared."""
+        return None if self.failed else self.coupled
+
+
+class RowCheck:
+    """The comparison of rows in a loop of one's own: made once, on the first window that is split."""
+
+    def __init__(self) -> None:
+        self.pending = True
+        """Whether it is still to be made; a run from a recipe or `train` makes its own, knowing its length."""
+        self.message = ""
+        """Its outcome in a sentence; empty before it is made, and where there is nothing to compare."""
+
+    def make(self, step: Step, window: Batch) -> None:
+        """Compare rows of the first window that is split; all ranks call this for the same windows.
+
+        Raises:
+            SettingError: a row's loss depends on the rows beside it.
+        """
+        if not self.pending or not is_split(step, window) or any(map(is_fake, leaves(window.data))):
+            return
+        ranks = step.strategy.world_size
+        examples = None if step.total_updates is None else step.total_updates * window.total
+        comparison = compare_rows(step, window, rows_to_compare(examples, ranks))
+        if comparison is not None:
+            require_uncoupled(comparison, ranks)
+            self.message = comparison.message
+        self.pending = False
+
+
+def is_split(step: Step, window: Batch) -> bool:
+    """Return whether a window is computed in parts, so that no part sees all of its rows."""
+    return step.strategy.world_size > 1 or (step.micro_batch is not None and step.micro_batch < window.rows)
+
+
+def rows_to_compare(examples: int | None, ranks: int) -> int:
+    """Return how many rows of a pass the comparison may take on each rank, so that it costs next to nothing.
+
+    Args:
+        examples: that a run trains on, in all its updates; None where that is not known.
+    """
+    return FEW_ROWS if examples is None else max(_LEAST_ROWS, int(PART_OF_RUN * examples / ranks))
 
 
 def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
     """Compute the losses of half of some rows beside the other half, beside copies of one row, and alone; without dropout.
 
-    All of the step's state is as before on return. All ranks call this for the same windows.
+    The rows are those of two micro-batches, so that a half is what training shows the loss at once, and the whole more than that. Where
+    memory runs out, the rows of one are. All of the step's state is as before on return. All ranks call this for the same windows.
 
     Args:
         most: rows of a pass, at most; with fewer than two there is nothing to compare.
@@ -82,33 +135,39 @@ def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
     """
     if step.couples_rows or step.seams.coupled or most < 2:
         return None
-    strategy = step.strategy
-    rows = min(max(2, min(window.rows, step.micro_batch or window.rows)), most)
-    try:
-        found = _compared(step, replace(window, padded=0), rows)
-    except FAILURES as error:
-        memory = is_out_of_memory(error)
-        found = Comparison(rows, failed="memory ran out" if memory else describe(error))
+    strategy, window = step.strategy, replace(window, padded=0)
+    micro_batch = min(step.micro_batch or window.rows, window.rows)
+    sizes = [min(max(2, size), most) for size in (min(2 * micro_batch, window.rows), micro_batch)]
+    for rows in sizes:
+        try:
+            comparison, short_of_memory = _compared(step, window, rows), False
+        except FAILURES as error:
+            short_of_memory = is_out_of_memory(error)
+            why = "memory ran out" if short_of_memory else describe(error)
+            comparison = Comparison(rows, failed=why)
+        if comparison.failed:
+            release_memory(step.device)
+        if not any(strategy.counts(int(short_of_memory))):
+            break
     if any(
-        strategy.counts(int(found.coupled and not found.failed))
+        strategy.counts(int(comparison.coupled and not comparison.failed))
     ):  # agreed, as forwards may gather weights
-        found = _repeated(step, replace(window, padded=0), rows, found)
-    if found.failed:
-        release_memory(step.device)
-    told = [Comparison(*each) for each in strategy.tell(tuple(found))]
-    return max(told, key=lambda each: (each.coupled, bool(each.failed), each.beside))
+        comparison = _repeated(step, window, rows, comparison)
+    of_ranks = [Comparison(*each) for each in strategy.tell(tuple(comparison))]
+    return max(of_ranks, key=lambda each: (each.coupled, bool(each.failed), each.beside))
 
 
-def require_uncoupled(found: Comparison, ranks: int) -> None:
+def require_uncoupled(comparison: Comparison, ranks: int) -> None:
     """Refuse a run that would show its loss parts of what it compares.
 
     Raises:
         SettingError: with the numbers and the remedy.
     """
-    if found.failed or not found.coupled:
+    if comparison.failed or not comparison.coupled:
         return
-    by_neighbours = found.beside > found.allowed[0]
-    error, allowed = (found.beside, found.allowed[0]) if by_neighbours else (found.alone, found.allowed[1])
+    by_neighbours = comparison.beside > comparison.allowed[0]
+    error = comparison.beside if by_neighbours else comparison.alone
+    allowed = comparison.allowed[0 if by_neighbours else 1]
     whole = (
         "take the window whole on one device"
         if ranks > 1
@@ -135,22 +194,22 @@ def _compared(step: Step, window: Batch, rows: int) -> Comparison:
     return Comparison(rows, _apart(beside, together, half), _apart(alone, together, half), limits)
 
 
-def _repeated(step: Step, window: Batch, rows: int, found: Comparison) -> Comparison:
-    """Return `found`, or that nothing can be compared: a model with a generator of its own gives other losses in each pass."""
+def _repeated(step: Step, window: Batch, rows: int, comparison: Comparison) -> Comparison:
+    """Return `comparison`, or that nothing can be compared: a model with a generator of its own gives other losses in each pass."""
     some = window.select([min(row, window.rows - 1) for row in range(rows)])
     try:
         (once, *_), (again, *_) = (losses_of_rows(step, some) for _ in range(2))
     except FAILURES as error:
-        return found._replace(failed=describe(error))
-    if _apart(again, once, rows) <= found.allowed[0]:
-        return found
-    return found._replace(failed="the same rows have another loss in each pass, with dropout off")
+        return comparison._replace(failed=describe(error))
+    if _apart(again, once, rows) <= comparison.allowed[0]:
+        return comparison
+    return comparison._replace(failed="the same rows have another loss in each pass, with dropout off")
 
 
-def _apart(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], rows: int) -> float:
+def _apart(terms: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], rows: int) -> float:
     """Return how far the losses or the weights of the first rows are apart."""
     apart = []
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(terms, others, strict=True):
         one, other = one[:rows].double(), other[:rows].double()
         # losses near zero are differences of larger numbers, and rounded as those are
         length = other.norm().clamp(min=_FLOOR * rows**0.5)

@@ -18,7 +18,7 @@ from snugfit.strategies.world import agreed, answered
 from snugfit.training import checkpoint
 from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.best import owed_now, save_best
-from snugfit.training.coupling import PART_OF_RUN, UNSPLIT_ROWS, compare_rows, require_uncoupled
+from snugfit.training.coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.fit import Replan
 from snugfit.training.folder import RunFolder
@@ -305,18 +305,18 @@ class Training:
             SettingError: it does.
         """
         step, ranks = self.step, self.step.strategy.world_size
-        split = ranks > 1 or (step.micro_batch is not None and step.micro_batch < window.rows)
+        split = is_split(step, window)
         if split and step.progress.windows > 0:  # a resumed run, which was compared at its beginning
             return
-        most = int(PART_OF_RUN * self.job.global_batch * self.total_windows / ranks)
-        found = compare_rows(step, window, most if split else min(most, UNSPLIT_ROWS))
-        if found is None or not (split or found.coupled):
+        most = rows_to_compare(self.job.global_batch * self.total_windows, ranks)
+        comparison = compare_rows(step, window, most if split else min(most, FEW_ROWS))
+        if comparison is None or not (split or comparison.coupled):
             return
         if split:
-            require_uncoupled(found, ranks)
+            require_uncoupled(comparison, ranks)
         else:
             step.couples_rows = True
-        self.emit("rows", rows=found.rows, coupled=found.coupled, message=found.message)
+        self.emit("rows", rows=comparison.rows, coupled=comparison.verdict, message=comparison.message)
 
     def _scored(self, windows: Windows) -> Windows:
         """The windows, each the attempt of the run while it is scored."""

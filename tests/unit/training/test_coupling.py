@@ -165,10 +165,92 @@ def test_a_run_says_once_that_its_rows_are_by_themselves(tmp_path: Path) -> None
     assert event["coupled"] is False and "do not depend" in event["message"]
 
 
-def test_a_run_that_is_too_short_compares_nothing(tmp_path: Path) -> None:
-    training = run(tmp_path, "cross_entropy", micro_batch=2, windows=3)
+def test_the_shortest_run_compares_two_rows(tmp_path: Path) -> None:
+    training = run(tmp_path / "plain", "cross_entropy", micro_batch=2, windows=1)
     finish(training)
-    assert not events(training, "rows")
+    (event,) = events(training, "rows")
+    assert (event["rows"], event["coupled"]) == (2, False)
+    for loss in (contrastive, with_auxiliary, divided_by_rows):
+        with pytest.raises(SettingError, match="a row's loss differs"):
+            finish(run(tmp_path / loss.__name__, loss, micro_batch=2, windows=1))
+
+
+def test_a_run_that_could_not_compare_says_so_and_what_to_call(tmp_path: Path) -> None:
+    training = run(tmp_path, _drawn, micro_batch=2)
+    finish(training)
+    (event,) = events(training, "rows")
+    assert event["coupled"] is None and "could not be seen" in event["message"]
+    assert "snugfit certify" in event["message"]
+
+
+_source = torch.Generator().manual_seed(0)
+
+
+def _drawn(outputs: Tensor, data: Any) -> Tensor:
+    return F.cross_entropy(outputs, data[1], reduction="none") * torch.rand(len(outputs), generator=_source)
+
+
+def _from_four_rows_on(outputs: Tensor, data: Any) -> Tensor:
+    plain = F.cross_entropy(outputs, data[1], reduction="none")
+    return plain if len(outputs) < 4 else plain - plain.mean()
+
+
+def test_rows_of_two_micro_batches_are_compared_so_that_a_loss_of_larger_groups_is_found() -> None:
+    assert compared(_from_four_rows_on, micro_batch=2).rows == 4
+    assert compared(_from_four_rows_on, micro_batch=2).coupled
+    assert not compared(_from_four_rows_on, micro_batch=2, most=2).coupled
+
+
+def test_where_two_micro_batches_do_not_fit_the_rows_of_one_are_compared() -> None:
+    class Small(nn.Linear):
+        def forward(self, rows: Tensor) -> Tensor:
+            if len(rows) > 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return super().forward(rows)
+
+    comparison = compared(model=Small(2, 3), micro_batch=2)
+    assert (comparison.rows, comparison.failed, comparison.coupled) == (2, "", False)
+    assert compared(contrastive, model=Small(2, 3), micro_batch=2).coupled
+    assert compared(model=Small(2, 3), micro_batch=4).failed == "memory ran out"
+
+
+def own_step(loss: Any, **settings: Any) -> Step:
+    return Step(small_model(dropout=0.5), SGD(learning_rate=0.1), loss, **settings)
+
+
+@pytest.mark.parametrize("length", [None, 1, 1000])
+def test_a_loop_of_ones_own_is_refused_before_its_first_update(length: int | None) -> None:
+    step = own_step(contrastive, micro_batch=2, total_updates=length)
+    before = {name: each.clone() for name, each in step.model.state_dict().items()}
+    for _ in range(2):  # it is not let through the second time
+        with pytest.raises(SettingError, match=r"a row's loss differs .* couples_rows = True"):
+            step(window())
+    assert step.progress.windows == 0
+    assert all(torch.equal(each, before[name]) for name, each in step.model.state_dict().items())
+
+
+def test_a_loop_of_ones_own_compares_rows_once_and_trains_the_same_weights() -> None:
+    steps = [own_step("cross_entropy", micro_batch=2) for _ in range(2)]
+    steps[1].row_check.pending = False
+    calls = []
+    steps[0].model.register_forward_hook(lambda *_: calls.append(1))
+    for _ in range(2):
+        for step in steps:
+            step(window())
+    assert len(calls) == 3 + 2 * 4
+    assert "do not depend on each other" in steps[0].row_check.message
+    own, other = (step.model.state_dict() for step in steps)
+    assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_a_loop_of_ones_own_compares_rows_when_it_first_splits_a_window() -> None:
+    step = own_step(contrastive)
+    step(window())
+    assert step.row_check.pending
+    step.micro_batch = 4
+    with pytest.raises(SettingError, match="a row's loss differs"):
+        step(window())
+    assert step.progress.windows == 1
 
 
 def test_whole_windows_of_a_loss_that_compares_rows_are_trained_and_never_split(tmp_path: Path) -> None:
