@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from snugfit.core.batch import split
+from snugfit.core.batch import Batch, split
 from snugfit.core.technique import Technique
+from snugfit.core.tree import leaves
 from snugfit.tools import compare
 from snugfit.tools.trial import Trials
 from snugfit.training.coupling import compare_rows
 from snugfit.training.step import Step
+from snugfit.training.traceless import relative_distance
 
 UNSEEDED = (
     "the same window computed twice gives another gradient: something draws from a generator that is not torch's, or "
@@ -21,6 +25,11 @@ UNSEEDED = (
 ROWS_COMPARED = (
     "outputs are the same, and the losses of rows are not: the loss, or an auxiliary loss that is added to it, compares rows or divides by "
     "their number. Return a loss for each row by itself, or set couples_rows = True on the loss"
+)
+
+AUXILIARY = (
+    "{module} makes one value of all rows of a pass ({value}), and the loss adds it: an auxiliary loss of rows that were averaged is another "
+    "one in each micro-batch. Make it a loss for each row by itself, or set couples_rows = True on the loss"
 )
 
 
@@ -63,12 +72,64 @@ def where_split(tried: Trials, worst: str, group: int) -> tuple[str, tuple[str, 
         step = tried.step()
         losses = compare_rows(step, tried.windows[0].to(step.device), tried.rows)
         if losses is not None and losses.coupled and not losses.failed:
-            return owner(worst), (ROWS_COMPARED,)
+            module, value = where_rows_meet(step, tried.windows[0], tried.bound)
+            if not value:
+                return "", (ROWS_COMPARED,)
+            named = compare.described(step.model, module)
+            return module, (AUXILIARY.format(module=named, value=value),)
         return owner(worst), (
             "outputs and losses are the same, and gradients are not: the backward mixes rows",
         )
     named = compare.described(tried.step().model, name)
     return name, (f"{named} gives a row other outputs beside other rows",)
+
+
+def where_rows_meet(step: Step, window: Batch, bound: float) -> tuple[str, str]:
+    """Return the first module whose forward returns or keeps a value without an entry for each row, that other rows change.
+
+    Returns:
+        The module's name, and the value's in words; empty where there is none.
+    """
+    whole, half = (
+        _values_of_a_pass(step, window.select(range(rows)).to(step.device))
+        for rows in (window.rows, max(1, window.rows // 2))
+    )
+    for place, value in whole.items():
+        other = half.get(place)
+        if other is not None and other.shape == value.shape and relative_distance(other, value) > bound:
+            return place
+    return "", ""
+
+
+def _values_of_a_pass(step: Step, window: Batch) -> dict[tuple[str, str], Tensor]:
+    """Return what modules return or keep as attributes, with a gradient and without an entry for each row, by module and words."""
+    values: dict[tuple[str, str], Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            kept = {key: value for key, value in vars(module).items() if key not in _OF_MODULES}
+            sources = [
+                ("an output", output),
+                *((f"its attribute '{key}'", each) for key, each in kept.items()),
+            ]
+            for words, source in sources:
+                for leaf in leaves(source):
+                    if leaf.grad_fn is not None and tuple(leaf.shape[:1]) != (window.rows,):
+                        values.setdefault((name, words), leaf.detach().clone())
+
+        return hook
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in step.model.named_modules()]
+    try:
+        with step.computed(replace(window, padded=0)):
+            return values
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+_OF_MODULES = vars(nn.Module()).keys()
+"""What every module has."""
 
 
 def unseeded(tried: Trials) -> tuple[str, ...]:

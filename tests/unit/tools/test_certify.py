@@ -229,7 +229,43 @@ def test_a_loss_that_compares_rows_without_saying_so_is_blamed_and_not_a_module(
 
     law = tried(net(), loss=secret).law("accumulation")
     assert law.verdict is Verdict.BROKEN
-    assert law.reasons == (ROWS_COMPARED,)
+    assert law.reasons == (ROWS_COMPARED,) and law.module == ""
+
+
+class Balanced(nn.Module):
+    """Experts whose balance is a mean over rows: returned beside the rows, or kept for whoever adds it."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.router, self.scale, self.kept = nn.Linear(8, 8), nn.Parameter(torch.ones(())), kept
+
+    def forward(self, rows):
+        shares = self.router(rows).softmax(-1)
+        balance = shares.mean(0).square().sum()
+        self.temperature = self.scale.exp()  # a number of no row
+        self.balance = [balance] if self.kept else None
+        return rows * shares, None if self.kept else balance
+
+
+class WithExperts(nn.Module):
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.first, self.experts, self.last = nn.Linear(4, 8), Balanced(kept), nn.Linear(8, 3)
+
+    def forward(self, rows):
+        mixed, balance = self.experts(self.first(rows))
+        return self.last(mixed), self.experts.balance[0] if self.experts.kept else balance
+
+
+@pytest.mark.parametrize(("kept", "value"), [(True, "its attribute 'balance'"), (False, "an output")])
+def test_an_auxiliary_loss_made_inside_a_module_is_called_what_it_is(kept, value):
+    def loss(outputs, data):
+        return nn.functional.cross_entropy(outputs[0], data[1], reduction="none") + outputs[1]
+
+    law = tried(WithExperts(kept), loss=loss).law("accumulation")
+    assert (law.verdict, law.module) == (Verdict.BROKEN, "experts")
+    (reason,) = law.reasons
+    assert reason.startswith(f"'experts' (Balanced) makes one value of all rows of a pass ({value}")
 
 
 def test_windows_that_make_no_update_certify_nothing():
