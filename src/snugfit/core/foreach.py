@@ -103,11 +103,13 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         try:
             torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
         except NotImplementedError as error:
-            if not any(tensor.is_sparse for tensor in group):
+            sparse = [tuple(tensor.shape) for tensor in group if tensor.is_sparse]
+            if not sparse:
                 raise
             raise SettingError(
-                "model: got a sparse gradient, expected dense ones, which add up over micro-batches and ranks. Call F.embedding and "
-                "F.embedding_bag with sparse=False."
+                f"model: the weight of shape {sparse[0]} gets a sparse gradient, and gradients are added up over micro-batches and ranks as "
+                "dense ones. Nothing was trained. In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather "
+                "with sparse_grad=False."
             ) from error
     return found
 

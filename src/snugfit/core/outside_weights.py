@@ -25,16 +25,23 @@ class Held(NamedTuple):
 
 @dataclass
 class OutsideBuffers:
-    """Buffers outside of the model, which may be constants: the first window shows whether they are."""
+    """Buffers and frozen weights outside of the model, which may be constants: a window shows whether they are."""
 
     marks: list[tuple[str, str, nn.Module, Tensor, int]] = field(default_factory=list)
+    frozen: list[tuple[str, str, Tensor, int]] = field(default_factory=list)
 
     def check(self) -> None:
-        """Refuse buffers that have changed since this was made.
+        """Refuse buffers and frozen weights that have changed since this was made.
 
         Raises:
-            SettingError: names the setting and the buffer.
+            SettingError: names the setting, and the buffer or the weight.
         """
+        for setting, name, weight, version in self.frozen:
+            if weight._version != version:
+                raise SettingError(
+                    f"{setting}: changes the frozen weight '{name}', such as an average's, which is outside of the model, so that no "
+                    f"checkpoint would hold it. {_REMEDY}"
+                )
         for setting, name, module, buffer, version in self.marks:
             now = module.get_buffer(name)
             if now is not buffer or now._version != version:
@@ -55,10 +62,11 @@ def check_outside(
     """Refuse functions that hold trainable weights, or batch norm in training mode, outside of the model.
 
     What is looked at: the function, its closure, its globals and default arguments, attributes of an object, and helpers in the same
-    file. What is frozen, such as a teacher, is the function's own affair.
+    file. What is frozen, such as a teacher, is the function's own affair as long as it stays what it is. Weights that are only called under
+    `no_grad` are refused too, as no window can show that a later one will not train them: to freeze them says so.
 
     Returns:
-        The buffers that they hold, to be checked after the first window.
+        The buffers and frozen weights that they hold, to be checked after a window.
     Raises:
         SettingError: names the setting and the weight.
     """
@@ -74,11 +82,16 @@ def check_outside(
                 name = f"{where}.{trained[0][0]}".strip(".")
                 raise SettingError(
                     f"{setting}: got {len(trained)} trainable weights outside of the model, such as '{name}' of shape "
-                    f"{tuple(trained[0][1].shape)}, which no optimizer or checkpoint would hold. {_REMEDY} Freeze weights that are not "
-                    "to train: requires_grad_(False)."
+                    f"{tuple(trained[0][1].shape)}, which no optimizer or checkpoint would hold. {_REMEDY} If they are not to train, as a "
+                    f"teacher's that is called under no_grad, freeze them: {where or 'weight'}.requires_grad_(False)."
                 )
             if isinstance(value, Tensor):
                 continue
+            buffers.frozen += [
+                (setting, f"{where}.{name}".strip("."), each, each._version)
+                for name, each in named
+                if id(each) not in own
+            ]
             foreign = [(name, each) for name, each in value.named_buffers() if id(each) not in own]
             if foreign and value.training and has_batch_norm(value):
                 raise SettingError(

@@ -121,6 +121,37 @@ def test_weights_of_the_model_and_frozen_ones_are_the_functions_own_affair() -> 
     assert step(WINDOW).applied
 
 
+def test_a_teacher_that_is_not_frozen_is_refused_with_the_call_that_freezes_it() -> None:
+    teacher = nn.Linear(4, 3)
+
+    def loss(outputs: Tensor, data: Any) -> Tensor:
+        with torch.no_grad():
+            soft = teacher(data[0])
+        return (outputs - soft).square().sum(1)
+
+    with pytest.raises(
+        SettingError, match=r"under no_grad, freeze them: teacher\.requires_grad_\(False\)\.$"
+    ):
+        Step(nn.Linear(4, 3), SGD(), loss)
+    teacher.requires_grad_(False)
+    assert Step(nn.Linear(4, 3), SGD(), loss)(WINDOW).applied
+
+
+def test_a_teacher_that_the_loss_moves_is_refused_before_the_first_update() -> None:
+    model, average = nn.Linear(4, 3), nn.Linear(4, 3).requires_grad_(False)
+    before = model.weight.detach().clone()
+
+    def loss(outputs: Tensor, data: Any) -> Tensor:
+        with torch.no_grad():
+            average.weight.lerp_(outputs.detach().mean().expand(3, 4), 0.1)
+        return (outputs - average(data[0])).square().sum(1)
+
+    step = Step(model, SGD(learning_rate=0.1), loss)
+    with pytest.raises(SettingError, match=r"^loss: changes the frozen weight 'average\.weight'"):
+        step(WINDOW)
+    assert torch.equal(model.weight, before)
+
+
 def test_a_module_of_the_model_that_is_called_in_forward_trains() -> None:
     model = nn.ModuleDict({"body": nn.Linear(4, 3), "head": nn.Linear(3, 3)})
     before = model["head"].weight.detach().clone()
