@@ -28,16 +28,16 @@ def named_code(values: Any, setting: str = "") -> dict[str, str]:
     """
     if isinstance(values, str):
         return {setting: values} if is_python_path(values) else {}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     if isinstance(values, Mapping):
         for key, value in values.items():
-            found |= named_code(value, f"{setting}.{key}".lstrip("."))
+            names |= named_code(value, f"{setting}.{key}".lstrip("."))
     elif isinstance(values, Sequence):
         for value in values:
             inner = named_code(value, setting)
-            taken = found.keys() & inner.keys()
-            found |= {f"{key}[{len(found)}]" if key in taken else key: name for key, name in inner.items()}
-    return found
+            taken = names.keys() & inner.keys()
+            names |= {f"{key}[{len(names)}]" if key in taken else key: name for key, name in inner.items()}
+    return names
 
 
 def is_here(file: Path) -> bool:
@@ -61,10 +61,10 @@ def require(code: Code, origin: Path | str, *, folder: Path | None, allowed: boo
     Raises:
         CodeRefused: a name may not run.
     """
-    refused = {setting: name for setting, name in code.items() if (name, folder) not in _granted}
-    if refused and not allowed:
+    unconsented = {setting: name for setting, name in code.items() if (name, folder) not in _granted}
+    if unconsented and not allowed:
         raise CodeRefused(
-            f"{origin}: names code to run ({words(refused)}), and nothing of it was run. Read that code first. To run it, add "
+            f"{origin}: names code to run ({words(unconsented)}), and nothing of it was run. Read that code first. To run it, add "
             "--allow-code, or allow_code=True in Python."
         )
     grant(code, folder)

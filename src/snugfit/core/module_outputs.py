@@ -19,12 +19,12 @@ def outputs_recorded(model: nn.Module) -> Iterator[Outputs]:
     """Temporarily keep the outputs of each module: of each call the first floating tensor.
 
     >>> import torch
-    >>> with outputs_recorded(nn.Sequential(nn.Identity())) as kept:
+    >>> with outputs_recorded(nn.Sequential(nn.Identity())) as outputs:
     ...     pass
-    >>> kept
+    >>> outputs
     {}
     """
-    kept: Outputs = {}
+    outputs: Outputs = {}
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -32,13 +32,13 @@ def outputs_recorded(model: nn.Module) -> Iterator[Outputs]:
             whole = (leaf for leaf in leaves(output) if type(leaf) is Tensor and leaf.is_floating_point())
             first = next(whole, None)
             if first is not None:
-                kept.setdefault(name, []).append(first.detach().clone())
+                outputs.setdefault(name, []).append(first.detach().clone())
 
         return hook
 
     hooks = [module.register_forward_hook(keep(name)) for name, module in model.named_modules()]
     try:
-        yield kept
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()

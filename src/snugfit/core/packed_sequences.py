@@ -47,13 +47,13 @@ def select_packed(packed: PackedSequence, rows: Sequence[int]) -> PackedSequence
     """
     sizes = packed.batch_sizes
     places = _places(packed)
-    chosen = torch.tensor([places[row] for row in rows])
-    lengths = (sizes > chosen.unsqueeze(1)).sum(dim=1)
+    selected = torch.tensor([places[row] for row in rows])
+    lengths = (sizes > selected.unsqueeze(1)).sum(dim=1)
     lengths, order = lengths.sort(descending=True, stable=True)
     # an element stands behind those of earlier steps, at the place of its sequence
     here = lengths > torch.arange(int(lengths[0])).unsqueeze(1)
     starts = (sizes.cumsum(0) - sizes)[: len(here)]
-    elements = (starts.unsqueeze(1) + chosen[order])[here]
+    elements = (starts.unsqueeze(1) + selected[order])[here]
     device = packed.data.device
     ordered = packed.sorted_indices is None and bool((order == torch.arange(len(rows))).all())
     back = torch.argsort(order)

@@ -73,14 +73,14 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     >>> print(changes({"processor": "AVX2", "threads": 2}, {"processor": "AVX512", "threads": 2}))
     machine: another kind of processor (AVX2 before, AVX512 now): the run goes on, equal to rounding but not bit for bit.
     """
-    found = [
+    changed = [
         f"{words} ({before[name] or 'none'} before, {now.get(name) or 'none'} now)"
         for name, words in _COMPARED.items()
         if name in before and before[name] != now.get(name)
     ]
-    if not found:
+    if not changed:
         return None
-    return f"machine: {', '.join(found)}: the run goes on, equal to rounding but not bit for bit."
+    return f"machine: {', '.join(changed)}: the run goes on, equal to rounding but not bit for bit."
 
 
 ADDRESSES = (

@@ -52,7 +52,7 @@ def memory() -> Memory:
     library: Any = getattr(ctypes, "WinDLL")("kernel32")  # noqa: B009 - there on Windows alone
     library.GetCurrentProcess.restype = ctypes.c_void_p
     own = ctypes.c_void_p(library.GetCurrentProcess())
-    told = library.K32GetProcessMemoryInfo(own, ctypes.byref(process), process.size)
-    if not (told and library.GlobalMemoryStatusEx(ctypes.byref(machine))):
+    answered = library.K32GetProcessMemoryInfo(own, ctypes.byref(process), process.size)
+    if not (answered and library.GlobalMemoryStatusEx(ctypes.byref(machine))):
         raise OSError("Windows does not tell how much memory is in use.")
     return Memory(process.resident, process.peak, machine.total, machine.available)

@@ -76,5 +76,5 @@ def _write(training: Training, metrics: Mapping[str, float]) -> str | None:
                 training.save_best(folder.best, delivered, description, trained=trained)
         except RunFolderError as error:
             problem = str(error)
-    told: str | None = step.strategy.tell(problem)[0]
-    return told
+    of_first: str | None = step.strategy.tell(problem)[0]
+    return of_first

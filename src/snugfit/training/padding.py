@@ -78,13 +78,13 @@ class Padding:
         order = sorted(range(window.rows), key=lambda row: lengths[row])
         copies = 1 if step.micro_batch == 1 else 2  # some models cannot take a single row
         uncut = replace(window, padded=0)
-        found = []
+        own = []
         for row in (order[0], order[len(order) // 2]):
             rows = [row] * copies
             whole = replace(uncut.select(rows), padded=window.padded)
-            found.append(_compared(step, window.select(rows), whole.padded_to(width)))
-        told = [each for rank in step.strategy.tell([tuple(one) for one in found]) for each in rank]
-        findings = [Finding(*each) for each in told]
+            own.append(_compared(step, window.select(rows), whole.padded_to(width)))
+        by_rank = step.strategy.tell([tuple(one) for one in own])
+        findings = [Finding(*each) for rank in by_rank for each in rank]
         different = [each for each in findings if each.error is not None and not each.same]
         if different:
             worst = max(different, key=lambda each: each.error or 0.0)

@@ -30,9 +30,9 @@ _TOP_K = "num_experts_per_tok"
 
 
 class Routing(NamedTuple):
-    """Sums over tokens and layers: how often each expert was among the chosen, its probabilities, and the number of tokens."""
+    """Sums over tokens and layers: how often each expert was among those that a token took, its probabilities, and the number of tokens."""
 
-    chosen: Tensor
+    picks: Tensor
     probabilities: Tensor
     tokens: Tensor
 
@@ -40,20 +40,20 @@ class Routing(NamedTuple):
 def routing_of(outputs: Any, mask: Tensor | None, top_k: int) -> Routing:
     """The sums that transformers' `load_balancing_loss_func` takes the means of; padding does not count."""
     layers = outputs.router_logits
-    kept = None if mask is None else mask.reshape(-1, 1).to(layers[0].device, torch.float32)
+    counted = None if mask is None else mask.reshape(-1, 1).to(layers[0].device, torch.float32)
     shape, device = layers[0].shape, layers[0].device
-    chosen, probabilities = torch.zeros(2, shape[-1], device=device)
+    picks, probabilities = torch.zeros(2, shape[-1], device=device)
     tokens = torch.zeros((), device=device)
     for logits in layers:
         weights = F.softmax(logits.to(device), dim=-1)
         experts = weights.topk(top_k, dim=-1).indices
         picked = torch.zeros_like(weights, dtype=torch.float32).scatter_(-1, experts, 1.0)
         weights = weights.float()
-        if kept is not None:
-            picked, weights = picked * kept, weights * kept
-        chosen, probabilities = chosen + picked.sum(0), probabilities + weights.sum(0)
-        tokens = tokens + (shape[0] if kept is None else kept.sum())
-    return Routing(chosen, probabilities, tokens)
+        if counted is not None:
+            picked, weights = picked * counted, weights * counted
+        picks, probabilities = picks + picked.sum(0), probabilities + weights.sum(0)
+        tokens = tokens + (shape[0] if counted is None else counted.sum())
+    return Routing(picks, probabilities, tokens)
 
 
 def balance(window: Routing, probabilities: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def balance(window: Routing, probabilities: Tensor) -> Tensor:
     Source: Fedus et al. 2021, arXiv:2101.03961, equations 4 to 6.
     """
     tokens = torch.where(window.tokens > 0, window.tokens, 1.0)
-    return len(probabilities) * (window.chosen / tokens * probabilities / tokens).sum()
+    return len(probabilities) * (window.picks / tokens * probabilities / tokens).sum()
 
 
 @dataclass
@@ -114,10 +114,10 @@ class RouterLoss:
 
     def _in_parts(self, compute: WindowCompute) -> BatchLoss:
         """The loss of micro-batches: by row, as a micro-batch may have no token that is scored but has routed some."""
-        found = self._over_window(compute)
-        if found is None:
+        routing = self._over_window(compute)
+        if routing is None:
             return compute.loss
-        window, weight = found
+        window, weight = routing
         rows = compute.batch.total
         each = weight / rows
         scale = torch.where(weight > 0, rows / weight, 0.0)

@@ -80,9 +80,9 @@ class SharedBuffers:
         flags = [_difference(buffers[name], old) for name, old in before.items()]
         device = next(iter(before.values())).device
         sums = self._strategy.add_up([flag.to(device) for flag in flags])
-        found: list[float] = read(torch.stack(sums), assume=[0.0] * len(sums))
-        moved = [name for name, value in zip(before, found, strict=True) if value > 0]
-        if any(value >= _RESHAPED for value in found):
+        changes: list[float] = read(torch.stack(sums), assume=[0.0] * len(sums))
+        moved = [name for name, value in zip(before, changes, strict=True) if value > 0]
+        if any(value >= _RESHAPED for value in changes):
             self._check_shapes(buffers, moved)
         if new := [name for name in moved if name not in self._warned]:
             self._warn(buffers, new)

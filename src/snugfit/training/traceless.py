@@ -55,10 +55,10 @@ def losses_of_rows(
         stack.enter_context(step.strategy.score(step.model))
         stack.enter_context(step.seams.forward(batch))
         stack.enter_context(casting_anew())
-        kept = stack.enter_context(outputs_recorded(step.model)) if outputs else {}
+        recorded = stack.enter_context(outputs_recorded(step.model)) if outputs else {}
         terms = step.seams.user_loss(step.forward(batch), batch).by_row()
         assert terms.weights is not None
-        return (terms.values, terms.weights), allowed_rounding(step.model, step.device), kept
+        return (terms.values, terms.weights), allowed_rounding(step.model, step.device), recorded
 
 
 def relative_distance(one: Tensor, other: Tensor) -> float:
