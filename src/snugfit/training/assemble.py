@@ -189,7 +189,6 @@ def make_step(
         strategy=strategy,
     )
     check_saved(step)
-    step.row_check.pending = False  # the loop makes it by the run's length, and tools compare more than rows
     step.seams.begin(step.model, step.progress, job.seed)  # what is frozen at first is not counted as trained
     return step
 

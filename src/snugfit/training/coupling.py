@@ -12,8 +12,6 @@ from snugfit.core.batch import Batch
 from snugfit.core.card import Family
 from snugfit.core.imports import describe
 from snugfit.core.memory import is_out_of_memory, release_memory
-from snugfit.core.read import is_fake
-from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.techniques import discover
 from snugfit.training.fit import coupling_techniques
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 PART_OF_RUN = 0.01
 """Of all examples of a run, the part that may be tried; 2.5 forwards of each take as long as training on it, or less."""
 FEW_ROWS = 8
-"""Rows that are tried where windows are not split as yet, and where nobody knows how long a loop will run."""
+"""Rows that are tried where windows are not split as yet."""
 _LEAST_ROWS = 2
 """Rows that are tried in the shortest run: there is no neighbour in fewer."""
 _FINE = 1e-3
@@ -82,44 +80,18 @@ class Comparison(NamedTuple):
         return None if self.failed else self.coupled
 
 
-class RowCheck:
-    """The comparison of rows in a loop of one's own: made once, on the first window that is split."""
-
-    def __init__(self) -> None:
-        self.pending = True
-        """Whether it is still to be made; a run from a recipe or `train` makes its own, knowing its length."""
-        self.message = ""
-        """Its outcome in a sentence; empty before it is made, and where there is nothing to compare."""
-
-    def make(self, step: Step, window: Batch) -> None:
-        """Compare rows of the first window that is split; all ranks call this for the same windows.
-
-        Raises:
-            SettingError: a row's loss depends on the rows beside it.
-        """
-        if not self.pending or not is_split(step, window) or any(map(is_fake, leaves(window.data))):
-            return
-        ranks = step.strategy.world_size
-        examples = None if step.total_updates is None else step.total_updates * window.total
-        comparison = compare_rows(step, window, rows_to_compare(examples, ranks))
-        if comparison is not None:
-            require_uncoupled(comparison, ranks)
-            self.message = comparison.message
-        self.pending = False
-
-
 def is_split(step: Step, window: Batch) -> bool:
     """Return whether a window is computed in parts, so that no part sees all of its rows."""
     return step.strategy.world_size > 1 or (step.micro_batch is not None and step.micro_batch < window.rows)
 
 
-def rows_to_compare(examples: int | None, ranks: int) -> int:
+def rows_to_compare(examples: int, ranks: int) -> int:
     """Return how many rows of a pass the comparison may take on each rank, so that it costs next to nothing.
 
     Args:
-        examples: that a run trains on, in all its updates; None where that is not known.
+        examples: that a run trains on, in all its updates.
     """
-    return FEW_ROWS if examples is None else max(_LEAST_ROWS, int(PART_OF_RUN * examples / ranks))
+    return max(_LEAST_ROWS, int(PART_OF_RUN * examples / ranks))
 
 
 def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:

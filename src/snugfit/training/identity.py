@@ -233,7 +233,7 @@ def check_identity(
     refused = {name: differing for name, differing in changes.items() if name not in accepted}
     if refused:
         what = " ".join(f"{name}: {_first(differing)}." for name, differing in refused.items())
-        names = list(refused)
+        names = [*dict.fromkeys((*accepted, *refused))]
         raise RunFolderError(
             f"resume: not what it was when this run began. {what} Put it back, or start a new run. To go on with the change: "
             f"snugfit resume RUN --accept-changes {','.join(names)}, in Python accept_changes={names}."

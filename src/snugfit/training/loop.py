@@ -309,7 +309,11 @@ class Training:
         if split and step.progress.windows > 0:  # a resumed run, which was compared at its beginning
             return
         most = rows_to_compare(self.job.global_batch * self.total_windows, ranks)
-        comparison = compare_rows(step, window, most if split else min(most, FEW_ROWS))
+        if not split:
+            most = min(most, FEW_ROWS)
+        elif self.planned == AUTO and step.micro_batch is not None:
+            most = min(most, step.micro_batch)  # the most that is known to fit
+        comparison = compare_rows(step, window, most)
         if comparison is None or not (split or comparison.coupled):
             return
         if split:

@@ -33,7 +33,6 @@ from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training import state
 from snugfit.training.compute import WindowCompute
-from snugfit.training.coupling import RowCheck
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.inputs import Inputs
 from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
@@ -84,7 +83,6 @@ class Step:
         nominal: a constant near the window's weight; only keeps half-precision gradients in range.
         cut_padding: whether micro-batches may be cut to their longest text. The first window in which they would be decides, by a
             comparison of outputs and losses with and without padding; `step.padding.message` says what was decided.
-            The first window that is split is looked at for a loss that compares its rows too; `step.row_check.message` says what was seen.
         load: finds another model for the same task by its name, for techniques that ask for one, such as a teacher.
         device: where the step runs; None stands for where the model's first parameter is.
 
@@ -158,7 +156,6 @@ class Step:
         self.has_own_forward = forward is not None
         self.padding = Padding(allowed=cut_padding)
         self.inputs = Inputs()
-        self.row_check = RowCheck()
         self._shared_buffers = SharedBuffers(model, self.strategy)
         self._buffers = Buffers(model)
         self.at_first = AtFirst.of(model)
@@ -361,8 +358,6 @@ class Step:
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
         try:
-            if self.row_check.pending:
-                self.row_check.make(self, window)
             if self._is_split(window):
                 window = self.padding.settled(self, window)
             with phase("techniques"):

@@ -214,45 +214,6 @@ def test_where_two_micro_batches_do_not_fit_the_rows_of_one_are_compared() -> No
     assert compared(model=Small(2, 3), micro_batch=4).failed == "memory ran out"
 
 
-def own_step(loss: Any, **settings: Any) -> Step:
-    return Step(small_model(dropout=0.5), SGD(learning_rate=0.1), loss, **settings)
-
-
-@pytest.mark.parametrize("length", [None, 1, 1000])
-def test_a_loop_of_ones_own_is_refused_before_its_first_update(length: int | None) -> None:
-    step = own_step(contrastive, micro_batch=2, total_updates=length)
-    before = {name: each.clone() for name, each in step.model.state_dict().items()}
-    for _ in range(2):  # it is not let through the second time
-        with pytest.raises(SettingError, match=r"a row's loss differs .* couples_rows = True"):
-            step(window())
-    assert step.progress.windows == 0
-    assert all(torch.equal(each, before[name]) for name, each in step.model.state_dict().items())
-
-
-def test_a_loop_of_ones_own_compares_rows_once_and_trains_the_same_weights() -> None:
-    steps = [own_step("cross_entropy", micro_batch=2) for _ in range(2)]
-    steps[1].row_check.pending = False
-    calls = []
-    steps[0].model.register_forward_hook(lambda *_: calls.append(1))
-    for _ in range(2):
-        for step in steps:
-            step(window())
-    assert len(calls) == 3 + 2 * 4
-    assert "do not depend on each other" in steps[0].row_check.message
-    own, other = (step.model.state_dict() for step in steps)
-    assert all(torch.equal(own[name], other[name]) for name in own)
-
-
-def test_a_loop_of_ones_own_compares_rows_when_it_first_splits_a_window() -> None:
-    step = own_step(contrastive)
-    step(window())
-    assert step.row_check.pending
-    step.micro_batch = 4
-    with pytest.raises(SettingError, match="a row's loss differs"):
-        step(window())
-    assert step.progress.windows == 1
-
-
 def test_whole_windows_of_a_loss_that_compares_rows_are_trained_and_never_split(tmp_path: Path) -> None:
     training = run(tmp_path, contrastive, micro_batch=None)
     finish(training)

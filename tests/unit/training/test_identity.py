@@ -197,6 +197,13 @@ def test_a_setting_that_is_not_given_is_compared_like_any_other() -> None:
         check_identity(without, {**without, "recipe": {"early_stopping": 3}})
 
 
+def test_a_second_change_is_refused_with_what_is_accepted_already() -> None:
+    now = {**_OWN, "data": {"train": {"rows": 4}}, "loss": {"function": "mae"}}
+    with pytest.raises(RunFolderError, match=r"accept_changes=\['data', 'loss'\]"):
+        check_identity(_OWN, now, ["data"])
+    assert len(check_identity(_OWN, now, ["data", "loss"])) == 2
+
+
 def test_a_name_that_nothing_has_cannot_be_accepted() -> None:
     with pytest.raises(SettingError, match="accept_changes: 'los' .* Did you mean 'loss'"):
         check_identity(_OWN, _OWN, ["los"])
