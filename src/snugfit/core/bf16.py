@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from snugfit.core.pieces import pieces
+from snugfit.core.phases import alike
+from snugfit.core.pieces import piece_rows, pieces
 from snugfit.core.sharded import is_sharded, own_part, sharded_like
 
 
@@ -49,13 +50,14 @@ def rounded_stochastically(wide: Tensor, *generators: torch.Generator) -> Tensor
     Source: Gupta et al. 2015, arXiv:1502.02551; for bf16: Zamirai et al. 2020, arXiv:2010.06192.
     """
     rounded = torch.empty_like(wide, dtype=torch.bfloat16)
+    parts = list(zip(pieces(wide), generators, strict=True))
     if is_sharded(wide):
         low_bits = torch.empty(wide.shape, dtype=torch.int16, device=wide.device)
-        for piece, generator in zip(pieces(wide), generators, strict=True):
+        for piece, generator in alike(parts, lambda part: piece_rows(part[0])):
             low_bits[piece] = _low_bits(low_bits[piece], generator)
         _round(own_part(wide), own_part(sharded_like(wide, low_bits)), own_part(rounded))
         return rounded
-    for piece, generator in zip(pieces(wide), generators, strict=True):
+    for piece, generator in alike(parts, lambda part: piece_rows(part[0])):
         _round(wide[piece], _low_bits(wide[piece], generator), rounded[piece])
     return rounded
 

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from snugfit.core.batch import Batch, labels_of, split
 from snugfit.core.losses import LossTerms
 from snugfit.core.mixing import cut_labels
+from snugfit.core.phases import alike
 from snugfit.core.random import preserved_randomness, random_state, set_random_state
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
@@ -28,6 +29,11 @@ class Chunk(NamedTuple):
     start: int
     stop: int
     end: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many rows it has, how many of their tokens, and how many of these the loss sees."""
+        return len(self.rows), self.stop - self.start, self.end - self.start
 
     def of(self, tensor: Tensor) -> Tensor:
         """Its part of a tensor of shape (rows, tokens, ...): a view."""
@@ -88,10 +94,10 @@ class InChunks(torch.autograd.Function):
         values, weights = torch.empty(0), None
         # with gradients, as autocast keeps its copy of a weight, and one without them would be of no use to others
         with torch.set_grad_enabled(any(ctx.needs_input_grad)):
-            for place, chunk in enumerate(work.chunks):
+            for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
                 logits = work.head(chunk.seen(hidden))
                 terms = work.terms_of(logits, chunk)
-                if place == 0:
+                if chunk is work.chunks[0]:
                     ctx.dtype = logits.dtype
                     values = terms.values.new_empty(hidden.shape[:2])
                     weights = None if terms.weights is None else terms.weights.new_empty(hidden.shape[:2])
@@ -118,7 +124,7 @@ class InChunks(torch.autograd.Function):
         head = _AnyHead(work.head, sums) if linear is None else _LinearHead(linear, ctx.dtype, sums)
         with preserved_randomness(hidden.device), ctx.autocast():
             set_random_state(hidden.device, ctx.state)
-            for chunk in work.chunks:
+            for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
                 part, logits = head.logits(chunk.seen(hidden).detach(), d_hidden is not None)
                 d_logits = _by_logits(
                     work, logits.detach(), chunk, d_values, alone=chunk is not work.chunks[0]

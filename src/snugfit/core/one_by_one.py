@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from snugfit.core.combined import CombinedOptimizer
 from snugfit.core.layout import laid_out_like
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.pieces import own_rows, pieces, put_rows
+from snugfit.core.phases import alike
+from snugfit.core.pieces import own_rows, piece_rows, pieces, put_rows
 from snugfit.core.placing import set_data_
 from snugfit.core.sharded import is_sharded, sharded_like, spread_state
 
@@ -172,7 +173,7 @@ class ShadowOptimizer(Optimizer):
                 continue
             state, before = self.state[shadow], dict(own)
             after: dict[str, Any] = {}
-            for number, piece in enumerate(parts):
+            for number, piece in alike(list(enumerate(parts)), lambda part: piece_rows(part[1])):
                 here = own_rows(before, weight, piece)
                 self.state[shadow] = own_rows(state, weight, piece)
                 yield from self.lend_wide(

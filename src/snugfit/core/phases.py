@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
+Part = TypeVar("Part")
 Label = Callable[[str], AbstractContextManager[object]]
+Shorten = Callable[[Sequence[Any], Sequence[Hashable]], Iterator[Any]]
+"""From the parts of a loop and the kind of each to those that are run."""
 
 _watching: Label | None = None
+_shorten: Shorten | None = None
 _NOTHING = nullcontext()
 
 
@@ -16,9 +21,24 @@ def phase(name: str) -> AbstractContextManager[object]:
     return _NOTHING if _watching is None else _watching(name)
 
 
+def alike(parts: Sequence[Part], kind: Callable[[Part], Hashable]) -> Iterator[Part]:
+    """The parts of a loop, one after the other: all of them wherever there are numbers.
+
+    A dry run leaves out those of which it has seen the like, so the loop may leave nothing behind for a part but numbers, in memory
+    that does not grow with the parts, and may not end early.
+
+    Args:
+        kind: what decides which operators run for a part, on tensors of which sizes.
+
+    >>> list(alike([3, 3, 1], kind=int))
+    [3, 3, 1]
+    """
+    return iter(parts) if _shorten is None else _shorten(parts, [kind(part) for part in parts])
+
+
 @contextmanager
-def watched(label: Label) -> Iterator[None]:
-    """Within, each phase is entered under `label(name)`, on any thread.
+def watched(label: Label, shorten: Shorten | None = None) -> Iterator[None]:
+    """Within, each phase is entered under `label(name)`, on any thread, and loops over parts that are alike go as `shorten` has them.
 
     >>> seen = []
     >>> def label(name):
@@ -29,9 +49,10 @@ def watched(label: Label) -> Iterator[None]:
     >>> seen
     ['forward']
     """
-    global _watching
-    before, _watching = _watching, label
+    global _watching, _shorten
+    before = _watching, _shorten
+    _watching, _shorten = label, shorten
     try:
         yield
     finally:
-        _watching = before
+        _watching, _shorten = before

@@ -29,6 +29,11 @@ def pieces(tensor: torch.Tensor) -> list[Piece]:
     return [slice(start, min(start + rows, len(tensor))) for start in range(0, len(tensor), rows)]
 
 
+def piece_rows(piece: Piece) -> int | None:
+    """How many rows a piece has; None for all of them."""
+    return piece.stop - piece.start if isinstance(piece, slice) else None
+
+
 def own_rows(state: Any, like: torch.Tensor, piece: Piece) -> Any:
     """A piece of what a state, in dicts of any depth, has for a tensor: of its shape the rows themselves, of all else copies."""
     if isinstance(state, dict):

@@ -96,7 +96,7 @@ def dry_run(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues(mode)
-    recorder = Recorder(values, remembered)
+    recorder = Recorder(values, remembered, shortens=True)
     model = fake_(subject.model(), mode, "cpu")
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)

@@ -71,6 +71,7 @@ class _RealValues(KnownValues):
 
     def __init__(self) -> None:
         self.bounded: list[str] = []
+        self.asked = 0
 
     def call(self, *_: Any) -> tuple[bool, Any]:
         return False, None

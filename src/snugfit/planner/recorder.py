@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bisect
 import gc
+import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.phases import watched
 from snugfit.planner.interposed import Interposed, interposing
+from snugfit.planner.loops import counts, needed
 from snugfit.planner.op_costs import OpCosts, op_costs
 from snugfit.planner.records import Op, Parts, Phase, Place, Role, Storage, Trace
 from snugfit.planner.remembered import Call, Remembered, call_of
@@ -45,14 +47,18 @@ class Recorder(TorchDispatchMode):
 
     Args:
         remembered: what operators gave in runs before, which is added to.
+        shortens: whether loops over parts that are alike run some of them, whose operators count for all.
     """
 
-    def __init__(self, values: KnownValues, remembered: Remembered | None = None) -> None:
+    def __init__(
+        self, values: KnownValues, remembered: Remembered | None = None, shortens: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self.values = values
         self.remembered = Remembered() if remembered is None else remembered
         self.update = 0
+        self._shortens = shortens
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._phases: list[Phase] = []
         self._turn = self._micro_batch = -1
@@ -70,7 +76,7 @@ class Recorder(TorchDispatchMode):
     def __enter__(self) -> Recorder:
         super().__enter__()  # type: ignore[no-untyped-call]
         self._around = self._stack.enter_context(interposing())
-        self._stack.enter_context(watched(self._labelled))
+        self._stack.enter_context(watched(self._labelled, self._shortened if self._shortens else None))
         # a copy that no operator makes: of a generator, at each update and before each block that is computed again
         self._stack.enter_context(mock.patch.object(torch, "get_rng_state", self._random_state))
         self._stack.callback(register_module_forward_pre_hook(self._entered).remove)
@@ -237,6 +243,18 @@ class Recorder(TorchDispatchMode):
 
     def _labelled(self, name: str) -> Any:
         return self.label(name)
+
+    def _shortened(self, parts: Sequence[Any], kinds: Sequence[Hashable]) -> Iterator[Any]:
+        """Those parts of a loop that are needed to know of all; all of them from where one asked for a number, by which others may differ."""
+        asked, due, run, ends = self.values.asked, set(needed(kinds)), [], [len(self.trace.ops)]
+        for place, part in enumerate(parts):
+            if place in due or self.values.asked > asked:
+                yield part
+                run.append(place)
+                ends.append(len(self.trace.ops))
+        for times, (start, end) in zip(counts(kinds, run), itertools.pairwise(ends), strict=True):
+            for op in self.trace.ops[start:end] if times > 1 else ():
+                op.times *= times
 
     def _place(self) -> Place:
         phase = self._phases[-1] if self._phases else Phase.SETUP

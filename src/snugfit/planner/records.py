@@ -64,7 +64,7 @@ class Op:
 
     `flops` counts a multiply-add as two; `read` and `written` are bytes of the tensors that it took and gave, 0 for views;
     `dtype` is what it computes in; `event` is the number of allocations and frees before it; `modes` of Python stand around it, and
-    `packed` tensors were handed to hooks since the one before (`interposed`).
+    `packed` tensors were handed to hooks since the one before (`interposed`); a run has it so many `times` (`loops`).
     """
 
     name: str  # "aten.mm.default"
@@ -78,6 +78,7 @@ class Op:
     workspace: int = 0
     modes: int = 0
     packed: int = 0
+    times: int = 1
 
 
 @dataclass(slots=True)

@@ -117,8 +117,8 @@ def _segment(
         int(host[begin : end + 1].max()),
         op.name,
         op.place.module,
-        np.sum([costs(each) for each in ops], axis=0),
-        sum(each.flops for each in ops),
+        np.sum([costs(each) * each.times for each in ops], axis=0),
+        sum(each.flops * each.times for each in ops),
         hash(tuple(each.name for each in ops)),
     )
 

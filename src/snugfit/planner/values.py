@@ -32,13 +32,14 @@ _NUMBERS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_non
 class KnownValues:
     """Follows the values of tensors through a run of fake ones.
 
-    `bounded` holds the names of the operators whose result had to be bounded.
+    `bounded` holds the names of the operators whose result had to be bounded; `asked` counts those that a value decided.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self._values: Any = WeakTensorKeyDictionary()
         self.bounded: list[str] = []
+        self.asked = 0
 
     def learn(self, fake: Tensor, real: Tensor) -> None:
         """Say what a tensor holds; `real` is written to where the fake one is."""
@@ -55,6 +56,7 @@ class KnownValues:
         if not number and torch.Tag.dynamic_output_shape not in func.tags:
             return False, None
         known = all(self._value(tensor) is not None for tensor in tensors)
+        self.asked += known
         if number:
             return (True, self._compute(func, args, kwargs)) if known else (False, None)
         if known:

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.forwards import replaced_forward
+from snugfit.core.phases import alike
 from snugfit.core.names import matches, nearest_names, require_list
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
@@ -44,7 +45,7 @@ class _Tiled(torch.autograd.Function):
         outputs = inputs.new_empty(*inputs.shape[:-1], weight.shape[0])
         flat, flat_outputs = inputs.reshape(-1, inputs.shape[-1]), outputs.view(-1, weight.shape[0])
         with torch.autocast(inputs.device.type, enabled=False):
-            for rows in ctx.tiles:
+            for rows in alike(ctx.tiles, len):
                 tile, into = _tile(weight, rows, inputs), flat_outputs[:, rows.start : rows.stop]
                 if bias is None:
                     torch.mm(flat, tile.T, out=into)
@@ -62,7 +63,7 @@ class _Tiled(torch.autograd.Function):
         d_inputs = torch.zeros_like(flat, dtype=_wide(flat.dtype)) if by_inputs else None
         d_weight = torch.empty_like(weight) if by_weight else None
         with torch.autocast(inputs.device.type, enabled=False):
-            for rows in ctx.tiles:
+            for rows in alike(ctx.tiles, len):
                 d_part = d_flat[:, rows.start : rows.stop]
                 if d_inputs is not None:
                     _add_product(d_inputs, d_part, _tile(weight, rows, inputs))
