@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
 
 from snugfit.core.batch import Batch, labels_of, split
 from snugfit.core.losses import LossTerms
@@ -93,7 +94,7 @@ class InChunks(torch.autograd.Function):
         ctx.parameters = parameters  # not saved: what moves saved tensors elsewhere would give back others
         values, weights = torch.empty(0), None
         # with gradients, as autocast keeps its copy of a weight, and one without them would be of no use to others
-        with torch.set_grad_enabled(any(ctx.needs_input_grad)):
+        with torch.set_grad_enabled(any(ctx.needs_input_grad)), _keeping_nothing():
             for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
                 logits = work.head(chunk.seen(hidden))
                 terms = work.terms_of(logits, chunk)
@@ -230,6 +231,12 @@ def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
     module = getattr(head, "__self__", None)
     plain = isinstance(module, nn.Linear) and getattr(head, "__func__", None) is nn.Linear.forward
     return module if plain else None
+
+
+def _keeping_nothing() -> AbstractContextManager[None]:
+    """Within, autograd keeps nothing for a backward that does not come, and hooks around, such as those that copy it to the host, get
+    nothing."""
+    return saved_tensors_hooks(lambda tensor: None, lambda kept: kept)
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:

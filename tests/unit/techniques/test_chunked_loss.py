@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from snugfit.core.batch import Batch, inputs_of
+from snugfit.core.chunks import InChunks, Work
 from snugfit.core.head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batches
 from snugfit.core.selection import check
@@ -608,3 +610,19 @@ def test_recomputed_blocks_of_a_stock_model_and_chunks_give_the_same_gradient() 
     texts = {name: tensor.clamp(max=10) for name, tensor in window(tokens=9).items()}
     assert chunked(texts).loss == pytest.approx(plain(texts).loss, rel=EXACT)
     assert relative_error(gradients(chunked), gradients(plain)) <= EXACT
+
+
+def test_nothing_of_a_chunk_is_handed_to_what_moves_saved_tensors() -> None:
+    head, hidden = nn.Linear(4, 9), torch.randn(2, 6, 4, requires_grad=True)
+    work = Work(head.forward, lambda logits, _: LossTerms(logits.logsumexp(-1), None), chunks_of(2, 6, 3))
+    packed: list[torch.Size] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor.shape)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda kept: kept):
+        values, _ = InChunks.apply(work, hidden, *head.parameters())
+    assert packed == [hidden.shape]
+    values.sum().backward()
+    assert hidden.grad is not None and hidden.grad.abs().sum() > 0

@@ -1,0 +1,95 @@
+"""What is predicted of a small language model with and without the parts of its loops that are like others, as `python loops.py` prints it of
+a pretended GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import snugfit as sf
+from snugfit.core import pieces
+from snugfit.core.batch import Batch
+from snugfit.core.job import Job, Plan
+from snugfit.core.skeleton import skeleton
+from snugfit.core.technique import Technique
+from snugfit.planner import predict, recorder
+from snugfit.planner.device import Machine
+from snugfit.planner.dryrun import Subject
+from snugfit.planner.figures import prediction_of
+from snugfit.planner.predict import Planner
+from snugfit.planner.target import Target, machine_of
+
+CASES: dict[str, list[Technique]] = {
+    # 24 tokens a row
+    **{f"chunks of {size}": [sf.ChunkedLoss(chunk=size)] for size in (5, 8, 24)},
+    "chunks in bf16": [sf.ChunkedLoss(chunk=7), sf.BF16()],
+    "chunks recomputed": [sf.ChunkedLoss(chunk=7), sf.Recompute(), sf.ActivationOffload(min_bytes=1)],
+    "chunks of an adapted head": [sf.ChunkedLoss(chunk=7), sf.LoRA(targets=("lm_head",))],
+    "pieces": [sf.PureBF16()],
+    "pieces and their rests": [sf.PureBF16(rounding="kahan", states="fp32")],
+    "pieces in the rounding alone": [sf.PureBF16(), sf.Lion()],
+    "tiles": [sf.TiledLinears(tiles=7, above=0)],
+    "tiles in bf16": [sf.TiledLinears(tiles=5, above=0), sf.BF16()],
+    "all of them": [
+        sf.ChunkedLoss(chunk=7),
+        sf.PureBF16(),
+        sf.Recompute(),
+        sf.TiledLinears(tiles=5, above=0),
+    ],
+}
+SIZES = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 48, "num_hidden_layers": 1}
+
+
+def subject() -> Subject:
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**SIZES, num_attention_heads=2))
+    ids = torch.arange(8 * 24).view(8, 24) % 300
+    window = Batch.of({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
+    job = Job(global_batch=8, epochs=None, windows=4)
+    return Subject(lambda: skeleton(model), window, job, 100, (sf.AdamW(), sf.ClipNorm(1.0)), "causal_lm")
+
+
+@contextmanager
+def every_part() -> Iterator[None]:
+    """Within, nothing is left out of a loop."""
+    with mock.patch.object(recorder, "needed", lambda kinds: list(range(len(kinds)))):
+        yield
+
+
+def figures(techniques: Sequence[Technique], machine: Machine) -> dict[str, Any]:
+    """All that is predicted, and how many operators it took."""
+    own, plan = subject(), Plan(device=machine.type, micro_batch=4)
+    optimizer = [] if any("optimizer" in each.card.seams for each in techniques) else [sf.AdamW()]
+    with (
+        mock.patch.object(pieces, "PIECE", 600),  # of 37 rows of the head
+        mock.patch.object(predict, "cut", wraps=predict.cut) as cut,
+    ):
+        run = Planner(own, machine).run(plan, [*optimizer, sf.ClipNorm(1.0), *techniques], None, None)
+    found = prediction_of(run, own, machine, exact=True)
+    return {
+        "operators": len(cut.call_args.args[0].ops),
+        "bytes": [found.peak_bytes, found.peak_by_kind, found.peak_by_phase, found.host_peak_bytes],
+        "pieces": [[*each.key, each.bytes, each.host] for each in run.segments],
+        "reserved": found.reserved_bytes,
+        "numbers": [found.seconds_per_update, found.flops_per_update, *found.timeline.seconds],
+    }
+
+
+def both(name: str, machine: Machine) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is predicted from some parts of each loop, and from all of them."""
+    some = figures(CASES[name], machine)
+    with every_part():
+        return some, figures(CASES[name], machine)
+
+
+if __name__ == "__main__":
+    with machine_of(Target(device="a100-80")) as gpu:
+        figures([], gpu)  # what a process makes once is made
+        print(json.dumps({name: both(name, gpu) for name in sys.argv[1:]}))

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from snugfit.core.phases import alike
+from snugfit.planner import elsewhere
+from snugfit.planner.device import Machine
+from snugfit.planner.hardware import uncalibrated
+from snugfit.planner.loops import counts, needed
+from snugfit.planner.recorder import Recorder
+from snugfit.planner.values import KnownValues
+from tests.unit.planner import loops
+from tests.unit.planner.test_recorder import MODE
+
+GPU = ("chunks of 5", "chunks recomputed", "pieces", "tiles in bf16")
+"""Each of which takes a second."""
+
+KINDS = [
+    "A",
+    "AB",
+    "AAAAB",
+    "ABABABAB",
+    "AAAB" * 5,
+    "AAB" * 4 + "AAC",
+    "ABC" * 3,
+    "ABBBBA",
+    "BAAAAAAA",
+    "AABBAABBA",
+]
+
+
+def neighbours(kinds: Sequence[str]) -> set[tuple[str, str]]:
+    return set(itertools.pairwise(kinds))
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_each_kind_of_part_is_run_after_each_kind_that_it_comes_after_and_after_no_other(kinds: str) -> None:
+    run = needed(kinds)
+    assert run[0] == 0 and run[-1] == len(kinds) - 1
+    assert run == sorted(set(run))
+    assert neighbours([kinds[place] for place in run]) == neighbours(kinds)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_the_parts_that_are_run_count_for_all_of_their_kind(kinds: str) -> None:
+    run = needed(kinds)
+    found: Counter[str] = Counter()
+    for place, times in zip(run, counts(kinds, run), strict=True):
+        found[kinds[place]] += times
+    assert found == Counter(kinds)
+
+
+def test_of_a_hundred_parts_that_are_alike_three_are_run() -> None:
+    assert needed("A" * 100) == [0, 1, 99]
+    assert counts("A" * 100, [0, 1, 99]) == [1, 98, 1]
+
+
+def test_a_loop_outside_of_a_dry_run_has_all_of_its_parts() -> None:
+    recorder = Recorder(KnownValues(MODE))
+    with MODE, recorder:
+        assert list(alike(range(9), lambda part: "A")) == [*range(9)]
+    with MODE, Recorder(KnownValues(MODE), shortens=True):
+        assert list(alike(range(9), lambda part: "A")) == [0, 1, 8]
+    assert list(alike(range(9), lambda part: "A")) == [*range(9)]
+
+
+def test_an_operator_counts_for_those_of_the_parts_that_are_left_out_within_loops_too() -> None:
+    recorder = Recorder(KnownValues(MODE), shortens=True)
+    with MODE, recorder:
+        x = torch.zeros(2)
+        for _ in alike(range(10), lambda part: "outer"):
+            x.add_(1)
+            for _ in alike(range(5), lambda part: "inner"):
+                x.mul_(2)
+    times: Counter[str] = Counter()
+    for op in recorder.trace.ops:
+        times[op.name] += op.times
+    assert times == {"aten.zeros.default": 1, "aten.add_.Tensor": 10, "aten.mul_.Tensor": 50}
+    assert len(recorder.trace.ops) == 1 + 3 * (1 + 3)
+
+
+def test_parts_that_ask_for_numbers_are_all_run() -> None:
+    asked: list[int] = []
+    with MODE, Recorder(KnownValues(MODE), shortens=True):
+        lengths = torch.tensor([3, 1, 2, 5, 4])
+        for place in alike(range(5), lambda part: "A"):
+            asked.append(int(lengths[place].item()))
+    assert asked == [3, 1, 2, 5, 4]
+
+
+def agree(some: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert some["operators"] < whole["operators"]
+    for name in ("bytes", "pieces", "reserved"):
+        assert some[name] == whole[name], name
+    assert some["numbers"] == pytest.approx(whole["numbers"], rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", loops.CASES)
+def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_cpu(name: str) -> None:
+    device = uncalibrated("cpu")
+    agree(*loops.both(name, Machine(device, device, "cpu")))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(elsewhere.why_not() is not None, reason=str(elsewhere.why_not()))
+def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_gpu() -> None:
+    script = Path(loops.__file__)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(script.parents[3]), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), *GPU],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for some, whole in json.loads(done.stdout.splitlines()[-1]).values():
+        agree(some, whole)
