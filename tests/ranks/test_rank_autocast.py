@@ -1,4 +1,5 @@
-"""Autocast over shards: no 16-bit copy of gathered weights stays from forward to backward, and the update is that of one device."""
+"""Autocast over shards: no 16-bit copy of gathered weights stays from forward to backward, weights that are only cast are gathered in
+16 bits, and the update is that of one device."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.core.allocation import AllocatedBytes
+from snugfit.strategies import gathers
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training.step import Step
 from tests.laws.problems import relative_error, whole
@@ -72,3 +75,53 @@ def updated(strategy: str) -> dict[str, Any]:
         step(part_of(step, window))
     model.allocated = None
     return {"weights": weights, "kept": model.kept[-1]}
+
+
+WINDOWS = 4
+"""The first one shows that there is autocast, the second one is watched, from then on less is sent."""
+CAST, AS_THEY_ARE = WIDTH * WIDTH + WIDTH, 2 * WIDTH
+"""Numbers of a block that only its product reads, and those of its norm."""
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp-zero2", "fsdp-offload"])
+def test_weights_that_are_only_cast_are_gathered_in_16_bits_with_the_bits_of_whole_gathers(
+    two: Ranks, strategy: str
+) -> None:
+    whole_gathers = two.run(gathered, strategy, False)
+    for found, expected in zip(two.run(gathered, strategy, True), whole_gathers, strict=True):
+        assert found["weights"].keys() == expected["weights"].keys()
+        assert all(torch.equal(each, expected["weights"][name]) for name, each in found["weights"].items())
+        assert found["bytes"][0] == expected["bytes"][0]
+        less, all_ = 2 * CAST + 4 * AS_THEY_ARE, 4 * CAST + 4 * AS_THEY_ARE
+        assert found["bytes"][-1] * all_ == expected["bytes"][-1] * less > 0
+
+
+def gathered(strategy: str, rounded: bool) -> dict[str, Any]:
+    """The weights after some updates, and the bytes that were gathered in each."""
+    model = Blocks()
+    chosen = STRATEGIES[strategy]()
+    step = Step(model, SGD(learning_rate=0.1), "mse", micro_batch=1, strategy=chosen)
+    if not rounded:
+        for each in model.modules():
+            if hasattr(each, "set_custom_all_gather"):
+                each.set_custom_all_gather(gathers.RoundedGather(list, 2))
+    inputs = torch.linspace(-1, 1, ROWS * WIDTH).view(ROWS, WIDTH).sin()
+    sizes = []
+    for window in range(WINDOWS):
+        with GatheredBytes() as bytes_:
+            step(part_of(step, (inputs, (inputs + window).cos())))
+        sizes.append(bytes_.total)
+    return {"weights": {name: whole(each) for name, each in model.named_parameters()}, "bytes": sizes}
+
+
+class GatheredBytes(TorchDispatchMode):
+    """Counts the bytes that gathers of torch give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "_allgather_base_" in str(func):
+            self.total += args[0].nbytes
+        return func(*args, **(kwargs or {}))

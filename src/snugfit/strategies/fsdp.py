@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,7 @@ from snugfit.core.sharded import is_sharded, of_part, of_rows, whole
 from snugfit.core.skeleton import fill_, skeleton
 from snugfit.errors import RunFolderError
 from snugfit.strategies.base import SeveralRanks
+from snugfit.strategies.gathers import RoundedGather, Rounding
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,6 +64,7 @@ class FullyShard(SeveralRanks):
     copies: Sequence[nn.Parameter] = field(default=(), init=False, repr=False)
     _skeleton: nn.Module | None = field(default=None, init=False, repr=False)
     _gathered: list[nn.Parameter | None] = field(default_factory=list, init=False, repr=False)
+    _rounding: Rounding = field(default_factory=Rounding, init=False, repr=False)
 
     def exchange_by(self, exchange: Exchange) -> None:
         """Before `wrap`: add gradients up in another type."""
@@ -116,7 +119,7 @@ class FullyShard(SeveralRanks):
         for sharded in _fsdp_modules(model):  # the step divides sums by the weight of the whole window, once
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
-            self._watch(sharded)
+            self._watch(sharded, mesh)
         parameters, place = dict(model.named_parameters()), "cpu" if self.cpu_offload else device
         fill_(
             model,
@@ -142,14 +145,28 @@ class FullyShard(SeveralRanks):
             if differs:
                 self.take_first_([parameter])
 
-    def _watch(self, unit: FSDPModule) -> None:
-        """Know the weights of a unit by what stands in their place while it computes."""
+    def _watch(self, unit: FSDPModule, mesh: DeviceMesh) -> None:
+        """Know the weights of a unit by what stands in their place while it computes, and gather them."""
         module = cast("nn.Module", unit)
         own = [(holder, name) for holder in _own_modules(module) for name in holder._parameters]
         first = len(self._gathered)
         self._gathered += [None] * len(own)
+        places: dict[nn.Parameter, int] = {}
+        for place, (holder, name) in enumerate(own):
+            parameter = holder._parameters[name]
+            if parameter is not None and is_sharded(parameter):
+                places.setdefault(parameter, place)
+        sharded = [own[place] for place in places.values()]
+
+        def parts() -> list[Tensor]:
+            return [cast("Tensor", holder._parameters[name]) for holder, name in sharded]
+
+        gather = RoundedGather(parts, mesh.size(mesh.ndim - 1))
+        unit.set_custom_all_gather(gather)  # type: ignore[arg-type]
+        self._rounding.add(gather, [first + place for place in places.values()])
 
         def remember(*_: object) -> None:
+            self._rounding.see(mesh.device_type)
             for place, (holder, name) in enumerate(own, first):
                 self._gathered[place] = holder._parameters[name]
 
@@ -166,7 +183,7 @@ class FullyShard(SeveralRanks):
             return terms
         here = leaves_behind(terms.values)
         reached = torch.tensor([each in here for each in self._gathered], dtype=torch.uint8)
-        dist.all_reduce(reached, dist.ReduceOp.MAX)
+        reached = self._rounding.agree(reached, partial(dist.all_reduce, op=dist.ReduceOp.MAX))
         missing = [
             each
             for each, anywhere in zip(self._gathered, reached.tolist(), strict=True)
@@ -189,7 +206,12 @@ class FullyShard(SeveralRanks):
         exchange(last)
         sharded.set_reshard_after_backward(self.reshard_after_forward or last)
         try:
-            with self._outside_stays(sharded), casting_anew(), weights_cast_again():
+            with (
+                self._outside_stays(sharded),
+                casting_anew(),
+                weights_cast_again(),
+                self._rounding.in_force(self._gathered, last),
+            ):
                 yield
         finally:
             exchange(True)
@@ -265,14 +287,20 @@ def _fsdp_modules(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def _own_modules(unit: nn.Module) -> Iterator[nn.Module]:
-    """The modules of a unit that are in no other one."""
+def _own_modules(unit: nn.Module) -> list[nn.Module]:
+    """The modules of a unit that are in no other one, each once, in the order in which FSDP2 joins their weights: children first."""
     from torch.distributed.fsdp import FSDPModule
 
-    yield unit
-    for child in unit.children():
-        if not isinstance(child, FSDPModule):
-            yield from _own_modules(child)
+    seen: set[nn.Module] = set()
+
+    def below(module: nn.Module) -> Iterator[nn.Module]:
+        seen.add(module)
+        for child in module.children():
+            if child not in seen and not isinstance(child, FSDPModule):
+                yield from below(child)
+        yield module
+
+    return [*below(unit)]
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
