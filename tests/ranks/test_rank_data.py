@@ -52,6 +52,21 @@ def test_what_differs_on_another_rank_is_refused_by_name_on_all(
     assert first[1].endswith("A set of texts has another order in each process: sort it.")
 
 
+def test_a_label_that_differs_in_one_row_of_a_thousand_is_refused(two: Ranks, tmp_path: Path) -> None:
+    for kind, said in two.run(one_other_label, tmp_path):
+        assert issubclass(kind, (SettingError, SaidElsewhere))
+        assert "(rank 1) differs from rank 0 in data train row 501." in said
+
+
+def one_other_label(folder: Path) -> tuple[type[BaseException], str]:
+    rows = points(1000)
+    inputs, label = rows[501]
+    rows[501] = (inputs, (label + dist.get_rank()) % 3)
+    with pytest.raises((SettingError, SaidElsewhere)) as raised:
+        make_training(folder, train=rows, strategy=STRATEGIES["ddp"]())
+    return raised.type, str(raised.value)
+
+
 def refused(folder: Path, what: str, strategy: str) -> tuple[type[BaseException], str]:
     with pytest.raises((SettingError, SaidElsewhere)) as raised:
         make_training(folder, strategy=STRATEGIES[strategy](), **other(what))

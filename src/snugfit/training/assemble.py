@@ -24,7 +24,14 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training.folder import RunFolder
-from snugfit.training.identity import as_plain, check_ranks, code_identity, data_identity, model_identity
+from snugfit.training.identity import (
+    as_plain,
+    check_ranks,
+    code_identity,
+    data_identity,
+    data_of_rank,
+    model_identity,
+)
 from snugfit.training.loop import Training
 from snugfit.training.metrics import RowMetric, check_fit, check_metrics
 from snugfit.training.result import Emit, SaveBest
@@ -96,7 +103,8 @@ def assemble(
     train, held_out = (make(job, plan, material, step) for make in (training_loader, validation_loader))
     assert train is not None
     data = data_identity(files or {}, train, held_out, plan.num_workers)
-    check_ranks({"data": data}, step.strategy)
+    if step.strategy.world_size > 1:
+        check_ranks({"data": data_of_rank(data, train, held_out, plan.num_workers)}, step.strategy)
     return Training(
         job=job,
         step=step,

@@ -11,6 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,8 @@ VERSION = 2
 ROWS = 32
 """Rows of a data set that are compared: the first, the last, and those spread evenly between them."""
 _SECONDS = 1.0
+_RANKS_ROWS = 10_000
+"""Rows of a data set that are at most compared over ranks."""
 _SHOWN = 3
 
 BATCH_NORM = "batch_norm"
@@ -115,19 +118,38 @@ def data_identity(
     return {_FILES: dict(files), "train": _rows_identity(train, num_workers), **held_out}
 
 
+def data_of_rank(
+    identity: Mapping[str, Any], train: Loader, validation: Loader | None, num_workers: int
+) -> dict[str, Any]:
+    """Return the identity of data with more rows in it, to be compared over ranks, which have them at hand: all rows that can be read in
+    a second, drawn by a fixed seed so that a rank that reads faster reads the same first.
+    """
+    found = dict(identity)
+    for name, loader in (("train", train), ("validation", validation)):
+        if loader is not None:
+            count = loader.order.examples
+            places = Random(0).sample(range(count), min(_RANKS_ROWS, count))
+            found[name] = {**found[name], "row": found[name]["row"] | _digests(loader, places, num_workers)}
+    return found
+
+
 def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
     """How many rows there are, and digests of some; each is read twice, as rows that differ then cannot be compared."""
     examples = loader.order.examples
     count = min(ROWS, examples)
     places = sorted({place * (examples - 1) // max(count - 1, 1) for place in range(count)})
-    rows = _Rows(loader)
+    return {"rows": examples, "row": _digests(loader, places, num_workers)}
+
+
+def _digests(loader: Loader, places: Sequence[int], num_workers: int) -> dict[str, str]:
+    """Return the digests of rows by their index in the source: of as many as can be read in a second."""
     digests: dict[str, str] = {}
     start = time.monotonic()
-    for place, value in zip(places, _read(rows, places, num_workers), strict=False):
+    for place, value in zip(places, _read(_Rows(loader), places, num_workers), strict=False):
         digests[str(loader.source_index(place))] = value
         if time.monotonic() - start > _SECONDS:
             break
-    return {"rows": examples, "row": digests}
+    return digests
 
 
 class _Rows:
