@@ -341,8 +341,7 @@ def plain_optimizer(
 
 def gradients(step: Step) -> dict[str, Tensor]:
     """Copies of what the last update was made from."""
-    named = step.model.named_parameters()
-    return {name: whole(p.grad).clone() for name, p in named if p.grad is not None}
+    return {name: whole(gradient).clone() for name, gradient in step.gradients().items()}
 
 
 def traces(step: Step) -> dict[str, Tensor]:

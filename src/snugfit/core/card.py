@@ -54,6 +54,7 @@ class Stage(enum.IntEnum):
     # stepping
     SHADOW = 70  # on which tensors: of another type
     PLACE = 71  # where
+    GRADIENTS = 72  # by which gradients
     WHEN = 73
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
+from snugfit.core.host_gradients import HostGradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
@@ -46,6 +47,7 @@ class Composition:
     make_optimizer: MakeOptimizer | None
     schedule: Callable[[int, Mapping[str, Any]], Rate] | None
     scale: LossScale | None
+    sums: HostGradients | None
     export: Callable[[nn.Module], nn.Module] | None
     states: Mapping[str, Stateful]
     extended_by: tuple[Mapping[str, Any], ...]
@@ -227,6 +229,7 @@ def compose(
         make_optimizer=single("optimizer"),
         schedule=single("schedule"),
         scale=single("scale"),
+        sums=single("sums"),
         export=_exporting([made[each.card.name] for each in reversed(in_order(techniques, "prepare"))]),
         states={name: seams.state for name, seams in made.items() if seams.state is not None},
         extended_by=tuple(as_entry(each) for each in techniques if Stage.EXTEND in each.card.stages),

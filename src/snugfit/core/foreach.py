@@ -98,10 +98,12 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """A scalar above 0 when any element is infinite or NaN, on this rank: one kernel for all tensors, nothing read."""
     found = torch.zeros((), device=device, dtype=torch.float32)  # whatever the default dtype is
     for group in _by_kind(own_parts(tensors)):
+        place = group[0].device
         # what a dry run makes is fake, and must not stay in the cache
-        one = _one.__wrapped__(device) if is_fake(group[0]) else _one(device)
+        one = _one.__wrapped__(place) if is_fake(group[0]) else _one(place)
+        here = found if place == device else torch.zeros((), device=place, dtype=torch.float32)
         try:
-            torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
+            torch._amp_foreach_non_finite_check_and_unscale_(group, here, one)
         except NotImplementedError as error:
             sparse = [tuple(tensor.shape) for tensor in group if tensor.is_sparse]
             if not sparse:
@@ -111,6 +113,8 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
                 "dense ones. Nothing was trained. In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather "
                 "with sparse_grad=False."
             ) from error
+        if here is not found:
+            found = found + here.to(device)
     return found
 
 

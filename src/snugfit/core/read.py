@@ -26,9 +26,10 @@ def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
     """Several scalars in one pass: one wait for the device, whatever their number."""
     if any(is_fake(tensor) for tensor in tensors):
         return assume
-    if tensors[0].device.type == "cpu":
+    device = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
+    if device is None:
         return [tensor.item() for tensor in tensors]
-    return torch.stack([tensor.detach().double() for tensor in tensors]).tolist()
+    return torch.stack([tensor.detach().double().to(device) for tensor in tensors]).tolist()
 
 
 def is_fake(tensor: Tensor) -> bool:

@@ -27,6 +27,7 @@ from snugfit.core.card import Sharing as Sharing
 from snugfit.core.card import Stage as Stage
 from snugfit.core.exchange import Exchange
 from snugfit.core.gradients import Gradients
+from snugfit.core.host_gradients import HostGradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import ParameterGroup
@@ -158,6 +159,7 @@ class Seams:
     - `stepping`: where, when or in what precision the optimizer works: wraps whatever makes it from parameter groups; nested.
     - `schedule`: what is set in a parameter group after that many applied updates; at most one.
     - `scale`: what the loss is multiplied by, so that 16-bit gradients stay in range; at most one.
+    - `sums`: what the gradients of a window are added up in, where it is not the parameters; at most one.
     - `begin`: at the beginning of each window; what it leaves in the model is a function of the moment alone.
     - `batch`: transforms the whole window before it is split; in sequence.
     - `loss`: wraps the loss; nested.
@@ -181,6 +183,7 @@ class Seams:
     stepping: Callable[[MakeOptimizer], MakeOptimizer] | None = None
     schedule: Callable[[int, Mapping[str, Any]], Rate] | None = None
     scale: LossScale | None = None
+    sums: HostGradients | None = None
     begin: Callable[[nn.Module, Moment], None] | None = None
     batch: Callable[[Batch, Moment], Batch] | None = None
     loss: Callable[[BatchLoss], BatchLoss] | None = None
@@ -204,7 +207,7 @@ class Seams:
 
 SEAM_NAMES = tuple(field.name for field in fields(Seams) if field.name not in ("averaging", "state"))
 
-SINGLE_SEAMS = ("exchange", "optimizer", "schedule", "scale", "weights")
+SINGLE_SEAMS = ("exchange", "optimizer", "schedule", "scale", "sums", "weights")
 """Seams that at most one technique fills."""
 
 

@@ -179,8 +179,9 @@ def _prime(step: Step, done: int) -> None:
     """
     step.progress.updates = step.progress.windows = done - 1
     step.seams.begin(step.model, step.progress, step.seed)
-    for parameter in step.parameters:
-        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    for parameter, bearer in zip(step.parameters, step.bearers, strict=True):
+        zeros = torch.zeros_like(bearer, dtype=bearer.grad_dtype) if parameter.requires_grad else None
+        bearer.grad = zeros
     step.optimizer.step()
     step.progress.updates = step.progress.windows = done
     step.seams.updated(step.model, step.progress)
@@ -248,7 +249,7 @@ def tell(step: Step, recorder: Recorder) -> None:
     """What the storages are for that outlive an update."""
     states = [state.state_dict() for state in step.seams.states.values()]
     recorder.holds(leaves(states), Role.AVERAGES)
-    recorder.holds((p.grad for p in step.parameters if p.grad is not None), Role.GRADIENTS)
+    recorder.holds(step.gradients().values(), Role.GRADIENTS)
     recorder.holds(step.strategy.buckets, Role.GRADIENTS)
     recorder.holds(leaves(step.optimizer.state_dict()["state"]), Role.OPTIMIZER)
     recorder.holds(_own(step.model), Role.WEIGHTS)

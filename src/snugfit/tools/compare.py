@@ -19,8 +19,7 @@ FLOOR = 1e-3
 
 def gradients(step: Step) -> dict[str, Tensor]:
     """Copies of what the last update was made from; none where the gradients went with it."""
-    named = step.model.named_parameters()
-    return {name: each.grad.detach().clone() for name, each in named if each.grad is not None}
+    return {name: each.detach().clone() for name, each in step.gradients().items()}
 
 
 def weights(step: Step) -> dict[str, Tensor]:

@@ -52,8 +52,7 @@ class WindowCompute:
         The weighted sums of the micro-batches are added up and divided once, by the weight of the window.
         """
         step = self.step
-        for parameter in step.parameters:
-            parameter.grad = None
+        step.drop_gradients()
         passes = self.passes()
         factor = _factor(step.seams.scale)
         # with one pass on one rank the divisor is known before backward
@@ -62,7 +61,7 @@ class WindowCompute:
         weights: list[Tensor | float] = []
         totals: tuple[Tensor, Tensor | float] | None = None
         found: list[Tensor] = []
-        with step.one_pass():
+        with step.one_pass(), nullcontext() if step.seams.sums is None else step.seams.sums.taking():
             for number, (part, counts) in enumerate(self._micro_batches(passes)):
                 last = number == len(passes) - 1
                 with step.strategy.accumulate(step.model, last), step.seams.modules(part):
@@ -87,9 +86,10 @@ class WindowCompute:
         loss_sum, weight = totals or self._totals(sums, weights)
         if self.take is None:
             step.strategy.add_up_copies_()
-        gradients = gradients_of(step.parameters)
+        gradients = gradients_of(step.bearers)
         if self.take is None:  # else each was divided as it came
-            _divide(gradients, self._share(alone, weight, factor))
+            share = self._share(alone, weight, factor)
+            _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
         nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
         for one in found:
             nonfinite = nonfinite + one

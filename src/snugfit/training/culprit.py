@@ -75,15 +75,14 @@ def _run_again(step: Step, window: Batch) -> tuple[list[str], list[str]]:
             WindowCompute(step, step.transformed(shared), step.seams.loss).run()
         gradients = [
             f"gradient of {name}"
-            for name, p in step.model.named_parameters()
-            if p.grad is not None and not _finite(own_part(p.grad))
+            for name, gradient in step.gradients().items()
+            if not _finite(own_part(gradient))
         ]
     finally:
         step.progress.windows += 1
         for hook in hooks:
             hook.remove()
-        for parameter in step.parameters:
-            parameter.grad = None
+        step.drop_gradients()
     return outputs, gradients
 
 

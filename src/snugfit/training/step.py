@@ -235,7 +235,7 @@ class Step:
         if applied:
             with in_memory(self):
                 with phase("adjust"):
-                    metrics = self.seams.adjust(self.parameters, self.progress, self.seed)
+                    metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
                 if self._router_loss is not None:
                     metrics = {**metrics, **self._router_loss.metrics}
                 with phase("optimizer"):
@@ -318,6 +318,16 @@ class Step:
             self.seams.settle(self.model, passes)
 
     @property
+    def bearers(self) -> list[nn.Parameter]:
+        """What has the gradients, in the order of the parameters: they themselves, but where gradients leave for the host."""
+        return self.parameters if self.seams.sums is None else self.seams.sums.in_place_of(self.parameters)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The gradients of the last window by name, where they were not used up by its update."""
+        named = zip(self.model.named_parameters(), self.bearers, strict=True)
+        return {name: bearer.grad for (name, _), bearer in named if bearer.grad is not None}
+
+    @property
     def at_first_pass(self) -> bool:
         """Whether no pass over the rows has been made yet."""
         return self._passes == 0
@@ -391,9 +401,15 @@ class Step:
         return replace(transformed, share=share._replace(counts=counts))
 
     def _undo(self, buffers: list[BufferCopies]) -> None:
+        self.drop_gradients()
+        self._buffers.restore(buffers)
+
+    def drop_gradients(self) -> None:
+        """Have no gradients."""
         for parameter in self.parameters:
             parameter.grad = None
-        self._buffers.restore(buffers)
+        if self.seams.sums is not None:
+            self.seams.sums.clear()
 
 
 def _run(compute: Compute) -> Any:

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class Live(TorchDispatchMode):
-    """Follows the storages that operations make; `peak` is the most that were alive after one of them."""
+    """Follows the storages that operations make, or those on one kind of device; `peak` is the most that were alive after one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
         super().__init__()
-        self.peak = 0
+        self.peak, self._device = 0, device
         self._bytes: dict[StorageWeakRef, int] = {}
 
     def now(self) -> int:
@@ -32,7 +32,7 @@ class Live(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 key = StorageWeakRef(tensor.untyped_storage())
-                if key not in given:
+                if key not in given and self._device in (None, tensor.device.type):
                     self._bytes[key] = tensor.untyped_storage().nbytes()
         self.peak = max(self.peak, self.now())
         return result
