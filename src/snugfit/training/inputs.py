@@ -19,8 +19,8 @@ from snugfit.errors import SettingError
 class Inputs:
     """Gives micro-batches to the model so that the window stays as it is, to be run again.
 
-    The first window is given as copies, and torch's version counters say whether forward or loss changed them. If so, all that
-    follow are copies too.
+    The first window is given as copies. Torch's version counters, and on the host the numbers themselves, say whether forward or loss
+    changed them. If so, all that follow are copies too.
     """
 
     def __init__(self) -> None:
@@ -34,12 +34,13 @@ class Inputs:
         if self.copied is False or any(is_fake(leaf) for leaf in leaves(part.data)):
             yield part
             return
-        part = replace(part, data=map_tree(torch.clone, part.data))
-        before = [_version(leaf) for leaf in leaves(part.data)]
+        given = replace(part, data=map_tree(torch.clone, part.data))
+        before = [_version(leaf) for leaf in leaves(given.data)]
         try:
-            yield part
+            yield given
         finally:
-            if [_version(leaf) for leaf in leaves(part.data)] != before:
+            changed = [_version(leaf) for leaf in leaves(given.data)] != before
+            if changed or (self.copied is None and not _same_on_host(part, given)):
                 self.copied = True
 
     def begin(self, window: Batch) -> None:
@@ -75,6 +76,19 @@ class Inputs:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.copied = state["copied"]
+
+
+def _same_on_host(part: Batch, given: Batch) -> bool:
+    """Return whether tensors in host memory hold the same bits: NumPy and `.data` write to them past the version counters."""
+    return all(
+        torch.equal(_bits(one), _bits(other))
+        for one, other in zip(leaves(part.data), leaves(given.data), strict=True)
+        if one.device.type == "cpu" and one.layout is torch.strided and one.ndim and not one.is_quantized
+    )
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(torch.uint8)
 
 
 def _version(tensor: Tensor) -> int:

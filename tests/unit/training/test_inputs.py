@@ -114,6 +114,30 @@ def test_a_later_window_that_is_changed_is_not_run_again_but_refused() -> None:
     assert step(window(2)).applied, "from then on it gets copies"
 
 
+class _PastTheCounters(Centring):
+    """Writes by a way that torch's version counters do not see."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__(in_place=False)
+        self.by = by
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.by == "numpy":
+            rows.numpy()[:] *= 2
+        elif self.by == "data":
+            rows.data.mul_(2)
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize(("by", "copied"), [("numpy", True), ("data", True), ("nothing", False)])
+def test_a_write_past_the_version_counters_is_seen_in_host_memory(by: str, copied: bool) -> None:
+    step = Step(_PastTheCounters(by), SGD(learning_rate=0.1), techniques=[find("sam")()])
+    rows = torch.ones(8, 2)
+    rows[0] = torch.nan  # which is the same as NaN
+    step((rows, torch.arange(8) % 3))
+    assert step.inputs.copied is copied
+
+
 def test_a_run_says_once_that_inputs_are_copied(tmp_path: Path) -> None:
     for in_place in (True, False):
         training = make_training(tmp_path / str(in_place), model=Centring(in_place))
