@@ -22,6 +22,7 @@ from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_h
 from snugfit.core.names import find_modules, matches
 from snugfit.core.placing import host_copy
 from snugfit.core.quantised import QuantisedLinear, in_stock_form, weights_unread
+from snugfit.core.quantised_experts import has_experts
 from snugfit.core.quantising import dequantise_
 from snugfit.core.read import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
@@ -64,6 +65,7 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
         ]
         if not found:
             raise SettingError(f"{setting}: the model has no linear layer or convolution to adapt.")
+        _warn_of_experts(model, technique)
         return found
     able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in refused]
     matched = find_modules(model, patterns, setting, meant=able)
@@ -84,6 +86,18 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
                 f"{setting}: '{name}' is trained in full by {technique}.head already. Remove one."
             )
     return found
+
+
+def _warn_of_experts(model: nn.Module, technique: str) -> None:
+    """Warn where experts, which are one parameter and no layers, are passed by."""
+    experts = [name for name, module in model.named_modules() if has_experts(module)]
+    if experts:
+        more = f" and {len(experts) - 1} more" if len(experts) > 1 else ""
+        warnings.warn(
+            f"{technique}: experts get no adapters, as they are parameters and no layers: {experts[0]}{more} stay frozen.",
+            SnugfitWarning,
+            stacklevel=4,
+        )
 
 
 def warn_without_adapters(model: nn.Module, technique: str) -> None:

@@ -18,6 +18,11 @@ from torch import Tensor, nn
 class WeightFormat(Protocol):
     """How a weight is kept. Two formats of the same settings are equal."""
 
+    @property
+    def unit(self) -> int:
+        """Numbers of which a matrix has a multiple where what is kept of several, side by side, is what is kept of all their rows."""
+        ...
+
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
         """What is kept of a weight (outputs, inputs), by name: integers and float32."""
         ...
@@ -61,12 +66,16 @@ class QuantisedLinear(nn.Linear):
         self._kept = tuple(kept)
         self.register_parameter("bias", bias)
         for name, tensor in kept.items():
-            stored = tensor.view(torch.int32) if tensor.dtype == torch.float32 else tensor
-            self.register_parameter(name, nn.Parameter(stored, requires_grad=False))
+            self.register_parameter(name, nn.Parameter(as_stored(tensor), requires_grad=False))
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         return self.unpacked([getattr(self, name) for name in self._kept], self.dtype)
+
+    @property
+    def numbers(self) -> int:
+        """How many the weight has."""
+        return self.out_features * self.in_features
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantisedLinear:
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
@@ -77,15 +86,12 @@ class QuantisedLinear(nn.Linear):
         device = input.device.type
         if torch.is_autocast_enabled(device) and input.dtype != torch.float64:  # which autocast leaves alone
             input = input.to(torch.get_autocast_dtype(device))
-        product: Tensor = _Product.apply(input, self.unpacked, *(getattr(self, name) for name in self._kept))  # type: ignore[no-untyped-call]
+        product = frozen_product(input, self.unpacked, [getattr(self, name) for name in self._kept])
         return product if self.bias is None else product.add_(self.bias)
 
     def unpacked(self, kept: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The weight (outputs, inputs) that these parameters of the layer stand for."""
-        named = {
-            name: tensor.view(torch.float32) if tensor.dtype == torch.int32 else tensor
-            for name, tensor in zip(self._kept, kept, strict=True)
-        }
+        named = dict(zip(self._kept, map(as_kept, kept), strict=True))
         with torch.no_grad():
             return self.format.unpack(named, (self.out_features, self.in_features), dtype)
 
@@ -96,6 +102,24 @@ class QuantisedLinear(nn.Linear):
         linear.weight = nn.Parameter(self.weight)
         linear.bias = self.bias
         return linear.train(self.training)
+
+
+def as_stored(kept: Tensor) -> Tensor:
+    """What a format keeps, as an integer: numbers that are not go by their bits."""
+    return kept.view(torch.int32) if kept.dtype == torch.float32 else kept
+
+
+def as_kept(stored: Tensor) -> Tensor:
+    """Undo `as_stored`."""
+    return stored.view(torch.float32) if stored.dtype == torch.int32 else stored
+
+
+def frozen_product(
+    inputs: Tensor, unpacked: Callable[[Sequence[Tensor], torch.dtype], Tensor], stored: Sequence[Tensor]
+) -> Tensor:
+    """`inputs @ weight.T`, where `unpacked` makes the weight (outputs, inputs) of what is stored, in forward and again in backward."""
+    product: Tensor = _Product.apply(inputs, unpacked, *stored)  # type: ignore[no-untyped-call]
+    return product
 
 
 class _Product(torch.autograd.Function):

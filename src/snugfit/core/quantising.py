@@ -1,4 +1,4 @@
-"""Quantising the linear layers of a model, as it is loaded or in place, and making them whole again."""
+"""Quantising the linear layers and the experts of a model, as it is loaded or in place, and making them whole again."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from snugfit.core.layers import (
 from snugfit.core.names import find_modules
 from snugfit.core.placing import host_copy
 from snugfit.core.quantised import QuantisedLinear, WeightFormat, in_stock_form
+from snugfit.core.quantised_experts import QuantisedExperts, expert_weights
 from snugfit.errors import MissingExtra, SettingError
+
+_QUANTISED = (QuantisedLinear, QuantisedExperts)
 
 
 def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], technique: str) -> nn.Module:
-    """Quantise the linear layers of `model` in place, one after the other; those that were loaded so are taken over.
+    """Quantise the linear layers and experts of `model` in place, one after the other; layers that were loaded so are taken over.
 
     Raises:
-        SettingError: a pattern of `skip` matches nothing, no linear layer is there, or the model has adapters.
+        SettingError: a pattern of `skip` matches nothing, no linear layer or expert is there, or the model has adapters.
     """
     if any(base_of(module) is not module for module in model.modules()):
         raise SettingError(
@@ -50,7 +53,9 @@ def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], techn
     _leave_bitsandbytes(model)
     for name in quantisable(model, skip, technique):
         replace_module(model, name, _quantised(model.get_submodule(name), format))
-    if not any(isinstance(module, QuantisedLinear) for module in model.modules()):
+    for module, name in _experts(model, skip, technique):
+        _quantise_experts_(module, name, format)
+    if not any(isinstance(module, _QUANTISED) for module in model.modules()):
         raise SettingError(
             f"{technique}: the model has no linear layer to quantise beside its head, or skip names them all. Remove {technique}."
         )
@@ -65,15 +70,36 @@ def quantisable(model: nn.Module, skip: Sequence[str], technique: str) -> list[s
     Raises:
         SettingError: a pattern of `skip` matches nothing.
     """
-    left = [*find_modules(model, skip, f"{technique}.skip"), *stock_heads(model)]
-    inside = tuple(f"{name}." for name in left)
+    left = _left_whole(model, skip, technique)
     refused = unsuitable(model)
     whole = (output_layer(model), last_linear(model))
     return [
         name
         for name in _linear(model)
-        if name not in refused and name not in left and not name.startswith(inside)
+        if name not in refused and not matched_by(left, name)
         if model.get_submodule(name) not in whole
+    ]
+
+
+def _left_whole(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
+    """Names of the modules that stay whole with all that is in them."""
+    return [*find_modules(model, skip, f"{technique}.skip"), *stock_heads(model)]
+
+
+def matched_by(names: Sequence[str], name: str) -> bool:
+    """Whether a module is one of these, or inside of one."""
+    return name in names or name.startswith(tuple(f"{each}." for each in names))
+
+
+def _experts(model: nn.Module, skip: Sequence[str], technique: str) -> list[tuple[nn.Module, str]]:
+    """Modules of experts, each with the name of a parameter that is theirs alone."""
+    left = _left_whole(model, skip, technique)
+    refused = unsuitable(model)
+    return [
+        (module, parameter)
+        for name, module in model.named_modules()
+        if name not in refused and not matched_by(left, name)
+        for parameter in expert_weights(module)
     ]
 
 
@@ -93,6 +119,27 @@ def _quantised(layer: nn.Module, format: WeightFormat) -> QuantisedLinear:
     return QuantisedLinear(
         format, kept, (whole.shape[0], whole.shape[1]), whole.dtype, bias, of_conv1d=is_conv1d(layer)
     ).train(layer.training)
+
+
+def quantise_read_(
+    model: nn.Module, name: str, format: WeightFormat, skip: Sequence[str], technique: str
+) -> None:
+    """Quantise the weight `name`, which was just read, where it holds experts: bitsandbytes leaves them whole."""
+    parent, _, own = name.rpartition(".")
+    module = model.get_submodule(parent)
+    weight = expert_weights(module).get(own)
+    if (
+        weight is not None
+        and not weight.is_meta
+        and not matched_by(_left_whole(model, skip, technique), parent)
+    ):
+        _quantise_experts_(module, own, format)
+
+
+def _quantise_experts_(module: nn.Module, name: str, format: WeightFormat) -> None:
+    weight = module._parameters.pop(name)
+    assert weight is not None
+    module.add_module(name, QuantisedExperts.of(weight, format, transposed=bool(module.is_transposed)))
 
 
 def _leave_bitsandbytes(model: nn.Module) -> None:
@@ -155,8 +202,8 @@ def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
     a layer for all of them, the others for none."""
     found: dict[nn.Parameter, int] = {}
     for module in model.modules():
-        if isinstance(module, QuantisedLinear):
-            size = module.out_features * module.in_features
+        if isinstance(module, _QUANTISED):
+            size = module.numbers
             kept = [parameter for name, parameter in module.named_parameters() if name != "bias"]
             found.update((parameter, 0 if place else size) for place, parameter in enumerate(kept))
     return found
@@ -167,11 +214,16 @@ def dequantise_(model: nn.Module) -> nn.Module:
     for name, module in list(model.named_modules()):
         if isinstance(module, QuantisedLinear):
             replace_module(model, name, set_aside_(in_stock_form(module.whole())))
+        elif isinstance(module, QuantisedExperts):
+            whole = nn.ParameterDict({"weight": module.whole(dtype=module.own_dtype).contiguous()})
+            parent, _, last = name.rpartition(".")
+            delattr(model.get_submodule(parent), last)
+            model.get_submodule(parent).register_parameter(last, set_aside_(whole)._parameters["weight"])
     return model
 
 
 def dequantised(model: nn.Module) -> nn.Module:
     """A copy of the model with whole weights, as its own library would load it; the model itself where nothing is quantised."""
-    if not any(isinstance(module, QuantisedLinear) for module in model.modules()):
+    if not any(isinstance(module, _QUANTISED) for module in model.modules()):
         return model
     return dequantise_(host_copy(model)).requires_grad_(True)

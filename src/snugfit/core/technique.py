@@ -237,6 +237,9 @@ class Technique:
         """
         return {}
 
+    def read(self, model: nn.Module, name: str) -> None:
+        """Give the weight `name`, which such a loader has just read to the host, the format that its arguments cannot give it."""
+
     def stays(self, model: nn.Module) -> Collection[str]:
         """Names of modules that are not moved to the device with the rest of the model: the technique does so itself."""
         return ()

@@ -22,7 +22,7 @@ from snugfit.models.folders import (
     check_weights,
 )
 from snugfit.models.hub import call, quiet_transformers, resolve
-from snugfit.models.in_parts import read_in_parts
+from snugfit.models.in_parts import read_in_formats, read_in_parts
 from snugfit.models.tokenizer import fit_tokenizer
 
 if TYPE_CHECKING:
@@ -172,10 +172,11 @@ def _load(
             return _Loaded(
                 model.eval(), (f"all weights of {name} are drawn anew, from its configuration",), True
             )
-        formats = _formats(kind, config, techniques)
+        loading = [each for each in techniques if type(each).loading is not Technique.loading]
+        formats = _formats(kind, config, loading)
         # transformers' threads would read ahead of what is being quantised or cut, up to the whole model
         alone = {"HF_DEACTIVATE_ASYNC_LOAD": "1"} if formats or keep else {}
-        with mock.patch.dict(os.environ, alone), read_in_parts(keep):
+        with mock.patch.dict(os.environ, alone), read_in_parts(keep), read_in_formats(loading):
             model, found = call(
                 name,
                 local,
@@ -219,9 +220,8 @@ def _empty(
     return LoadedModel(model.eval())
 
 
-def _formats(kind: Any, config: PretrainedConfig, techniques: Sequence[Technique]) -> dict[str, Any]:
+def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) -> dict[str, Any]:
     """The arguments by which weights come in the formats that techniques give them."""
-    loading = [technique for technique in techniques if type(technique).loading is not Technique.loading]
     if not loading:
         return {}
     with torch.device("meta"):

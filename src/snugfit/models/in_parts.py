@@ -1,13 +1,14 @@
-"""Models of transformers of which each process keeps its part alone, weight by weight as they are read."""
+"""Models of transformers whose weights change as they are read, one by one: each process keeps its part alone, or in few bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 from snugfit.core.parts import KeepPart, stand_in
+from snugfit.core.technique import Technique
 
 
 @contextmanager
@@ -22,15 +23,8 @@ def read_in_parts(keep: KeepPart | None) -> Iterator[None]:
     if keep is None:
         yield
         return
-    from transformers import core_model_loading
 
-    put = core_model_loading.set_param_for_module
-
-    def put_part(model: Any, name: str, *arguments: Any, **more: Any) -> None:
-        put(model, name, *arguments, **more)
-        tied = model.all_tied_weights_keys
-        if name in tied or name in tied.values():  # whose values it is going to compare
-            return
+    def keep_part(model: Any, name: str) -> None:
         parent, _, own = name.rpartition(".")
         held = model.get_submodule(parent)._parameters
         weight = held.get(own)
@@ -38,5 +32,37 @@ def read_in_parts(keep: KeepPart | None) -> Iterator[None]:
         if weight is not None and not weight.is_meta and weight.is_floating_point() and weight.ndim > 0:
             held[own] = stand_in(weight, keep(weight.detach()))
 
-    with mock.patch.object(core_model_loading, "set_param_for_module", put_part):
+    with _each_read(keep_part):
+        yield
+
+
+@contextmanager
+def read_in_formats(techniques: Sequence[Technique]) -> Iterator[None]:
+    """Within, transformers hands each weight that it has read to techniques, which give it their format."""
+    if not techniques:
+        yield
+        return
+
+    def give_format(model: Any, name: str) -> None:
+        for technique in techniques:
+            technique.read(model, name)
+
+    with _each_read(give_format):
+        yield
+
+
+@contextmanager
+def _each_read(change: Callable[[Any, str], None]) -> Iterator[None]:
+    """Within, `change` is called with the model and the name of each weight that was put into it, but for tied ones."""
+    from transformers import core_model_loading
+
+    put = core_model_loading.set_param_for_module
+
+    def put_changed(model: Any, name: str, *arguments: Any, **more: Any) -> None:
+        put(model, name, *arguments, **more)
+        tied = model.all_tied_weights_keys
+        if name not in tied and name not in tied.values():  # whose values it is going to compare
+            change(model, name)
+
+    with mock.patch.object(core_model_loading, "set_param_for_module", put_changed):
         yield

@@ -53,7 +53,7 @@ class KnownValues:
         number = func in _NUMBERS
         if func is _aten._pack_padded_sequence.default:
             return True, self._packed(*args)
-        if not number and torch.Tag.dynamic_output_shape not in func.tags:
+        if not number and (torch.Tag.dynamic_output_shape not in func.tags or _by_places(func, args)):
             return False, None
         known = all(self._value(tensor) is not None for tensor in tensors)
         self.asked += known
@@ -193,6 +193,14 @@ def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
         else:
             found.append(index)
     return found
+
+
+def _by_places(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a tensor is indexed by places alone, whose number is that of what is taken, and not by masks."""
+    masks = (torch.bool, torch.uint8)
+    return func is _aten.index.Tensor and not any(
+        each is not None and each.dtype in masks for each in args[1]
+    )
 
 
 def _worth(tensor: Tensor) -> bool:

@@ -74,3 +74,16 @@ def real_peak(model: nn.Module, subject: Subject, plan: Plan) -> int:
         step(subject.window)
         step(subject.window)
     return allocated.peak + sum(tensor.nbytes for tensor in held) + torch.get_rng_state().nbytes
+
+
+def real_update(model: nn.Module, subject: Subject, plan: Plan) -> int:
+    """What the second of two updates of the real step allocates at most, with all that is there before it."""
+    material = Material(model, range(subject.examples), None, subject.loss, None, subject.forward)
+    step = make_step(subject.job, plan, material, None, subject.techniques)
+    step(subject.window)
+    held: list[Any] = [*step.model.parameters(), *step.model.buffers(), *leaves(subject.window.data)]
+    held += leaves(step.optimizer.state_dict()["state"])
+    held += [each.grad for each in step.parameters if each.grad is not None]
+    with AllocatedBytes() as allocated:
+        step(subject.window)
+    return allocated.peak + sum(tensor.nbytes for tensor in held) + torch.get_rng_state().nbytes

@@ -12,12 +12,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.phases import phase
+from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from snugfit.planner.dryrun import Subject, dry_run, longest_rows
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.techniques import discover
+from snugfit.techniques.learning.lora import LoRA
+from snugfit.techniques.numerics.int8 import Int8
+from snugfit.techniques.numerics.nf4 import NF4
 from snugfit.training.step import Step
-from tests.unit.planner.dry import Middle, live, real_peak, rows_of, sizes, subject_of
+from tests.unit.planner.dry import Middle, live, real_peak, real_update, rows_of, sizes, subject_of
+from tests.unit.techniques.quantised_runs import mixtral
 
 SGD, AdamW = discover()["sgd"], discover()["adamw"]
 
@@ -267,6 +272,18 @@ def test_recurrent_layers_take_what_they_really_do(kind: type[nn.Module], packed
     model = Recurrent(kind(8, 8, batch_first=True), packed)
     subject = subject_of(model, rows_of(), [AdamW()])
     assert max(live(traced(subject))) == pytest.approx(real_peak(model, subject, Plan()), rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore::snugfit.errors.SnugfitWarning")
+@pytest.mark.parametrize("technique", [NF4(), Int8()], ids=["nf4", "int8"])
+def test_experts_in_few_bits_take_what_they_really_do(technique: Technique) -> None:
+    model, ids = mixtral().requires_grad_(False), torch.arange(128).view(2, 64) % 64
+    data = {"input_ids": ids, "labels": ids}
+    subject = subject_of(model, data, [AdamW(), LoRA(rank=2), technique], loss="causal_lm")
+    trace = traced(subject)
+    assert not trace.bounded
+    first = next(op.event for op in trace.ops if op.place.phase is Phase.FORWARD)
+    assert max(live(trace)[first:]) == pytest.approx(real_update(model, subject, Plan()), rel=0.005)
 
 
 def test_the_users_own_optimizer_is_run_and_not_moved() -> None:

@@ -49,6 +49,18 @@ def gpt2() -> nn.Module:
     )
 
 
+def mixtral(way: str = "grouped_mm") -> nn.Module:
+    """Its experts are one parameter a layer, and run in any of the ways that transformers has for them."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = MixtralConfig(**sizes, **heads, num_local_experts=4, num_experts_per_tok=2)
+    config._experts_implementation = way
+    return MixtralForCausalLM(config)
+
+
 def wide_llama() -> nn.Module:
     return llama(inner=128)
 
@@ -110,7 +122,7 @@ def adapter_under_plain_peft(
         return step.model(input_ids=IDS).logits, theirs(input_ids=IDS).logits
 
 
-def stopped_and_resumed(technique: Technique, folder: Path) -> None:
+def stopped_and_resumed(technique: Technique, folder: Path, make: Callable[[], nn.Module] = llama) -> None:
     """QLoRA through the loop: checkpoints keep the quantised base, and what is scored is what is saved."""
     rows = [
         {"input_ids": row, "attention_mask": torch.ones(16).long(), "labels": row} for row in IDS.repeat(4, 1)
@@ -124,7 +136,7 @@ def stopped_and_resumed(technique: Technique, folder: Path) -> None:
 
     def model(seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        return llama()
+        return make()
 
     whole = make_training(folder / "whole", model=model(0), **settings)
     finish(whole)
@@ -137,7 +149,7 @@ def stopped_and_resumed(technique: Technique, folder: Path) -> None:
     assert told(whole)[-1] == told(rest)[-1]
 
     best, meta, _ = load_bundle(folder / "cut" / "best")
-    assert type(best).__name__ == "LlamaForCausalLM" and {p.dtype for p in best.parameters()} == {
+    assert type(best).__name__ == type(make()).__name__ and {p.dtype for p in best.parameters()} == {
         torch.float32
     }
     with torch.no_grad():

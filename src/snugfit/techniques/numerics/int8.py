@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.adapters import warn_without_adapters
-from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_
+from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 
 LARGEST = 127
@@ -19,6 +19,10 @@ LARGEST = 127
 @dataclass(frozen=True)
 class Int8Format:
     """Each weight as a whole number of 127ths of the largest in its row."""
+
+    @property
+    def unit(self) -> int:
+        return 1
 
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
         # in 16 bit, as LLM.int8 does it: what is loaded so has the same numbers
@@ -40,7 +44,7 @@ class Int8Format:
 
 
 def int8_(model: nn.Module, skip: Sequence[str] = ()) -> nn.Module:
-    """Quantise and freeze the weights of linear layers in place, one layer at a time; their biases stay as they are.
+    """Quantise and freeze the weights of linear layers and of experts in place, one at a time; their biases stay as they are.
 
     Left whole are embeddings, a language model's output, a classifier's head, the last linear layer, weights that are
     shared, and the projection in `nn.MultiheadAttention`, which is never called.
@@ -48,7 +52,7 @@ def int8_(model: nn.Module, skip: Sequence[str] = ()) -> nn.Module:
     Args:
         skip: patterns of modules' names that stay whole.
     Raises:
-        SettingError: a pattern matches nothing, or no linear layer is left.
+        SettingError: a pattern matches nothing, or no linear layer or expert is left.
         MissingExtra: bitsandbytes is not installed.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2.1, row by row, by the kernel of bitsandbytes; unlike there,
         activations are not rounded.
@@ -68,7 +72,7 @@ class Int8(Technique):
 
     card: ClassVar[Card] = Card(
         name="int8",
-        summary="Freezes the weights of linear layers in 8 bits, for adapters to be trained beside them.",
+        summary="Freezes the weights of linear layers and experts in 8 bits, for adapters to be trained beside them.",
         family=Family.NUMERICS,
         source="Dettmers et al. 2022 (LLM.int8), arXiv:2208.07339; bitsandbytes",
         seams=("export",),
@@ -84,6 +88,9 @@ class Int8(Technique):
 
     def loading(self, model: nn.Module) -> Mapping[str, Any]:
         return loading(model, self.skip, self.card.name, load_in_8bit=True)
+
+    def read(self, model: nn.Module, name: str) -> None:
+        quantise_read_(model, name, Int8Format(), self.skip, self.card.name)
 
     def seams(self, context: Context) -> Seams:
         warn_without_adapters(context.model, self.card.name)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.adapters import warn_without_adapters
-from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_
+from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
 from snugfit.core.read import is_fake
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError
@@ -31,6 +31,10 @@ class NF4Format:
 
     double: bool = True
 
+    @property
+    def unit(self) -> int:
+        return BLOCK * SCALE_BLOCK if self.double else BLOCK
+
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
         ops = bitsandbytes_ops()
         packed, absmax = ops.quantize_4bit(weight.float().contiguous(), BLOCK, "nf4", torch.uint8)
@@ -46,7 +50,8 @@ class NF4Format:
             nested = kept["nested_absmax"]
             code = _scale_code(nested)
             absmax = ops.dequantize_blockwise(absmax, nested, code, SCALE_BLOCK, torch.float32)
-            absmax = absmax + kept["mean"]
+            means = kept["mean"].view(-1, 1)  # of several matrices, each with its own
+            absmax = (absmax.view(len(means), -1) + means).flatten()
         rounded = torch.float32 if dtype == torch.float64 else dtype
         # asked for rows of a block each, or for one row: bitsandbytes 0.50 takes the wrong scales on some processors where
         # rows end within a block, and compiles a kernel of its own for an odd number
@@ -75,7 +80,7 @@ class NF4Format:
 
 
 def nf4_(model: nn.Module, double: bool = True, skip: Sequence[str] = ()) -> nn.Module:
-    """Quantise and freeze the weights of linear layers in place, one layer at a time; their biases stay as they are.
+    """Quantise and freeze the weights of linear layers and of experts in place, one at a time; their biases stay as they are.
 
     Left whole are embeddings, a language model's output, a classifier's head, the last linear layer, weights that are
     shared, and the projection in `nn.MultiheadAttention`, which is never called.
@@ -84,7 +89,7 @@ def nf4_(model: nn.Module, double: bool = True, skip: Sequence[str] = ()) -> nn.
         double: quantise the scales too: 4.127 bits a weight instead of 4.5.
         skip: patterns of modules' names that stay whole.
     Raises:
-        SettingError: a pattern matches nothing, or no linear layer is left.
+        SettingError: a pattern matches nothing, or no linear layer or expert is left.
         MissingExtra: bitsandbytes is not installed.
     Source: Dettmers et al. 2023, arXiv:2305.14314; by the kernels of bitsandbytes.
 
@@ -118,7 +123,7 @@ class NF4(Technique):
 
     card: ClassVar[Card] = Card(
         name="nf4",
-        summary="Freezes the weights of linear layers in 4 bits (QLoRA's base), for adapters to be trained beside them.",
+        summary="Freezes the weights of linear layers and experts in 4 bits (QLoRA's base), for adapters to be trained beside them.",
         family=Family.NUMERICS,
         source="Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; bitsandbytes",
         seams=("export",),
@@ -139,6 +144,9 @@ class NF4(Technique):
             "bnb_4bit_use_double_quant": self.double,
         }
         return loading(model, self.skip, self.card.name, **config)
+
+    def read(self, model: nn.Module, name: str) -> None:
+        quantise_read_(model, name, NF4Format(self.double), self.skip, self.card.name)
 
     def seams(self, context: Context) -> Seams:
         warn_without_adapters(context.model, self.card.name)

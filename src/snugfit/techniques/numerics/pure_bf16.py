@@ -17,6 +17,7 @@ from snugfit.core.forwards import taking_any_float
 from snugfit.core.one_by_one import ShadowOptimizer, standing_in
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.quantised import QuantisedLinear
+from snugfit.core.quantised_experts import QuantisedExperts
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Stage, Technique
 from snugfit.errors import SettingError
@@ -39,6 +40,8 @@ def to_bf16_(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, QuantisedLinear):
             module.dtype = torch.bfloat16  # of its weight, made whole
+        if isinstance(module, QuantisedExperts):
+            module.own_dtype = torch.bfloat16
         dtype = torch.float32 if isinstance(module, _NormBase) else torch.bfloat16
         for parameter in module.parameters(recurse=False):
             if parameter.is_floating_point():
