@@ -87,6 +87,8 @@ class _View:
         yield from self._section(
             "Choice" if answer.fits else "The smallest plan", self._facts(self._choice())
         )
+        if len(answer.frontier) > 1:
+            yield from self._section("Of each level of fidelity", self._frontier())
         if answer.alternatives:
             yield from self._section("Runners-up", self._alternatives())
         if answer.rejected:
@@ -192,6 +194,23 @@ class _View:
         calibrated = self.answer.device.get("calibrated")
         yield "device", "calibrated by measuring it" if calibrated else "from its maker's sheet, not measured"
         yield "planned", f"in {words.brief_seconds(self.answer.planned_seconds)}"
+
+    def _frontier(self) -> Table:
+        grid = _table(head=True)
+        grid.add_column("level", no_wrap=True)
+        grid.add_column("plan", ratio=1, overflow="fold")
+        for name in ("in all", "host", "an update", "tokens/s"):
+            grid.add_column(name, justify="right", no_wrap=True)
+        for one in self.answer.frontier:
+            tokens = "" if one.tokens_per_second is None else words.digits(one.tokens_per_second)
+            grid.add_row(
+                f"{one.level}, {one.what}",
+                words.printable(one.rung),
+                *map(format_bytes, (one.reserved_bytes, one.host_bytes)),
+                words.brief_seconds(one.seconds_per_update),
+                tokens,
+            )
+        return grid
 
     def _alternatives(self) -> Table:
         shown = self.answer.alternatives if self.explain else self.answer.alternatives[:_MOST_ALTERNATIVES]

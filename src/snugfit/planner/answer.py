@@ -87,6 +87,20 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class FrontierPoint:
+    """The fastest or the smallest plan of a level of fidelity that fits, of those that were looked at."""
+
+    level: str
+    what: str  # "fastest" or "smallest"
+    rung: str
+    choice: Choice
+    reserved_bytes: int
+    host_bytes: int
+    seconds_per_update: float
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True)
 class Largest:
     """The largest that fits: `what` is batch, sequence or model, counted in `unit`; `beyond` is the first that does not fit, with the
     bytes that a device would have to have for it, None where nothing larger was looked at."""
@@ -105,7 +119,8 @@ class Answer:
     """The plan of a run for a device and a budget.
 
     `why` says in sentences how the choice came about; `would_fit` maps each level of fidelity to the smallest budget in bytes at which
-    something fits, where nothing does; `command` runs the choice.
+    something fits, where nothing does; `frontier` has the fastest and the smallest plan of each level that was looked at; `command` runs
+    the choice.
     """
 
     fits: bool
@@ -117,6 +132,7 @@ class Answer:
     rejected: tuple[Rejected, ...] = ()
     why: tuple[str, ...] = ()
     would_fit: Mapping[str, int] = field(default_factory=dict)
+    frontier: tuple[FrontierPoint, ...] = ()
     command: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # recipe, model, parameters, data, sizes
     rules: tuple[

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
+from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
+from snugfit.planner.candidate import Candidate
 
 GoalName = Literal["fastest", "finest", "smallest", "cheapest"]
 GOALS: tuple[GoalName, ...] = get_args(GoalName)
@@ -15,6 +19,88 @@ WORTH = 1.5
 
 SLOWER = 2.0
 """Times the least time that the smallest plan may take."""
+
+ALIKE = 1.05
+"""Times the least time, or the least price, up to which plans are alike: the more faithful one is taken, then the simpler one."""
+
+FREE = Fidelity.MIXED
+"""The level down to which precision costs nothing that is learned; what goes below has to buy something."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted of the choice.
+
+    Args:
+        name: `fastest`: the least time. `finest`: the least time at the finest level at which anything fits. `smallest`: the least
+            memory among those that take no more than `slower` times as long as the fastest. `cheapest`: as fastest; devices times time
+            times a price is compared where numbers of devices are.
+        worth: how many times as fast a plan of a level below `mixed` has to be to be taken where a finer one fits.
+        slower: see `smallest`.
+    """
+
+    name: str = "fastest"
+    worth: float = WORTH
+    slower: float = SLOWER
+
+    def choose(self, candidates: Iterable[Candidate]) -> Candidate | None:
+        """The choice among plans, of those that fit; None where none does."""
+        fitting = [each for each in candidates if each.fits]
+        if not fitting:
+            return None
+        if self.name == "finest":
+            finest = min(each.level for each in fitting)
+            return _fastest([each for each in fitting if each.level is finest])
+        best = self._worthwhile(fitting)
+        if self.name != "smallest":
+            return best
+        limit = self.slower * best.found.seconds_per_update
+        near = [each for each in fitting if each.level <= max(best.level, FREE)]
+        return min(
+            (each for each in near if each.found.seconds_per_update <= limit),
+            key=lambda each: (each.found.most_bytes, each.level, len(each.added)),
+        )
+
+    def limit(self, level: Fidelity, candidates: Iterable[Candidate]) -> float:
+        """Seconds of an update below which a plan of this level would be the choice beside these."""
+        fitting = [each for each in candidates if each.fits]
+        finer = [each for each in fitting if each.level < level]
+        if self.name == "smallest":
+            return float("inf")
+        limit = float("inf")
+        if level > FREE and finer:
+            limit = self._worthwhile(finer).found.seconds_per_update / self.worth
+        same = [
+            each.found.seconds_per_update
+            for each in fitting
+            if each.level is level or (each.level <= FREE and level <= FREE)
+        ]
+        return min(limit, min(same, default=float("inf")) / ALIKE)
+
+    def _worthwhile(self, fitting: Sequence[Candidate]) -> Candidate:
+        """The fastest down to `mixed`; of each level below only what is worth it beside what was taken so far."""
+        best: Candidate | None = None
+        free = [each for each in fitting if each.level <= FREE]
+        groups = [
+            free,
+            *([each for each in fitting if each.level is level] for level in Fidelity if level > FREE),
+        ]
+        for group in filter(None, groups):
+            fastest = _fastest(group)
+            if best is None or self.worth * fastest.found.seconds_per_update <= best.found.seconds_per_update:
+                best = fastest
+        assert best is not None
+        return best
+
+
+def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+    """The fastest; of those that are alike the most faithful, the simplest, and of those the one of the largest micro-batch."""
+    least = min(each.found.seconds_per_update for each in candidates)
+    alike = [each for each in candidates if each.found.seconds_per_update <= ALIKE * least]
+    return min(
+        alike,
+        key=lambda each: (each.level, len(each.added), -each.micro_batch, each.found.seconds_per_update),
+    )
 
 
 def check_numbers(worth: float | None, slower: float | None, price: float | None) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,15 +17,12 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.goals import SLOWER, WORTH
+from snugfit.planner.goals import SLOWER, WORTH, Goal
 from snugfit.planner.predict import Planner
 from snugfit.planner.probe import measure
 from snugfit.planner.search import Search
-from snugfit.planner.told import alternatives, describe, rejected, why, why_not
+from snugfit.planner.told import alternatives, describe, frontier, rejected, why, why_not
 from snugfit.planner.words import brief_bytes
-
-SEARCH_SECONDS = 45.0
-"""After which no further rung is tried; what was found until then is compared."""
 
 
 @dataclass(frozen=True)
@@ -33,76 +31,95 @@ class Request:
 
     Args:
         search: False predicts the plan as it stands.
-        contented: what fits as it stands is the choice, whether or not something else is faster.
         probe: measure on the device itself instead, for models that cannot be run on fake tensors.
-        seconds: for the search.
         export: the tool that the plan is to be written for; `rungs` says of a technique whether it may be weighed for it.
         goal: one of `goals.GOALS`; worth, slower, price: as `Target` has them.
+        seconds: after which no further plan is predicted; None for as long as the search takes.
+        fewer: whether one of several devices may be the choice.
     """
 
     plan: Plan
     budget: Budget
     search: bool = True
-    contented: bool = False
     probe: bool = False
-    seconds: float = SEARCH_SECONDS
     export: str | None = None
     rungs: Callable[[Technique], bool] = lambda technique: True
     goal: str = "fastest"
     worth: float = WORTH
     slower: float = SLOWER
     price: float | None = None
+    seconds: float | None = None
+    fewer: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search came to: the choice, and where nothing fits the least bytes that each level needs."""
+
+    search: Search
+    chosen: Candidate | None
+    needed: Mapping[str, int]
 
 
 def make_plan(
-    subject: Subject,
-    machine: Machine,
-    request: Request,
-    about: Mapping[str, Any] | None = None,
-    planner: Planner | None = None,
+    subject: Subject, machine: Machine, request: Request, about: Mapping[str, Any] | None = None
 ) -> Answer:
-    """The plan.
+    """The plan of one device.
 
-    Args:
-        planner: predicts in place of one for a single device.
     Raises:
         UserError: the model, the techniques or the settings cannot be run as the recipe has them.
     """
     started = time.monotonic()
+    outcome = look_for(Planner(subject, machine), request)
+    answer = answer_of(outcome, machine, about or {})
+    return replace(answer, planned_seconds=time.monotonic() - started)
+
+
+def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = ()) -> Outcome:
+    """Search for what is asked.
+
+    Args:
+        rivals: plans that were found elsewhere; what is slower than they are is not looked at.
+    Raises:
+        UserError: the model, the techniques or the settings cannot be run as the recipe has them.
+    """
     with _settled():
-        planner = planner or Planner(subject, machine)
+        until = math.inf if request.seconds is None else time.monotonic() + request.seconds
+        asked = _asked(planner, request)
+        goal = Goal(request.goal, request.worth, request.slower)
         search = Search(
             planner,
             request.plan,
             request.budget,
-            started + request.seconds,
-            _asked(planner, request),
+            until,
+            asked,
+            goal,
+            rivals,
             may_add=request.rungs,
             even=request.export is not None,
         )
-        content = not request.search or (request.contented and search.asked.fits)
-        chosen = search.fastest() if content else _chosen(search)
-        needed: dict[str, int] = {}
-        if chosen is None and request.search:
-            needed = search.needed()
-            chosen = _chosen(search)  # what needs the least was only looked for now, and may fit
+        chosen = _chosen(search) if request.search else search.choice()
+        needed = search.needed() if chosen is None and request.search and not rivals else {}
+    return Outcome(search, chosen, needed)
+
+
+def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> Answer:
+    """What a search came to, as an answer."""
+    search, chosen = outcome.search, outcome.chosen
     best = chosen or search.least()
+    reasons = why_not(search, outcome.needed) if chosen is None else why(chosen, search)
     return Answer(
         fits=chosen is not None,
         device=device_of(machine),
-        budget_bytes=request.budget.memory_bytes,
+        budget_bytes=search.budget.memory_bytes,
         prediction=best.found,
         choice=describe(best),
         alternatives=alternatives(search, chosen),
         rejected=rejected(search),
-        why=(
-            why_not(search, needed) if chosen is None else why(chosen, search),
-            *upper_bound(subject),
-            *machine.notes,
-        ),
-        would_fit=needed,
-        about=about or {},
-        planned_seconds=time.monotonic() - started,
+        why=(*reasons, *upper_bound(search.planner.subject), *machine.notes),
+        would_fit=outcome.needed,
+        frontier=frontier(search),
+        about=about,
     )
 
 
@@ -145,26 +162,23 @@ def _settled() -> Iterator[None]:
 
 
 def _asked(planner: Planner, request: Request) -> Candidate:
-    """The plan as it stands, predicted in full."""
+    """The plan as it stands, predicted in full where nothing else is looked at."""
     subject = planner.subject
     size = request.plan.micro_batch
     rows = subject.window.rows if not isinstance(size, int) else min(size, subject.window.rows)
-    found = planner.predict(replace(request.plan, micro_batch=rows), subject.techniques)
+    plan = replace(request.plan, micro_batch=rows)
+    found = planner.predict(plan, subject.techniques, rough=request.search)
     return Candidate(subject.techniques, rows, (), found, request.budget.holds(found))
 
 
 def _chosen(search: Search) -> Candidate | None:
     """The best plan, predicted again in full: what the search took for granted is looked at."""
-    asked = search.asked
-    if asked.fits and asked.micro_batch == search.rows and search.planner.machine.type != "cpu":
-        return asked  # nothing is faster than the whole window at once; on a CPU less may be, which its caches hold
     chosen = search.best()
-    while chosen is not None and chosen is not asked:
+    checked: list[Candidate] = []
+    while chosen is not None and chosen not in checked:
         plan = replace(search.plan, micro_batch=chosen.micro_batch)
-        chosen = search.checked(chosen, search.planner.predict(plan, chosen.techniques))
-        if chosen.fits:
-            break
-        chosen = search.fastest()
+        checked.append(search.checked(chosen, search.planner.predict(plan, chosen.techniques)))
+        chosen = search.choice()
     return chosen
 
 

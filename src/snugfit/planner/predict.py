@@ -16,6 +16,7 @@ from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Stage, Technique
 from snugfit.planner.allocator import reserved_bytes
 from snugfit.planner.answer import Prediction
+from snugfit.planner.by_size import BySize, repeated
 from snugfit.planner.depth import Blocks, longest_blocks, shortened
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, dry_run
@@ -25,7 +26,7 @@ from snugfit.planner.records import Trace
 from snugfit.planner.recurrent import note
 from snugfit.planner.remembered import Remembered
 from snugfit.planner.roofline import costs_of
-from snugfit.planner.segments import Segment, cut
+from snugfit.planner.segments import cut
 from snugfit.planner.workspace import doubt
 from snugfit.strategies.base import Strategy
 
@@ -76,18 +77,28 @@ class Planner:
         Raises:
             UserError: the model, the techniques or the settings cannot be run.
         """
-        return self.predicted(plan, techniques, rough)[0]
+        run, exact = self.run_of(plan, techniques, rough)
+        return self.told_by(run, plan, techniques, exact)
 
-    def predicted(
-        self, plan: Plan, techniques: Sequence[Technique], rough: bool = False
-    ) -> tuple[Prediction, Run]:
-        """What a plan needs, and the run that tells it."""
-        run, exact = self._found(plan, techniques, rough)
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> BySize:
+        """What micro-batches of each size need, roughly, whatever that of the plan is."""
+
+        def sized(size: int) -> Plan:
+            return replace(plan, micro_batch=size)
+
+        return BySize(
+            lambda size: self.run_of(sized(size), techniques, rough=True)[0],
+            lambda run, size: self.told_by(run, sized(size), techniques, exact=False),
+            lambda size: self.micro_batches(sized(size)),
+        )
+
+    def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
+        """What a plan needs, as its run tells."""
         arriving = not self.subject.loaded_so(techniques)
-        return prediction_of(run, self.subject, self.machine, exact, arriving), run
+        return prediction_of(run, self.subject, self.machine, exact, arriving)
 
-    def _found(self, plan: Plan, techniques: Sequence[Technique], rough: bool) -> tuple[Run, bool]:
-        """The run, and whether it was run whole."""
+    def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
+        """The run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
         self._runs.clear()
         many = self.micro_batches(plan) > (_ROUGHLY if rough else _FEW)
         few = (_ROUGHLY if rough else _FEWEST) if many else None
@@ -132,7 +143,7 @@ class Planner:
             return one
         count = self.micro_batches(plan)
         if rough:
-            return replace(one, segments=[_repeated(each, count) for each in one.segments])
+            return repeated(one, count)
         more = self._deep(plan, techniques, base, few + 1, check=False)
         axis = Axis("micro_batch", few, count)
         return replace(more, segments=stretch(one.segments, more.segments, axis))
@@ -206,8 +217,3 @@ class Planner:
             return 1.0
         found = reserved_bytes(trace, self.machine.type)
         return found.peak_reserved / max(1, found.peak_requested)
-
-
-def _repeated(segment: Segment, count: int) -> Segment:
-    """Of two micro-batches the second one, standing for all that follow the first."""
-    return replace(segment, times=count - 1) if segment.key.micro_batch == 1 else segment

@@ -60,14 +60,11 @@ class Rank(Planner):
         with fake_ranks(*axes, device=self.machine.type) as mesh:
             yield DataParallelTwin() if self.way == "ddp" else STRATEGIES[self.way](mesh)
 
-    def predicted(
-        self, plan: Plan, techniques: Sequence[Technique], rough: bool = False
-    ) -> tuple[Prediction, Run]:
+    def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
         """What a device needs, with the seconds that it waits for the others; examples and tokens a second are those of all.
 
         The host's memory is that of a node's processes together, each of which has the model whole at first, unless it reads its part alone.
         """
-        run, exact = self._found(plan, techniques, rough)
         in_parts = self.way != "ddp" and self.subject.from_files
         in_parts = in_parts and not any(each.reads_weights for each in techniques)
         arriving = not (in_parts or self.subject.loaded_so(techniques))
@@ -89,7 +86,11 @@ class Rank(Planner):
             examples_per_second=self.window.rows / seconds,
             share_of_peak=found.share_of_peak * slower,
             confidence={**found.confidence, "time": f"{found.confidence['time']}; {waits}"},
-        ), run
+        )
+
+    def exposed(self, plan: Plan, techniques: Sequence[Technique]) -> float:
+        """Seconds of an update for which a device waits for the others."""
+        return self._exchange(self.run_of(plan, techniques, rough=True)[0], plan).exposed
 
     def _on_node(self, found: Prediction, run: Run) -> int:
         """Bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from snugfit.core.entry import as_entry
 from snugfit.core.selection import check
 from snugfit.core.technique import Family, Fidelity, Stage, Technique
-from snugfit.errors import PlanConflict
 from snugfit.planner.device import Device
 from snugfit.techniques import discover
 
@@ -28,7 +27,7 @@ def placements() -> Iterator[Technique]:
 
 
 def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
-    """What saves memory at the price of precision, as much as this level gives up, on a device that can compute so.
+    """What saves memory or time at the price of precision, as much as this level gives up, on a device that can compute so.
 
     float16 is left out where there is bfloat16, which takes as much and needs no scale.
     """
@@ -54,24 +53,6 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques
             found[place] = each.in_place_of(found[place]) or each
     check(found)
     return tuple(found)
-
-
-def sets(own: Sequence[Technique], rungs: Sequence[Technique]) -> list[tuple[Techniques, Techniques]]:
-    """Every sub-set of the rungs that goes together with these techniques, and the techniques that come of it.
-
-    What is done to frozen weights, in few bits or on the host, is done beneath adapters alone: without, hardly more than embeddings and
-    norms would learn.
-    """
-    found: list[tuple[Techniques, Techniques]] = [((), tuple(own))]
-    for rung in sorted(rungs, key=is_for_frozen):
-        for added, beside in list(found):
-            if is_for_frozen(rung) and not freezes(beside):
-                continue
-            try:
-                found.append(((*added, rung), together(own, (*added, rung))))
-            except PlanConflict:
-                continue
-    return found
 
 
 def is_for_frozen(technique: Technique) -> bool:

@@ -1,13 +1,18 @@
-"""The choice: the fastest plan that fits, no coarser than the recipe allows.
+"""The choice: which of all plans that the recipe allows and that fit serves the goal best.
 
-Plans are the recipe's techniques with a sub-set of the rungs beside them, in micro-batches of some size. The recipe's own plan is
-predicted at a few sizes and each rung beside it by itself; that orders all plans by what they would take. From the fastest on they are
-predicted, and each prediction mends the estimates, until none that might fit would be faster than the best that was found.
+A plan is the recipe's techniques, a format (how numbers are kept and computed), placements (what is kept, and where), and a
+micro-batch. The ladder of plans that an expert would try goes first (`ladder`): formats from the most faithful on, each with placements from
+the fastest on until one fits. Then the neighbours of the choice are tried, with one rung more, less or another, until none is better.
+
+Three bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
+already is too slow, and what takes some away from a set that does not fit does not fit either. No level is faster than its arithmetic at
+the device's peak. And a level below `mixed` is looked at only where it could be worth it. Predictions are counted, not timed: the choice does
+not depend on what else the machine does.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,38 +20,36 @@ from functools import cached_property
 from warnings import catch_warnings
 
 from snugfit.core.job import AUTO, Plan
-from snugfit.core.technique import Fidelity, Technique
-from snugfit.errors import SnugfitError, SnugfitWarning
+from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.errors import PlanConflict, SnugfitError, SnugfitWarning
+from snugfit.planner import ladder
 from snugfit.planner.answer import Prediction, Rejected
+from snugfit.planner.by_size import BySize
 from snugfit.planner.candidate import Budget, Candidate
-from snugfit.planner.estimate import Estimate, Estimator, saves, smallest
+from snugfit.planner.goals import FREE, Goal
 from snugfit.planner.predict import Planner
 from snugfit.planner.rungs import (
     Techniques,
     coarser,
     freezes,
-    is_for_frozen,
     level_of,
     placements,
-    sets,
     together,
     told,
     told_added,
 )
 from snugfit.training.fit import sizes
-from snugfit.units import format_bytes
 
-_NOTICED = 0.99
-"""A plan that takes more than this of another one's time is not faster, and one that needs more than this of its bytes not smaller."""
+MOST = 90
+"""Predictions of one search."""
 
-_NEAR = 1.03
-"""Times the budget up to which a plan that is estimated may fit."""
+_SLACK = 0.99
+"""Of the time of a set, what one with more placements takes at least: fewer bytes may come back a little."""
 
-_HOPELESS = 1.5
-"""Times the budget from which on the smallest plan of a level, as it is estimated, is not looked at to see whether it fits."""
+_FROZEN = 0.66
+"""Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, and a backward to what is trained."""
 
-_MOST = 12
-"""Plans that are predicted at one level of precision, beside those that the estimates come from."""
+Progress = Callable[[int, int, Candidate | None], None]
 
 
 @dataclass
@@ -60,6 +63,8 @@ class Search:
         asked: the recipe's own plan, predicted already.
         may_add: says of a technique whether it may come in.
         even: only micro-batches of one size are tried, as other tools have no others.
+        rivals: plans that were found elsewhere, beside which one of these has to be the choice.
+        progress: is told how many plans were looked at, of how many, and the best so far.
     """
 
     planner: Planner
@@ -67,53 +72,48 @@ class Search:
     budget: Budget
     deadline: float
     asked: Candidate
+    goal: Goal = field(default_factory=Goal)
+    rivals: Sequence[Candidate] = ()
+    progress: Progress = lambda looked, of, best: None
     may_add: Callable[[Technique], bool] = lambda technique: True
     even: bool = False
     tried: list[Candidate] = field(init=False)
     refused: list[Rejected] = field(default_factory=list)
-    _estimator: Estimator = field(init=False)
-    _saving: list[Technique] = field(default_factory=list)
-    _met: set[Fidelity] = field(default_factory=set)
-    _impossible: set[tuple[Techniques, int]] = field(default_factory=set)
+    complete: bool = True
+    looked: int = 0
+    _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
+    _least_seconds: dict[Techniques, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tried = [self.asked]
-        machine = self.planner.machine
-        fixed = None if machine.type == "cpu" else machine.device.reserved
-        self._estimator = Estimator(self.rows, self.planner.subject.loaded_so, fixed)
-        self._estimator.learn_base(self.asked.micro_batch, self.asked.found)
+        self._least_seconds[self.asked.techniques] = self.asked.found.seconds_per_update
 
     def best(self) -> Candidate | None:
-        """The fastest plan that fits at the finest level at which any does; None where none does."""
-        for level in self._levels(self.budget.fidelity):
-            self._meet(level)
-            self._try(level)
-            found = self.fastest(level)
-            if found is not None:
-                return found
-        return None
+        """The choice; None where nothing that was tried fits."""
+        coarsest = max(self.asked.level, self.budget.fidelity)
+        for format in self._formats(coarsest):
+            self._walk(format)
+        self._improve(coarsest)
+        return self.choice()
 
-    def fastest(self, level: Fidelity | None = None) -> Candidate | None:
-        """Of the plans that fit, of a level or of all, the fastest; of those that are as fast the simplest."""
-        fitting = [each for each in self.tried if each.fits and level in (None, each.level)]
-        least = min((each.found.seconds_per_update for each in fitting), default=0.0)
-        alike = [each for each in fitting if each.found.seconds_per_update * _NOTICED <= least]
-        return min(alike, key=lambda each: (each.level, len(each.added), -each.micro_batch), default=None)
+    def choice(self) -> Candidate | None:
+        """Of the plans that were tried."""
+        return self.goal.choose(self._allowed())
 
     def least(self) -> Candidate:
         """Of the plans that are no coarser than what is allowed the one that needs the least."""
-        coarsest = max(self.asked.level, self.budget.fidelity)
-        allowed = [each for each in self.tried if each.level <= coarsest]
-        return min(allowed, key=lambda each: each.found.most_bytes)
+        return min(self._allowed(), key=lambda each: each.found.most_bytes)
 
     def needed(self) -> dict[str, int]:
         """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
         found: dict[str, int] = {}
-        for level in self._levels(Fidelity.QUANTIZED):
-            self._meet(level)
-            least = smallest([each for each in self._open(level) if each.micro_batch == self._least])
-            if least is not None:
-                self._predict(least.added, least.micro_batch)
+        for level in Fidelity:
+            if level < self.asked.level:
+                continue
+            for format in ((), *ladder.formats(self.asked.techniques, self._rungs)):
+                if self._level(format) is level:
+                    for added in ladder.placed(self.asked.techniques, format, self._rungs)[-2:]:
+                        self._trace(added, self._sizes[-1])
             needs = [each.found.most_bytes for each in self.tried if each.level is level]
             if needs:
                 found[level.label] = round(min(needs) / (1 - self.budget.margin))
@@ -125,154 +125,210 @@ class Search:
         self.tried[self.tried.index(one)] = made
         return made
 
-    def _levels(self, coarsest: Fidelity) -> Iterator[Fidelity]:
-        own = self.asked.level
-        yield from (level for level in Fidelity if own <= level <= max(own, coarsest))
+    # ------------------------------------------------------------------ the ladder
 
-    def _try(self, level: Fidelity) -> None:
-        """Predict plans of a level that would be the fastest, until none is left that might be; where none fits, the smallest."""
-        for _ in range(_MOST):
-            if time.monotonic() > self.deadline:
-                return
-            best = self.fastest(level)
-            limit = best.found.seconds_per_update * _NOTICED if best is not None else float("inf")
-            left = [each for each in self._open(level) if each.seconds < limit]
-            near = [each for each in left if self.budget.has(each.reserved_bytes / _NEAR, each.host_bytes)]
-            chosen = _simplest(near)
-            if best is None and chosen is None:
-                chosen = self._smaller(left, level)
-            if chosen is None or chosen.reserved_bytes > _HOPELESS * self.budget.usable:
-                return
-            self._predict(chosen.added, chosen.micro_batch)
+    def _formats(self, coarsest: Fidelity) -> Iterator[Techniques]:
+        """Formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
+        cost nothing which is learned the fastest first."""
+        found = ladder.formats(self.asked.techniques, self._rungs)
+        free = FREE if self.goal.name != "finest" else Fidelity.FULL
+        for format in sorted(
+            found,
+            key=lambda each: (max(free, self._level(each)), self._arithmetic(each), found.index(each)),
+        ):
+            own = (
+                self._on_cpu and not format
+            )  # which may be faster in smaller micro-batches than it is in the largest
+            if own or (self._level(format) <= coarsest and self._may_be_faster(format)):
+                yield format
 
-    def _smaller(self, estimates: Sequence[Estimate], level: Fidelity) -> Estimate | None:
-        """The plan that would need the least, if that is less than all that were tried need."""
-        tried = min((each.found.reserved_bytes for each in self.tried if each.level is level), default=None)
-        least = smallest(estimates)
-        return least if least and (tried is None or least.reserved_bytes < _NOTICED * tried) else None
-
-    def _meet(self, level: Fidelity) -> None:
-        """Predict what a level's estimates come from: the recipe's own plan at some sizes, and by itself each rung that comes in."""
-        if level in self._met:
+    def _walk(self, format: Techniques) -> None:
+        """A format with one placement after the other, until one fits; then what lies before it."""
+        steps = ladder.placed(self.asked.techniques, format, self._rungs)
+        first = self._trace(steps[0], self._ends[0])
+        if first is None or first.fits:
+            self._look(steps[0])
             return
-        self._met.add(level)
-        own = level is self.asked.level
-        if own:
-            for size in self._own_sizes:
-                self._predict((), size)
-            self._try(level)
-            best = self.fastest(level)
-            if best is not None and not self._beaten(best):
+        if not self._may_be_faster(steps[0]):
+            return
+        turn = min(ladder.TURN, len(steps) - 1)
+        if self._look(steps[turn]):
+            for added in reversed(steps[:turn]):
+                if not self._look(added):
+                    break
+            return
+        for added in steps[turn + 1 :]:
+            if self._may_be_faster(added) and self._look(added):
+                break
+
+    def _improve(self, coarsest: Fidelity) -> None:
+        """Try what differs from the choice by a rung, until nothing that does is better."""
+        settled: set[Techniques] = set()
+        while (best := self.choice() or self.least()).techniques not in settled:
+            if best.fits and self.goal.choose([best, *self.rivals]) is not best:
                 return
-        rungs = [*placements()] if own else [*coarser(level, self.planner.machine.device)]
-        if not freezes(self.asked.techniques):
-            if own:
-                rungs = [each for each in rungs if not is_for_frozen(each)]
-            elif level is Fidelity.ADAPTERS:
-                rungs += [each for each in placements() if is_for_frozen(each)]
-        for rung in filter(self.may_add, rungs):
-            self._weigh(rung)
-        if level is Fidelity.ADAPTERS:
-            self._weigh_precisions()
+            settled.add(best.techniques)
+            for added in self._neighbours(best):
+                if self._level(added) <= coarsest and self._may_be_better(added):
+                    self._look(added)
 
-    def _beaten(self, best: Candidate) -> bool:
-        """Whether the recipe's own plan would be faster in a micro-batch that does not fit; rungs only add time to that."""
-        whole = (self._estimator.estimate((), size).seconds for size in self._sizes)
-        return best.found.seconds_per_update * _NOTICED > min(whole)
+    def _neighbours(self, one: Candidate) -> list[Techniques]:
+        """Sets of rungs with one less, one in place of another, or one more."""
+        own, rungs = self.asked.techniques, self._rungs
+        added = tuple(each for each in one.techniques if each not in own)
+        known = tuple(rung for rung in rungs if rung in added or any(_same(rung, each) for each in added))
+        less = [tuple(each for each in known if each is not rung) for rung in known]
+        found = [*less]
+        for rung in rungs:
+            if rung not in known:
+                found += [(*each, rung) for each in (known, *less)]
+        return [each for each in found if self._goes(each)]
 
-    def _weigh(self, rung: Technique) -> None:
-        """Predict a rung beside the recipe's own techniques, or where it goes with none of them alone, beside adapters.
+    def _goes(self, added: Techniques) -> bool:
+        rest: Techniques = ()
+        for each in sorted(added, key=lambda rung: rung.card.fidelity is not Fidelity.ADAPTERS):
+            if not ladder.goes(self.asked.techniques, rest, each):
+                return False
+            rest = (*rest, each)
+        return True
 
-        What is done to frozen weights is weighed beside adapters first, as it stands in a plan.
-        """
-        for beside in (*self._adapters, ()) if is_for_frozen(rung) else ((), *self._adapters):
-            weighed: list[tuple[Candidate, Candidate]] = []
-            for size in self._telling_sizes:
-                without = self._predict(beside, size)
-                one = self._predict((*beside, rung), size) if without is not None else None
-                if one is None or without is None:
-                    continue
-                weighed.append((one, without))
-                if saves(one.found, without.found, self.budget.usable):
-                    self._saving.append(rung)
-                    self._estimator.learn_rung(rung, one.found, without.found)
-                    for each, _ in weighed:
-                        self._estimator.learn_plan((*beside, rung), each.micro_batch, each.found)
-                    return
-            if weighed:
-                self._reject_useless(*weighed[0])
-                return
+    # ------------------------------------------------------------------ one set of rungs
 
-    def _weigh_precisions(self) -> None:
-        """Predict each precision beside adapters: of weights that learn it has copies, and of frozen ones it keeps none."""
-        precisions = [each for each in self._saving if each.card.precision]
-        for precision, beside in itertools.product(precisions, self._adapters):
-            self._predict((precision, *beside), self._telling_sizes[0])
+    def _look(self, added: Techniques) -> bool:
+        """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
+        largest, smallest = self._ends
+        last = self._trace(added, smallest)
+        if last is None or not last.fits:
+            return False
+        first = self._trace(added, largest)
+        if first is not None and first.fits and self._sizes[0] != largest:
+            self._trace(added, self._sizes[0])
+        for size in self._sizes:
+            if smallest < size < largest:
+                if self._on_cpu:  # what its caches hold is faster, which is on no line
+                    self._trace(added, size)
+                else:
+                    self._tell(added, size)
+        return True
 
-    @property
-    def _adapters(self) -> list[Techniques]:
-        return [(each,) for each in self._saving if each.card.fidelity is Fidelity.ADAPTERS]
-
-    @property
-    def _telling_sizes(self) -> list[int]:
-        """Micro-batches in which a rung is weighed: the smallest in which the recipe's own plan does not fit, else the smallest, as what
-        does not depend on the size counts for most there; and where it saves nothing so, the largest, as some of what a window of many
-        passes keeps, such as gradients, a window that is taken whole need not."""
-        own = [each for each in self.tried if each.techniques == self.asked.techniques]
-        over = (each.micro_batch for each in own if not each.fits)
-        smallest = min(over, default=min(each.micro_batch for each in own))
-        return list(dict.fromkeys((smallest, self._sizes[0])))
-
-    def _open(self, level: Fidelity) -> list[Estimate]:
-        """Estimates of all plans of a level that were not tried."""
-        own = self.asked.techniques
-        known = {(each.techniques, each.micro_batch) for each in self.tried}
-        found = []
-        for added, techniques in sets(own, self._saving):
-            if level_of(techniques) is level:
-                found += [
-                    self._estimator.estimate(added, size)
-                    for size in self._sizes
-                    if size >= self._least
-                    and (techniques, size) not in known
-                    and (added, size) not in self._impossible
-                ]
-        return found
-
-    def _predict(self, added: Techniques, micro_batch: int) -> Candidate | None:
-        """A plan, tried once; None where it cannot be run, and why is kept."""
+    def _trace(self, added: Techniques, size: int) -> Candidate | None:
+        """A plan, run once; None where it cannot be, and why is kept, or where no more may be."""
+        techniques = self._techniques(added)
+        known = self._known(techniques, size)
+        if known is not None:
+            return known
+        if techniques in self._sized and self._sized[techniques] is None:
+            return None
+        if self.looked >= MOST or time.monotonic() > self.deadline:
+            self.complete = False
+            return None
+        self.looked += 1
+        sized = self._sized.setdefault(techniques, self.planner.by_size(self.plan, techniques))
+        assert sized is not None
         try:
-            techniques = together(self.asked.techniques, added)
-            for known in self.tried:
-                if known.techniques == techniques and known.micro_batch == micro_batch:
-                    return known
-            plan = replace(self.plan, micro_batch=micro_batch)
             with catch_warnings(action="ignore", category=SnugfitWarning):  # of what nobody asked for
-                found = self.planner.predict(plan, techniques, rough=True)
+                found = sized.traced(size)
         except Exception as refusal:
             if not added and not isinstance(refusal, SnugfitError):
                 raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
-            refused = isinstance(refusal, SnugfitError)
-            reason = (
-                str(refusal) if refused else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
-            )
-            self._reject(" + ".join(map(told, added)), reason.splitlines()[0], None)
-            self._impossible.add((added, micro_batch))
+            self._sized[techniques] = None
+            self._refuse(added, refusal)
             return None
-        names = told_added(techniques, self.asked.techniques)
-        made = Candidate(techniques, micro_batch, names, found, self.budget.holds(found))
+        return self._keep(techniques, size, found)
+
+    def _tell(self, added: Techniques, size: int) -> None:
+        """A plan by those of other sizes that were run."""
+        techniques = self._techniques(added)
+        sized = self._sized.get(techniques)
+        if sized is not None and self._known(techniques, size) is None:
+            found = sized.between(size)
+            if found is not None:
+                self._keep(techniques, size, found)
+
+    def _keep(self, techniques: Techniques, size: int, found: Prediction) -> Candidate:
+        made = Candidate(
+            techniques,
+            size,
+            told_added(techniques, self.asked.techniques),
+            found,
+            self.budget.holds(found),
+        )
         self.tried.append(made)
-        if not added:
-            self._estimator.learn_base(micro_batch, found)
-        elif all(each in self._saving for each in added):
-            self._estimator.learn_plan(added, micro_batch, found)
+        seconds = self._least_seconds.get(techniques, found.seconds_per_update)
+        self._least_seconds[techniques] = min(seconds, found.seconds_per_update)
+        self.progress(self.looked, self.count, self.choice())
         return made
 
+    def _known(self, techniques: Techniques, size: int) -> Candidate | None:
+        return next(
+            (each for each in self.tried if (each.techniques, each.micro_batch) == (techniques, size)), None
+        )
+
+    # ------------------------------------------------------------------ bounds
+
+    def _may_be_better(self, added: Techniques) -> bool:
+        """Whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more."""
+        mine = self._techniques(added)
+        smallest, host = self._sizes[-1], self.budget.host_bytes
+        return self._may_be_faster(added) and not any(
+            each.micro_batch == smallest and not each.fits and _adds_placements(mine, each.techniques)
+            for each in self.tried
+            if host is None or each.found.host_peak_bytes <= host
+        )
+
+    def _may_be_faster(self, added: Techniques) -> bool:
+        """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets with fewer placements."""
+        mine = self._techniques(added)
+        limit = self._limit(level_of(mine))
+        known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
+        return self._arithmetic(added) < limit and all(_SLACK * seconds < limit for seconds in known)
+
+    def _limit(self, level: Fidelity) -> float:
+        return self.goal.limit(level, [*self._allowed(), *self.rivals])
+
+    def _arithmetic(self, added: Techniques) -> float:
+        """Seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
+        device, techniques = self.planner.machine.device, self._techniques(added)
+        needs = [each.card.needs for each in techniques if each.card.precision and each.card.needs]
+        rate = device.flops.get(needs[0] if needs else "float32", math.inf)
+        if not device.calibrated:
+            rate *= device.efficiency["matmul"]
+        share = _FROZEN if freezes(techniques) != freezes(self.asked.techniques) else 1.0
+        return share * self.asked.found.flops_per_update / rate
+
+    # ------------------------------------------------------------------ what there is
+
+    def _allowed(self) -> list[Candidate]:
+        coarsest = max(self.asked.level, self.budget.fidelity)
+        return [each for each in self.tried if each.level <= coarsest]
+
+    def _techniques(self, added: Techniques) -> Techniques:
+        return together(self.asked.techniques, added)
+
+    def _level(self, added: Techniques) -> Fidelity:
+        return level_of(self._techniques(added))
+
     @cached_property
-    def _least(self) -> int:
-        """The smallest micro-batch that runs: examples that are mixed in groups stay together."""
-        runs = (size for size in self._sizes[:-4:-1] if self._predict((), size) is not None)
-        return next(runs, self.asked.micro_batch)
+    def _rungs(self) -> Techniques:
+        """All that may be added on this device."""
+        device = self.planner.machine.device
+        found = [*placements(), *(rung for level in Fidelity if level for rung in coarser(level, device))]
+        own = self.asked.techniques
+        return tuple(rung for rung in found if self.may_add(rung) and _go_together(own, rung))
+
+    @cached_property
+    def count(self) -> int:
+        """How many plans there are: sets of rungs that go together, times micro-batches."""
+        rungs = self._rungs
+        goes = {
+            (one, other): _go_together(self.asked.techniques, one, other)
+            for place, one in enumerate(rungs)
+            for other in rungs[:place]
+        }
+        sets: list[Techniques] = [()]
+        for rung in rungs:
+            sets += [(*each, rung) for each in sets if all(goes[rung, other] for other in each)]
+        return len(sets) * len(self._sizes)
 
     @property
     def rows(self) -> int:
@@ -280,35 +336,48 @@ class Search:
         return self.planner.subject.window.rows
 
     @property
-    def _own_sizes(self) -> list[int]:
-        """Micro-batches with which the recipe's own plan is predicted: all, the next smaller one, and the smallest; on a CPU each that is
-        half of the one before, as the time depends on what its caches hold."""
-        found = self._sizes[:1]
-        for size in self._sizes[1:]:
-            if 2 * size <= found[-1] and (len(found) == 1 or self.planner.machine.type == "cpu"):
-                found.append(size)
-        return sorted({*found, self._least}, reverse=True)
+    def _on_cpu(self) -> bool:
+        return self.planner.machine.type == "cpu"
 
-    @property
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        """The largest micro-batch of which a window has several, and the smallest; the window where there is no other."""
+        several = [size for size in self._sizes if size < self.rows]
+        return (several[0], several[-1]) if several else (self._sizes[0], self._sizes[0])
+
+    @cached_property
     def _sizes(self) -> list[int]:
-        """Micro-batches that are tried, the largest first."""
+        """Micro-batches that are tried, the largest first; examples that are mixed in groups stay together."""
         if self.plan.micro_batch not in (None, AUTO):
-            return [int(self.plan.micro_batch)]
-        tried = [self.rows] if self.planner.fixed_micro_batch else sizes(self.rows)
-        return [size for size in tried if not self.even or self.rows % size == 0]
+            return [min(int(self.plan.micro_batch), self.rows)]
+        if self.planner.fixed_micro_batch:
+            return [self.rows]
+        found = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
+        group = max((each.card.together for each in self.asked.techniques), default=1)
+        return [size for size in found if size >= min(group, self.rows)] or [self.rows]
 
-    def _reject_useless(self, one: Candidate, without: Candidate) -> None:
-        needs, before = one.found.reserved_bytes, without.found.reserved_bytes
-        told = f"saves nothing: {format_bytes(needs)} with it, {format_bytes(before)} without"
-        self._reject(one.rung, told, needs)
-
-    def _reject(self, rung: str, reason: str, bytes: int | None) -> None:
+    def _refuse(self, added: Techniques, refusal: Exception) -> None:
+        known = isinstance(refusal, SnugfitError)
+        reason = str(refusal) if known else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
+        rung = " + ".join(map(told, added)) or "as the recipe says"
         if all(each.rung != rung for each in self.refused):
-            self.refused.append(Rejected(rung, reason, bytes))
+            self.refused.append(Rejected(rung, reason.splitlines()[0], None))
 
 
-def _simplest(estimates: Sequence[Estimate]) -> Estimate | None:
-    """The fastest; of those that are as fast the one of the fewest rungs, and of those the one of the largest micro-batch."""
-    least = min((each.seconds for each in estimates), default=0.0)
-    alike = [each for each in estimates if each.seconds * _NOTICED <= least]
-    return min(alike, key=lambda each: (len(each.added), -each.micro_batch), default=None)
+def _adds_placements(fewer: Techniques, more: Techniques) -> bool:
+    """Whether what the larger set has beyond the smaller one only says where things are."""
+    rest = {*more} - {*fewer}
+    return {*fewer} <= {*more} and all(each.card.family is Family.PLACEMENT for each in rest)
+
+
+def _same(rung: Technique, other: Technique) -> bool:
+    """Whether a technique is a rung that took the settings of what it stands in for."""
+    return rung.card.name == other.card.name and bool(rung.card.replaces)
+
+
+def _go_together(own: Techniques, *rungs: Technique) -> bool:
+    try:
+        together(own, rungs)
+    except PlanConflict:
+        return False
+    return True

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.core.blocks import repeated_blocks
-from snugfit.core.job import AUTO, STRATEGY_NAMES, StrategyName
-from snugfit.core.technique import Fidelity
+from snugfit.core.job import AUTO, StrategyName
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.planner.answer import Answer, Choice, Rejected
+from snugfit.planner.candidate import Candidate
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, longest_rows
 from snugfit.planner.export import TOOLS, weighed
 from snugfit.planner.figures import Run
+from snugfit.planner.goals import ALIKE, FREE, Goal
 from snugfit.planner.options import Option, alternatives_of, between, options_of, rejections_of
-from snugfit.planner.plan import Request, make_plan
+from snugfit.planner.plan import Outcome, Request, answer_of, look_for
 from snugfit.planner.predict import Planner
 from snugfit.planner.rank import PASSES, Rank, seconds_of, whole
 from snugfit.planner.records import Phase, Role
@@ -81,7 +82,7 @@ class _Shared:
     sizes: list[int] = field(init=False)
     said: list[str] = field(default_factory=list)
     failed: list[Rejected] = field(default_factory=list)
-    deadline: float = field(init=False)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     nearest: Answer | None = None  # of those that do not fit, the one that needs least
 
     def __post_init__(self) -> None:
@@ -95,7 +96,6 @@ class _Shared:
             )
         each = math.ceil(rows / world)
         self.share = replace(self.subject, window=longest_rows(self.subject.window, each))
-        self.deadline = time.monotonic() + 2 * self.request.seconds
         self.depth = len(repeated_blocks(self.subject.model()))
         self.said.append(
             f"{world} devices take {each} of the {rows} examples of a window each. "
@@ -111,16 +111,7 @@ class _Shared:
         self.said += [f"In micro-batches of {size}, by what a step on one device takes:", *decision.why]
         if self.asked is not None:
             self.said.append(f"{self.asked} is the way to share that was asked for.")
-        allowed = [each for each in options if self._may_be(each[0].strategy)]
-        if self.request.contented:  # the usual way where it fits, however fast others are
-            allowed.sort(key=lambda each: each[0].strategy != "ddp")
-        # what lies on the host is slow: not before what techniques can do
-        late = [each for each in allowed if each[0].strategy == _OFFLOAD != self.asked]
-        found = self._first_that_fits([each for each in allowed if each not in late])
-        if found is None and self.request.search:
-            found = self._with_techniques(decisions[-1][1])
-        if found is None:
-            found = self._first_that_fits(late)
+        found = self._searched() if self.request.search else self._first_that_fits(options)
         if found is None and self.nearest is None:  # more may fit than was estimated
             found = self._run(self.asked or "fsdp", self._as_asked(self.sizes[-1]))
         found = found or self.nearest
@@ -141,7 +132,7 @@ class _Shared:
         if self.asked is not None:
             return strategy == self.asked
         if strategy == "single":
-            return not self.request.contented  # which is with as many devices as it has
+            return self.request.fewer
         carried = self.request.export is None or strategy in TOOLS[self.request.export].strategies
         return carried and strategy not in self._useless
 
@@ -165,7 +156,8 @@ class _Shared:
     def _facts(self, alone: Planner, size: int) -> Facts:
         """What a step on one device comes to in micro-batches of this size."""
         plan = replace(self.request.plan, micro_batch=size)
-        found, run = alone.predicted(plan, self.share.techniques, rough=True)
+        run, exact = alone.run_of(plan, self.share.techniques, rough=True)
+        found = alone.told_by(run, plan, self.share.techniques, exact)
         blocks, _, gradients = whole(run.parts, self.depth)
         world, budget = self.cluster.world, self.request.budget
         kinds = {role: found.peak_by_kind.get(str(role), 0) for role in _BESIDE}
@@ -190,14 +182,41 @@ class _Shared:
             update=update,
         )
 
+    def _searched(self) -> Answer | None:
+        """The best plan of each way, each beside those that were found before; None where none can be run.
+
+        What divides most without the host goes first: where it waits for the others for next to nothing, ways that divide less, and need
+        more memory, are no faster.
+        """
+        goal = Goal(self.request.goal, self.request.worth, self.request.slower)
+        ways: tuple[str, ...] = ("fsdp", HYBRID, "fsdp-zero2", "ddp", "single", _OFFLOAD)
+        if self.asked is not None:
+            ways = (self.asked,)
+        best: dict[str, tuple[Candidate, Answer]] = {}
+        for way in ways:
+            rivals = [candidate for candidate, _ in best.values()]
+            if not self._may_be(way) or (way == HYBRID and self.cluster.nodes == 1):
+                continue
+            if way == "fsdp-zero2" and "fsdp" in best and self._waits("fsdp") < ALIKE - 1:
+                break
+            if way == _OFFLOAD and any(each.level <= FREE for each in rivals):
+                continue
+            answer = self._run(way, self.request, rivals)
+            if answer is not None and answer.fits:
+                chosen = self.outcomes[way].chosen
+                assert chosen is not None
+                best[way] = chosen, answer
+        choice = goal.choose([candidate for candidate, _ in best.values()])
+        return next((answer for candidate, answer in best.values() if candidate is choice), None)
+
     def _first_that_fits(self, options: Sequence[Option]) -> Answer | None:
+        """The recipe's own plan in the first way that fits; what lies on the host is slow, and comes last."""
         too_large: dict[str, int] = {}  # micro-batch that did not fit
-        for way, size, _ in options:
+        allowed = [each for each in options if self._may_be(each[0].strategy)]
+        for way, size, _ in sorted(allowed, key=lambda each: each[0].strategy == _OFFLOAD != self.asked):
             if size >= too_large.get(way.strategy, size + 1) or len(too_large) == _MOST_RUNS:
                 continue
-            if way.strategy == "single":
-                return make_plan(self.subject, self.machine, self.request, self.about)
-            found = self._run(known_strategy(way.strategy), self._as_asked(size))
+            found = self._run(way.strategy, self._as_asked(size))
             if found is not None and found.fits:
                 return found
             too_large[way.strategy] = 0 if found is None else size
@@ -207,48 +226,30 @@ class _Shared:
         """The recipe's own plan in micro-batches of this size."""
         return replace(self.request, plan=replace(self.request.plan, micro_batch=micro_batch), search=False)
 
-    def _with_techniques(self, decision: Decision) -> Answer | None:
-        """The recipe with techniques beside it that save memory, at the finest level at which any do."""
-        budget = self.request.budget
-        leanest: StrategyName = next((name for name in STRATEGY_NAMES if name == decision.strategy), "fsdp")
-        leanest = leanest if self._may_be(leanest) else "fsdp"
-        ways = [each for each in dict.fromkeys((self.asked or leanest, _OFFLOAD)) if self._may_be(each)]
-        for fidelity in dict.fromkeys((Fidelity.FULL, budget.fidelity)):
-            for way in ways:
-                left = self.deadline - time.monotonic()
-                if left < 0:
-                    self.said.append("No more was tried: the time for planning was over.")
-                    return None
-                found = self._run(
-                    way, replace(self.request, budget=replace(budget, fidelity=fidelity), seconds=left / 2)
-                )
-                if found is not None and found.fits:
-                    return found
-        return None
-
-    def _run(self, way: StrategyName, request: Request) -> Answer | None:
+    def _run(self, way: str, request: Request, rivals: Sequence[Candidate] = ()) -> Answer | None:
         """The plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
         cluster, budget = self.cluster, request.budget
-        if budget.host_bytes is not None:  # of a node, whose ranks share it
+        alone = way == "single"
+        if budget.host_bytes is not None and not alone:  # of a node, whose ranks share it
             own = budget.host_bytes // cluster.devices
             request = replace(request, budget=replace(budget, host_bytes=own))
-        rank = Rank(
-            self.share, self.machine, cluster=cluster, way=way, window=self.subject.window, depth=self.depth
-        )
         if (tool := request.export) is not None:
-            request = replace(request, rungs=weighed(tool, way, self.cluster.world, self.machine.device.kind))
+            request = replace(request, rungs=weighed(tool, way, cluster.world, self.machine.device.kind))
         try:
-            found = make_plan(self.share, self.machine, request, self.about, rank)
+            outcome = look_for(self._planner(way), request, rivals)
         except Exception as error:  # noqa: BLE001 - torch's own too, where a technique and a way do not go together
             told = str(error).strip().partition("\n")[0]
             told = told if isinstance(error, SnugfitError) else f"{type(error).__name__}: {told}"
             self.failed.append(Rejected(way, f"cannot be planned: {told}", None))
             return None
+        self.outcomes[way] = outcome
+        found = answer_of(outcome, self.machine, self.about)
         needed, seconds = found.prediction.reserved_bytes, found.prediction.seconds_per_update
         rung = f"{way}, micro-batch {found.choice.micro_batch}"
         beside = f" with {', '.join(found.choice.added)}" if found.choice.added else ""
+        where = "On one device" if alone else f"Run as rank 0 of {cluster.world}"
         self.said.append(
-            f"Run as rank 0 of {cluster.world}: {rung}{beside} takes {format_bytes(needed)} of a device and "
+            f"{where}: {rung}{beside} takes {format_bytes(needed)} of a device and "
             f"{brief_seconds(seconds)} an update{'' if found.fits else ', and does not fit'}."
         )
         if not found.fits:
@@ -260,8 +261,28 @@ class _Shared:
             self.nearest = found
         return found
 
+    def _planner(self, way: str) -> Planner:
+        if way == "single":
+            return Planner(self.subject, self.machine)
+        name = known_strategy(way)
+        return Rank(
+            self.share,
+            self.machine,
+            cluster=self.cluster,
+            way=name,
+            window=self.subject.window,
+            depth=self.depth,
+        )
+
     def _shared(self, choice: Choice, way: str) -> Choice:
-        return replace(choice, strategy=way, devices=self.cluster.world)
+        return replace(choice, strategy=way, devices=1 if way == "single" else self.cluster.world)
+
+    def _waits(self, way: str) -> float:
+        """The share of the time of a way's choice for which it waits for other devices."""
+        chosen, planner = self.outcomes[way].chosen, self.outcomes[way].search.planner
+        assert chosen is not None and isinstance(planner, Rank)
+        plan = replace(self.request.plan, micro_batch=chosen.micro_batch)
+        return planner.exposed(plan, chosen.techniques) / chosen.found.seconds_per_update
 
 
 def _activations(run: Run) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from snugfit.core.entry import as_entry
-from snugfit.planner.answer import Alternative, Choice, Rejected
+from snugfit.core.technique import Fidelity
+from snugfit.planner.answer import Alternative, Choice, FrontierPoint, Rejected
 from snugfit.planner.candidate import Budget, Candidate
+from snugfit.planner.catalogue import SHEETS
+from snugfit.planner.goals import ALIKE, FREE
 from snugfit.planner.rungs import Techniques
 from snugfit.planner.search import Search
-from snugfit.planner.words import brief_bytes, brief_seconds
+from snugfit.planner.words import brief_bytes, brief_seconds, digits
 
 
 def describe(candidate: Candidate) -> Choice:
@@ -60,8 +64,8 @@ def _over(candidate: Candidate, budget: Budget) -> str:
     return f"needs {brief_bytes(found.host_peak_bytes)} of the host's {brief_bytes(budget.host_bytes or 0)}"
 
 
-def why(chosen: Candidate, search: Search) -> str:
-    """Why the choice is the choice, in a sentence."""
+def why(chosen: Candidate, search: Search) -> tuple[str, ...]:
+    """Why the choice is the choice, in sentences: what it takes, what its precision buys, and how much was looked at."""
     found, asked = chosen.found, search.asked
     told = (
         f"{brief_seconds(found.seconds_per_update)} an update in {brief_bytes(found.reserved_bytes)} of "
@@ -73,28 +77,110 @@ def why(chosen: Candidate, search: Search) -> str:
         if others
         else ""
     )
-    if chosen.same(asked):
-        return f"As the recipe says: {told}{second}."
     plain = (
         f"takes {brief_seconds(asked.found.seconds_per_update)}"
         if asked.fits
-        else f"needs {brief_bytes(asked.found.reserved_bytes)}"
+        else f"needs {brief_bytes(asked.found.most_bytes)}"
     )
-    return (
-        f"The fastest plan found that fits is {chosen.rung}: {told}. The recipe's own plan {plain}{second}."
+    goal = "fastest" if search.goal.name == "cheapest" else search.goal.name
+    first = (
+        f"As the recipe says: {told}{second}."
+        if chosen.same(asked)
+        else f"The {goal} plan that fits is {chosen.rung}: {told}. The recipe's own plan {plain}{second}."
+    )
+    return (first, *_price(chosen, search), *_effort(search))
+
+
+def _price(chosen: Candidate, search: Search) -> Iterator[str]:
+    """What the precision that is given up buys, or what is paid for keeping it."""
+    fitting = [each for each in search.tried if each.fits]
+    fastest = min(fitting, key=lambda each: each.found.seconds_per_update)
+    slower = chosen.found.seconds_per_update / fastest.found.seconds_per_update
+    if chosen.level > max(FREE, search.asked.level):
+        finer = search.goal.choose([each for each in fitting if each.level < chosen.level])
+        if finer is None:
+            yield f"Nothing finer than {chosen.level.label} fits."
+        else:
+            times = finer.found.seconds_per_update / chosen.found.seconds_per_update
+            yield (
+                f"What {chosen.level.label} gives up changes what is learned; it is {digits(times)} times as fast as the best that "
+                f"is finer, {finer.rung}."
+            )
+    elif slower > ALIKE:
+        yield f"The fastest that was looked at, {fastest.rung} at {fastest.level.label}, takes {1 / slower:.0%} of the time."
+
+
+def _effort(search: Search) -> Iterator[str]:
+    if search.looked:
+        best = "none of the others could be 5% faster, by what is known of them"
+        rest = best if search.complete else "the search ended before all that might be faster were looked at"
+        yield f"{search.looked} of {search.count:,} plans were run; {rest}."
+
+
+def frontier(search: Search) -> tuple[FrontierPoint, ...]:
+    """The fastest and the smallest plan of each level at which anything fits."""
+    found = []
+    for level in Fidelity:
+        fitting = [each for each in search.tried if each.fits and each.level is level]
+        if fitting:
+            fastest = min(fitting, key=lambda each: each.found.seconds_per_update)
+            smallest = min(fitting, key=lambda each: each.found.most_bytes)
+            found.append(_point(fastest, "fastest"))
+            if not smallest.same(fastest):
+                found.append(_point(smallest, "smallest"))
+    return tuple(found)
+
+
+def _point(one: Candidate, what: str) -> FrontierPoint:
+    return FrontierPoint(
+        one.level.label,
+        what,
+        one.rung,
+        describe(one),
+        one.found.reserved_bytes,
+        one.found.host_peak_bytes,
+        one.found.seconds_per_update,
+        one.found.tokens_per_second,
     )
 
 
-def why_not(search: Search, needed: dict[str, int]) -> str:
-    """Why nothing fits, and what would do."""
+def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
+    """Why nothing fits, what would do, and how to ask for it."""
     budget, least = search.budget, search.least()
     if least.found.most_bytes <= budget.usable:
-        return f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}."
+        return (
+            f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model.",
+        )
     told = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
-    return (
+    first = (
         f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
         f"The smallest that would do: {told or brief_bytes(least.found.reserved_bytes)}."
     )
+    return (first, *_ways_out(search, needed), *_effort(search))
+
+
+def _ways_out(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
+    """The level that would fit on this device, and the smallest devices that would do at the level that is allowed."""
+    allowed = max(search.asked.level, search.budget.fidelity)
+    here = next(
+        (
+            level
+            for level in Fidelity
+            if level > allowed and needed.get(level.label, math.inf) <= search.budget.memory_bytes
+        ),
+        None,
+    )
+    if here is not None:
+        yield f"On this device it fits at {here.label}: --fidelity {here.label}."
+    wanted = min(
+        (needed[level.label] for level in Fidelity if level <= allowed and level.label in needed), default=0
+    )
+    larger = sorted(
+        (sheet.memory, name) for name, sheet in SHEETS.items() if wanted and sheet.memory * 2**30 >= wanted
+    )
+    if larger:
+        devices = " or ".join(f"--device {name}" for _, name in larger[:2])
+        yield f"At {allowed.label} it should fit on {devices}."
 
 
 def _others(search: Search, chosen: Candidate | None) -> list[Candidate]:

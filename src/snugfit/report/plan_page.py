@@ -50,6 +50,7 @@ def render_plan(answer: Answer) -> str:
         _over_time(answer),
         _memory(answer),
         _choice(answer),
+        _frontier(answer),
         _runners_up(answer),
         _rejected(answer),
         _found(answer),
@@ -157,6 +158,23 @@ def _choice(answer: Answer) -> str:
 def _list(title: str, sentences: Iterable[str]) -> str:
     body = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     return f"<div class=sentences><h3>{title}</h3>{body}</div>" if body else ""
+
+
+def _frontier(answer: Answer) -> str:
+    """The fastest and the smallest plan of each level of fidelity."""
+    rows = "".join(
+        f"<tr><th scope=row>{one.level}, {one.what}<small>{escape(one.rung)}</small></th>"
+        f"<td class=number>{format_bytes(one.reserved_bytes)}</td><td class='number peak'>{format_bytes(one.host_bytes)}</td>"
+        f"<td class=number>{words.brief_seconds(one.seconds_per_update)}</td>"
+        f"<td class=number>{'' if one.tokens_per_second is None else words.digits(one.tokens_per_second)}</td></tr>"
+        for one in answer.frontier
+    )
+    head = (
+        "<th>level</th><th class=number>in all</th><th class='number peak'>host</th><th class=number>an update</th>"
+        "<th class=number>tokens/s</th>"
+    )
+    body = f"<table class=plans><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return _section("Of each level of fidelity", body) if len(answer.frontier) > 1 else ""
 
 
 def _runners_up(answer: Answer) -> str:

@@ -7,7 +7,7 @@ import pytest
 from snugfit.core.technique import Family, Fidelity
 from snugfit.errors import PlanConflict
 from snugfit.planner.hardware import find_device
-from snugfit.planner.rungs import coarser, level_of, placements, sets, together, told, told_added
+from snugfit.planner.rungs import coarser, level_of, placements, together, told, told_added
 from snugfit.techniques import find
 
 ADAMW, RECOMPUTE, OFFLOAD = find("adamw")(), find("recompute")(), find("optimizer_offload")()
@@ -34,34 +34,10 @@ def test_a_technique_takes_the_place_of_the_one_it_replaces_with_its_settings() 
     assert found == find("adamw_8bit")(learning_rate=0.5)
 
 
-def test_what_excludes_each_other_is_in_no_set() -> None:
+def test_what_excludes_each_other_is_not_put_together() -> None:
     narrow = find("pure_bf16")()  # the step in float32 is on the device or on the host
     with pytest.raises(PlanConflict):
         together([ADAMW], [OFFLOAD, narrow])
-    found = [added for added, _ in sets([ADAMW], [OFFLOAD, narrow, RECOMPUTE])]
-    assert found == [
-        (),
-        (OFFLOAD,),
-        (narrow,),
-        (RECOMPUTE,),
-        (OFFLOAD, RECOMPUTE),
-        (narrow, RECOMPUTE),
-    ]
-
-
-def test_what_is_done_to_frozen_weights_is_done_beneath_adapters_alone() -> None:
-    lora, quantised, streamed = (find(name)() for name in ("lora", "nf4", "weight_streaming"))
-    found = [added for added, _ in sets([ADAMW], [streamed, quantised, lora])]
-    assert set(found) == {
-        (),
-        (lora,),
-        (lora, streamed),
-        (lora, quantised),
-        (lora, streamed, quantised),
-    }
-    beneath_own = [added for added, _ in sets([ADAMW, lora], [quantised])]
-    assert beneath_own == [(), (quantised,)]
-    assert not list(find("ia3").rungs()), "it learns less than lora, and needs as much"
 
 
 def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:

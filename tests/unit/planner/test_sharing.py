@@ -20,7 +20,8 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine
 from snugfit.planner.dryrun import Subject, dry_run
-from snugfit.planner.plan import Request
+from snugfit.planner.plan import Outcome, Request
+from snugfit.planner.predict import Planner
 from snugfit.planner.rank import Rank
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.search import Budget
@@ -102,11 +103,11 @@ def plan(
     cluster: Cluster,
     search: bool = False,
     of: Subject | None = None,
-    contented: bool = False,
+    fewer: bool = True,
     asked: StrategyName | None = None,
 ) -> Answer:
     here = machine(memory_bytes)
-    request = Request(Plan(micro_batch=2), Budget(memory_bytes, margin=0.0), search, contented, seconds=10)
+    request = Request(Plan(micro_batch=2), Budget(memory_bytes, margin=0.0), search, fewer=fewer)
     return make_shared_plan(of or subject(), here, request, cluster, asked=asked)
 
 
@@ -207,22 +208,29 @@ def test_one_device_is_enough_where_the_link_is_slower_than_computing() -> None:
 
 def test_a_run_that_has_its_devices_is_not_put_on_one_of_them() -> None:
     """Its links are slow, so that one device would be faster."""
-    found = plan(2**40, Cluster(2, 1, SLOW, FAST), contented=True)
+    found = plan(2**40, Cluster(2, 1, SLOW, FAST), fewer=False)
 
     assert (found.choice.strategy, found.choice.devices) == ("ddp", 2)
 
 
-def test_a_run_copies_its_model_to_each_device_where_it_fits_however_fast_others_are() -> None:
-    """Where the optimizer is what takes the time, to spread its states is faster."""
+def test_where_the_optimizer_takes_the_time_its_states_are_spread() -> None:
     slow = replace(machine(), device=replace(machine().device, bandwidth=1e6))
-    request = Request(Plan(), Budget(2**40, margin=0.0), False, seconds=10)
-    free, run = (
-        make_shared_plan(subject(), slow, replace(request, contented=contented), Cluster(2, 1, FAST, FAST))
-        for contented in (False, True)
+    request = Request(Plan(), Budget(2**40, margin=0.0), False)
+    found = make_shared_plan(subject(), slow, request, Cluster(2, 1, FAST, FAST))
+
+    assert found.choice.strategy == "fsdp-zero2"
+
+
+def test_a_search_finds_the_way_that_is_fastest_of_those_that_fit() -> None:
+    """A copy has five times the weights; over a slow link one device is faster than two, where it has room."""
+    near, far, narrow = (
+        plan(memory, Cluster(2, 1, link, link), search=True)
+        for memory, link in ((2**40, FAST), (2**40, SLOW), (resident_bytes(4 * WEIGHTS, 0), FAST))
     )
 
-    assert free.choice.strategy == "fsdp-zero2"
-    assert run.choice.strategy == "ddp"
+    assert near.fits and near.choice.devices == 2
+    assert (far.choice.strategy, far.choice.devices) == ("single", 1)
+    assert narrow.fits and narrow.choice.strategy.startswith("fsdp")
 
 
 @pytest.mark.parametrize(("tool", "hybrid"), [(None, True), ("hf", False), ("deepspeed", False)])
@@ -320,13 +328,13 @@ def test_nodes_and_the_network_between_them_go_together(given: dict[str, Any]) -
 
 
 def test_each_rank_has_its_share_of_its_nodes_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, hosts = sharing.make_plan, []
+    looked, hosts = sharing.look_for, []
 
-    def seen(subject: Subject, machine: Machine, request: Request, *rest: Any) -> Answer:
+    def seen(planner: Planner, request: Request, *rest: Any) -> Outcome:
         hosts.append(request.budget.host_bytes)
-        return planned(subject, machine, request, *rest)
+        return looked(planner, request, *rest)
 
-    monkeypatch.setattr(sharing, "make_plan", seen)
+    monkeypatch.setattr(sharing, "look_for", seen)
     request = Request(Plan(micro_batch=2), Budget(2**40, host_bytes=2**41, margin=0.0), search=False)
     make_shared_plan(subject(), machine(2**40), request, Cluster(2, 1, FAST, FAST), asked="ddp")
 

@@ -79,6 +79,10 @@ class TF32(Technique):
     def example(cls) -> Self:
         return cls(required=False)
 
+    @classmethod
+    def rungs(cls) -> tuple[Self, ...]:
+        return (cls(),)  # it saves time, not memory
+
     def seams(self, context: Context) -> Seams:
         reason = lacks_tf32(context.device)
         if self.required and reason is not None:

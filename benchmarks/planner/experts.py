@@ -1,0 +1,294 @@
+"""Is the choice as fast as what people who know the field would fix by hand? Both are predicted by the same planner.
+
+    python benchmarks/planner/experts.py              all cases; writes results/, experts.md and experts.png
+    python benchmarks/planner/experts.py 8B           those with this in their names anew; the others stay as they were
+
+Each case is a model by its published shape, in texts of 2,048 tokens and windows of 16, with AdamW and clipping; a device of the
+catalogue with the host memory that is given; and the coarsest level of fidelity that is allowed. *By hand* are techniques that the
+field uses for such a model on such a device, in the micro-batch in which they are fastest. Nothing is downloaded, and every figure is
+predicted. Each case runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from common import write_result  # noqa: E402
+
+ROWS, LENGTH = 16, 2048
+PAGE, PICTURE = HERE / "experts.md", HERE / "experts.png"
+
+
+def _shape(hidden: int, layers: int, heads: int, key_heads: int, inner: int, words: int) -> dict[str, int]:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_heads,
+        "intermediate_size": inner,
+        "vocab_size": words,
+        "max_position_embeddings": 4096,
+    }
+
+
+SHAPES = {
+    "Llama 8B": _shape(4096, 32, 32, 8, 14336, 128256),
+    "Llama 13B": _shape(5120, 40, 40, 40, 13824, 32000),
+    "Llama 70B": _shape(8192, 80, 64, 8, 28672, 128256),
+    "Qwen 32B": _shape(5120, 64, 40, 8, 27648, 152064),
+    "Mixtral 8x7B": {
+        **_shape(4096, 32, 32, 8, 14336, 32000),
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+}
+FULL = ("adamw_8bit", "pure_bf16", "recompute", "chunked_loss")
+QLORA = ("nf4", "lora", "pure_bf16", "recompute", "chunked_loss")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a device, what is allowed, and what is fixed by hand."""
+
+    model: str
+    device: str
+    by_hand: tuple[str, ...]
+    level: str = "quantized"
+    devices: int = 1
+    strategy: str = "single"
+    host: int | None = None  # GiB of a node; None: what is usual beside the device
+    own: tuple[str, ...] = ()  # beside AdamW and clipping
+
+    @property
+    def name(self) -> str:
+        beside = f", {self.own[0]} named" if self.own else ""
+        many = f"{self.devices} × " if self.devices > 1 else ""
+        return f"{self.model}, {many}{self.device}, {self.level}{beside}"
+
+
+CASES = (
+    Case("Llama 8B", "a100-80", FULL),
+    Case("Llama 8B", "a100-80", ("bf16", *FULL[2:], "optimizer_offload"), "mixed"),
+    Case("Llama 8B", "h100", FULL),
+    Case("Llama 8B", "rtx4090", QLORA),
+    Case("Llama 8B", "rtx4090", ("nf4", "lora", "recompute", "chunked_loss"), own=("bf16",)),
+    Case("Llama 13B", "rtx3090", QLORA),
+    Case("Llama 13B", "a100-80", FULL, "compact"),
+    Case("Llama 70B", "a100-80", QLORA),
+    Case("Llama 70B", "rtx3090", QLORA, devices=2, strategy="fsdp-offload", host=128),
+    Case("Qwen 32B", "rtx3090", (*QLORA, "activation_offload")),
+    Case("Mixtral 8x7B", "a100-80", (*QLORA, "weight_streaming")),
+)
+
+
+def measured(case: Case) -> dict[str, Any]:
+    """The choice and what is fixed by hand, as the planner predicts them."""
+    import copy
+
+    import torch
+    import transformers
+
+    from snugfit.core.batch import Batch
+    from snugfit.core.job import Job, Plan
+    from snugfit.core.technique import Fidelity
+    from snugfit.planner.candidate import Budget
+    from snugfit.planner.catalogue import SHEETS
+    from snugfit.planner.dryrun import Subject
+    from snugfit.planner.plan import Request, make_plan
+    from snugfit.planner.predict import Planner
+    from snugfit.planner.rank import Rank
+    from snugfit.planner.rungs import together
+    from snugfit.planner.sharing import make_shared_plan
+    from snugfit.planner.target import Target, cluster_of, machine_of
+    from snugfit.techniques import find
+
+    kind = "Mixtral" if "Mixtral" in case.model else "Llama"
+    config = getattr(transformers, f"{kind}Config")(**SHAPES[case.model])
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    ids = torch.zeros(ROWS, LENGTH, dtype=torch.long)
+    window = Batch.of({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
+    own = tuple(find(name)() for name in ("adamw", "clip_norm", *case.own))
+    job = Job(global_batch=ROWS, windows=100, epochs=None)
+
+    def subject(techniques: Any, rows: Batch = window) -> Subject:
+        made = lambda: copy.deepcopy(model)  # noqa: E731
+        return Subject(made, rows, job, 1000, techniques, "causal_lm", from_files=True)
+
+    target = Target(device=case.device, devices=case.devices)
+    host = int((case.host or SHEETS[case.device].host) * 2**30)
+    with machine_of(target) as machine:
+        budget = Budget(machine.device.memory_bytes, host, Fidelity[case.level.upper()])
+        request = Request(Plan(device=machine.type), budget)
+        cluster = cluster_of(target, machine)
+        begun, used = time.perf_counter(), time.process_time()
+        if case.devices == 1:
+            answer = make_plan(subject(own), machine, request)
+        else:
+            answer = make_shared_plan(subject(own), machine, request, cluster)
+        spent = {
+            "seconds": time.perf_counter() - begun,
+            "processor_seconds": time.process_time() - used,
+        }
+        fixed = together(own, tuple(_rung(find(name)) for name in case.by_hand))
+        planner: Planner = Planner(subject(fixed), machine)
+        if case.devices > 1:
+            share = window.select(range(ROWS // case.devices))
+            depth = config.num_hidden_layers
+            planner = Rank(
+                subject(fixed, share),
+                machine,
+                cluster=cluster,
+                way=case.strategy,  # type: ignore[arg-type]
+                window=window,
+                depth=depth,
+            )
+        sized = planner.by_size(request.plan, fixed)
+        tried = [(sized.traced(size), size) for size in (8, 4, 2, 1) if size <= planner.subject.window.rows]
+        fitting = [each for each in tried if each[0].most_bytes <= budget.usable]
+        hand, size = min(fitting or tried[-1:], key=lambda each: each[0].seconds_per_update)
+    found = answer.prediction
+    return {
+        "chosen": {
+            "fits": answer.fits,
+            "added": answer.choice.added,
+            "micro_batch": answer.choice.micro_batch,
+            "strategy": answer.choice.strategy,
+            "level": answer.choice.fidelity,
+            "gib": found.reserved_bytes / 2**30,
+            "host_gib": found.host_peak_bytes / 2**30,
+            "tokens_per_second": found.tokens_per_second,
+            "why": answer.why,
+        },
+        "by_hand": {
+            "techniques": case.by_hand,
+            "micro_batch": size,
+            "fits": bool(fitting),
+            "gib": hand.reserved_bytes / 2**30,
+            "host_gib": hand.host_peak_bytes / 2**30,
+            "tokens_per_second": hand.tokens_per_second,
+        },
+        "frontier": [
+            {
+                "level": each.level,
+                "what": each.what,
+                "rung": each.rung,
+                "gib": each.reserved_bytes / 2**30,
+                "tokens_per_second": each.tokens_per_second,
+            }
+            for each in answer.frontier
+        ],
+        **spent,
+    }
+
+
+def _rung(technique: Any) -> Any:
+    """As the planner would add it."""
+    rungs = technique.rungs()
+    return rungs[-1] if rungs else technique()
+
+
+def page(results: dict[str, Any]) -> str:
+    lines = [
+        "# The choice beside what is fixed by hand",
+        "",
+        "Predicted, by `python benchmarks/planner/experts.py`; both columns by the same planner. Texts of 2,048 tokens, windows of 16.",
+        "",
+        "| model, device, allowed | chosen | GiB | tokens/s | by hand | GiB | tokens/s | ratio | planned in |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, one in results.items():
+        chosen, hand = one["chosen"], one["by_hand"]
+        added = ", ".join([*chosen["added"], f"micro-batch {chosen['micro_batch']}"])
+        if chosen["strategy"] != "single":
+            added += f", {chosen['strategy']}"
+        fixed = ", ".join([*hand["techniques"], f"micro-batch {hand['micro_batch']}"])
+        ratio = chosen["tokens_per_second"] / hand["tokens_per_second"] if chosen["fits"] else 0.0
+        lines.append(
+            f"| {name} | {added if chosen['fits'] else 'nothing fits'} | {chosen['gib']:.1f} | {chosen['tokens_per_second']:,.0f} | "
+            f"{fixed}{'' if hand['fits'] else ' (does not fit)'} | {hand['gib']:.1f} | {hand['tokens_per_second']:,.0f} | {ratio:.2f} | "
+            f"{one['processor_seconds']:.0f} s |"
+        )
+    lines += ["", "![Time against memory of each level's fastest and smallest plan](experts.png)", ""]
+    return "\n".join(lines)
+
+
+def draw(results: dict[str, Any]) -> None:
+    """Tokens a second against memory, a panel for each case, the levels in colours."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    colours = dict(
+        zip(
+            ("full", "mixed", "compact", "adapters", "quantized"), ["C0", "C2", "C1", "C4", "C3"], strict=True
+        )
+    )
+    figure, axes = pyplot.subplots((len(results) + 2) // 3, 3, figsize=(13, 2.8 * ((len(results) + 2) // 3)))
+    for axis, (name, one) in zip(axes.flat, results.items(), strict=False):
+        for level, colour in colours.items():
+            points = [each for each in one["frontier"] if each["level"] == level]
+            axis.plot(
+                [each["gib"] for each in points],
+                [each["tokens_per_second"] for each in points],
+                "o-",
+                color=colour,
+                label=level if points else None,
+            )
+        chosen, hand = one["chosen"], one["by_hand"]
+        axis.plot(
+            chosen["gib"], chosen["tokens_per_second"], "o", mfc="none", ms=13, color="black", label="choice"
+        )
+        axis.plot(hand["gib"], hand["tokens_per_second"], "x", ms=9, color="black", label="by hand")
+        axis.set_title(name, fontsize=9)
+        axis.set_yscale("log")
+        axis.legend(fontsize=6)
+    for axis in list(axes.flat)[len(results) :]:
+        axis.remove()
+    figure.supxlabel("GiB of the device (predicted)")
+    figure.supylabel("tokens/s (predicted)")
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=90)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one is not None:
+        print("\n" + json.dumps(measured(CASES[asked.one])))
+        return
+    kept = sorted((HERE / "results").glob("experts-*.json"))
+    results: dict[str, Any] = json.loads(kept[-1].read_text())["cases"] if kept else {}
+    for number, case in enumerate(CASES):
+        if asked.names and not any(name in case.name for name in asked.names):
+            continue
+        command = [sys.executable, __file__, "--one", str(number)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            print(f"{case.name}: {ended.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            continue
+        results[case.name] = json.loads(ended.stdout.strip().splitlines()[-1])
+        print(case.name, results[case.name]["chosen"], results[case.name]["by_hand"], sep="\n  ", flush=True)
+        ordered = {each.name: results[each.name] for each in CASES if each.name in results}
+        write_result(HERE, {"cases": ordered}, "experts")
+        PAGE.write_text(page(ordered))
+        draw(ordered)
+
+
+if __name__ == "__main__":
+    main()
