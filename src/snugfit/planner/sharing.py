@@ -56,8 +56,7 @@ def make_shared_plan(
     """The plan of a run on several devices: as `make_plan`, with the way to share in `choice` and why in `rules`.
 
     Args:
-        asked: the way to share; None for the one that is fastest of those that fit, which for a run that is not contented with what
-            it has may be one device.
+        asked: the way to share; None for the best of those that fit.
     Raises:
         UserError: as `make_plan`; or a window has fewer examples than there are devices.
     """
