@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from snugfit.core.forwards import replaced_forward
 from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.errors import SettingError
-from snugfit.techniques.placement.compile import Compile, compiled
+from snugfit.techniques.placement.compile import Compile, Known, compiled
 from snugfit.training.step import Step
 from tests.laws import problems
 
@@ -193,6 +193,24 @@ def test_numbers_that_are_not_finite_prove_nothing() -> None:
 
     net = Net()
     assert not _checked(net, net.forward, net.forward, (INPUTS * torch.nan,), {})
+
+
+def test_a_check_is_repeated_by_all_ranks_where_one_has_to_repeat_it() -> None:
+    """Weights are gathered by all ranks in each forward of the whole model, and a check makes two more."""
+    said: list[bool] = []
+
+    def one_repeats(flag: bool) -> bool:
+        said.append(flag)
+        return True
+
+    net, known = Net(), Known()
+    with compiled(net, backend="eager", known=known, any_rank=one_repeats):
+        net(INPUTS)
+        net(INPUTS)
+    assert (said, known.checked) == ([False, False], set())
+    with compiled(net, backend="eager", known=known):
+        net(INPUTS)
+    assert known.checked == {(net, True)}
 
 
 SLOW = pytest.mark.slow

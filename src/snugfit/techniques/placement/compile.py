@@ -55,6 +55,7 @@ def compiled(
     dynamic: bool | None = None,
     backend: str = INDUCTOR,
     known: Known | None = None,
+    any_rank: Callable[[bool], bool] = bool,
 ) -> Iterator[None]:
     """Within, `module` computes its forward compiled; hooks on it run as before, and nothing of it stays in the module.
 
@@ -64,6 +65,8 @@ def compiled(
 
     Args:
         known: of an earlier time, where this is entered again, as in a loop; all else is compiled, and checked at its first call.
+        any_rank: says whether any of the ranks says so that gather weights in the forward of `module`: a check that one of them repeats is
+            repeated by all, or they would wait for it.
     Raises:
         SettingError: compiled and uncompiled outputs or gradients are further apart than rounding accounts for.
 
@@ -86,8 +89,10 @@ def compiled(
         if any(is_fake(tensor) for tensor in (*leaves(args), *leaves(kwargs), *module.parameters())):
             return forward(*args, **kwargs)
         with _guarding_hooks(), _disable_current_modes():  # one that watches would end compilation for good
-            if state not in known.checked and _checked(module, forward, run, args, kwargs):
-                known.checked.add(state)
+            if state not in known.checked:
+                seen = _checked(module, forward, run, args, kwargs)
+                if not any_rank(not seen):
+                    known.checked.add(state)
             return run(*args, **kwargs)
 
     with replaced_forward(module, checking):
@@ -143,6 +148,8 @@ class Compile(Technique):
         modules = list(repeated_blocks(model).values()) if self.per_block else [model]
         caching = caching_configs(model)
         known = Known()
+        # a block's weights are gathered before its forward
+        any_rank = bool if self.per_block else context.any_rank
 
         @contextmanager
         def compiling(batch: Batch) -> Iterator[None]:
@@ -150,7 +157,9 @@ class Compile(Technique):
                 torch.compiler.cudagraph_mark_step_begin()
             with without_caches(caching), ExitStack() as stack:
                 for module in modules:
-                    stack.enter_context(compiled(module, self.mode, self.dynamic, self.backend, known))
+                    stack.enter_context(
+                        compiled(module, self.mode, self.dynamic, self.backend, known, any_rank)
+                    )
                 yield
 
         return Seams(modules=compiling)
