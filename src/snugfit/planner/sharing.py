@@ -227,11 +227,7 @@ class _Shared:
 
     def _run(self, way: str, request: Request, rivals: Sequence[Candidate] = ()) -> Answer | None:
         """The plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
-        cluster, budget = self.cluster, request.budget
-        alone = way == "single"
-        if budget.host_bytes is not None and not alone:  # of a node, whose ranks share it
-            own = budget.host_bytes // cluster.devices
-            request = replace(request, budget=replace(budget, host_bytes=own))
+        cluster, alone = self.cluster, way == "single"
         if (tool := request.export) is not None:
             request = replace(request, rungs=weighed(tool, way, cluster.world, self.machine.device.kind))
         try:

@@ -15,13 +15,11 @@ from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
-from snugfit.planner import sharing
 from snugfit.planner.answer import Answer
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine
 from snugfit.planner.dryrun import Subject, dry_run
-from snugfit.planner.plan import Outcome, Request
-from snugfit.planner.predict import Planner
+from snugfit.planner.plan import Request
 from snugfit.planner.rank import Rank
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.search import Budget
@@ -325,17 +323,3 @@ def test_a_torch_optimizer_is_refused_where_the_model_would_be_sharded() -> None
 def test_nodes_and_the_network_between_them_go_together(given: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="--n"):
         check(replace(Asked(devices=2), **given))
-
-
-def test_each_rank_has_its_share_of_its_nodes_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked, hosts = sharing.look_for, []
-
-    def seen(planner: Planner, request: Request, *rest: Any) -> Outcome:
-        hosts.append(request.budget.host_bytes)
-        return looked(planner, request, *rest)
-
-    monkeypatch.setattr(sharing, "look_for", seen)
-    request = Request(Plan(micro_batch=2), Budget(2**40, host_bytes=2**41, margin=0.0), search=False)
-    make_shared_plan(subject(), machine(2**40), request, Cluster(2, 1, FAST, FAST), asked="ddp")
-
-    assert hosts == [2**40]
