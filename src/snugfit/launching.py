@@ -21,6 +21,7 @@ from snugfit.core.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.core.redaction import redact
 from snugfit.errors import OutOfMemory, TrainingFailed, UserError
 from snugfit.events import has_begun
+from snugfit.recipe.chosen import with_precision_here
 from snugfit.recipe.jobs import plan_of
 from snugfit.session import RunOptions
 from snugfit.strategies.world import check_devices
@@ -61,7 +62,8 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
     check_devices(plan_of(recipe).device, recipe.plan.devices)
     smoke = options.fast_dev_run or options.overfit_batches is not None
     recipe, answer, told = (recipe, None, []) if smoke else plans.planned(recipe, options)
-    for note in told:
+    recipe, said = with_precision_here(recipe)
+    for note in [*told, *said]:
         print(f"warning: {note}", file=sys.stderr)
     folder = RunFolder.create(Path(recipe.output), recipe.name)
     plans.write_beginning(folder, recipe, plan_of(recipe), answer)

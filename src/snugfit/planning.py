@@ -29,7 +29,8 @@ from snugfit.planner.largest import make_largest
 from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, on_this_machine
-from snugfit.planner.worker import Worker
+from snugfit.planner.worker import Watch, Worker, ignore
+from snugfit.recipe.chosen import with_usual_precision
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
 from snugfit.training.probe import RESIDENT
@@ -45,19 +46,21 @@ _TRACKER_BYTES = 190_000_000
 """Resident bytes that MLflow takes in the process whose run it follows; measured with MLflow 3.17."""
 
 
-def plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Worker | None = None) -> Answer:
+def plan_recipe(
+    recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Worker | None = None, watch: Watch = ignore
+) -> Answer:
     """The plan of a recipe, without its weights and without its device.
 
     Args:
-        worker: one that was started before.
+        worker: one that was started before; watch: what one that is started now tells how far the search is.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
     """
     check_goal(target.goal, target.price)
     target = on_this_machine(target, plan)
-    worker = worker or Worker(hide_gpu=not target.probe)
-    answer: Answer = worker.run(_plan_recipe, recipe, job, plan, target, timeout=_SECONDS)
+    worker = worker or Worker(not target.probe, watch)
+    answer: Answer = worker.run(_plan_recipe, recipe, job, plan, target, timeout=_timeout(target))
     return answer
 
 
@@ -80,22 +83,32 @@ def plan_module(
         As `plan_recipe`.
     """
     check_goal(target.goal, target.price)
-    worker = Worker(hide_gpu=not target.probe)  # loads its libraries while the model's structure is copied
+    worker = Worker(
+        hide_gpu=not target.probe, best_so_far=True
+    )  # loads its libraries while the model's structure is copied
     try:
         worker.load("snugfit.planning")
-        target = on_this_machine(target, plan)
+        named = any(each.card.precision for each in techniques)
+        target = replace(on_this_machine(target, plan), keeps_precision=named)
         window = batch if isinstance(batch, Batch) else Batch.of(batch)
         material = Material(skeleton(model), range(examples), None, loss, None, forward)
         bare = None if optimizer is None else BareOptimizer.of(optimizer, model)
         asked = (material, window, job, plan, tuple(techniques), bare, target)
-        answer: Answer = worker.run(_plan_material, *asked, timeout=_SECONDS)
+        answer: Answer = worker.run(_plan_material, *asked, timeout=_timeout(target))
     finally:
         worker.close()
     return answer
 
 
+def _timeout(target: Target) -> float:
+    """Return the seconds to wait for an answer; on several devices a search may take as long twice."""
+    return _SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds
+
+
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
     with machine_of(target) as machine:
+        if not target.search or target.largest is not None or target.probe:  # else the search decides
+            recipe = with_usual_precision(recipe, machine.device)[0]
         task, assumed = _task(recipe)
         from_files = recipe.task != "python" and not recipe.from_scratch
         material = task.material
@@ -144,9 +157,14 @@ def _planned(
         notes=(*machine.notes, *notes),
     )
     margin = margin_on(machine.device.kind) if target.margin is None else target.margin
-    budget = Budget(machine.device.memory_bytes, host_bytes, target.level(), margin)
+    budget = Budget(machine.device.memory_bytes, host_bytes, target.level(machine.device), margin)
     request = Request(
-        replace(plan, device=machine.type), budget, target.search, probe=target.probe, **target.choice()
+        replace(plan, device=machine.type),
+        budget,
+        target.search,
+        probe=target.probe,
+        keeps_precision=target.keeps_precision,
+        **target.choice(),
     )
     if target.export is not None and target.search:
         may_add = weighed(target.export, "single", 1, machine.device.kind)

@@ -12,6 +12,7 @@ from snugfit.errors import PlannerFailed, Untraceable
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
+from snugfit.planner.worker import Watch, ignore
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.session import RunOptions
 from snugfit.training.assemble import check_settings
@@ -28,11 +29,13 @@ PLAN = "plan.json"
 _TIMELINE = "timeline.json"
 
 
-def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | None = None) -> Answer:
+def plan_recipe(
+    recipe: Recipe, target: Target | None = None, worker: Worker | None = None, watch: Watch = ignore
+) -> Answer:
     """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
 
     Args:
-        worker: the planner's process, where it was started before.
+        worker: the planner's process, where it was started before; watch: what one that is started now tells how far the search is.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
@@ -40,7 +43,8 @@ def plan_recipe(recipe: Recipe, target: Target | None = None, worker: Worker | N
     job, plan = job_of(recipe), plan_of(recipe)
     metrics = {metric: metric for metric in job.metrics}
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
-    return planning.plan_recipe(recipe, job, plan, _within_budget(recipe, target or Target()), worker)
+    within = _within_budget(recipe, target or Target())
+    return planning.plan_recipe(recipe, job, plan, within, worker, watch)
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
@@ -53,6 +57,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
     """
     from snugfit.planner.export import ExportedPlan, check, export
     from snugfit.recipe.chosen import with_choice
+    from snugfit.recipe.write import numerics_entry
 
     chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
     check(tool, choice.strategy)
@@ -63,9 +68,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
             total_updates=answer.about["total_updates"],
             optimizer=as_entry(chosen.optimizer),
             schedule=None if chosen.schedule is None else as_entry(chosen.schedule),
-            numerics=chosen.plan.numerics
-            if isinstance(chosen.plan.numerics, str)
-            else as_entry(chosen.plan.numerics),
+            numerics=numerics_entry(chosen),
             techniques=tuple(as_entry(each) for each in chosen.techniques),
             devices=choice.devices,
             nodes=nodes if choice.devices > 1 else 1,
@@ -87,6 +90,7 @@ def _within_budget(recipe: Recipe, target: Target) -> Target:
         memory=target.memory or _bytes(budget.memory, "memory"),
         host_memory=target.host_memory or _bytes(budget.host_memory, "host_memory"),
         fidelity=target.fidelity or budget.fidelity,
+        keeps_precision=plan.numerics is not None,
         strategy=target.strategy or (None if plan.strategy == AUTO else plan.strategy),
         goal=target.goal or plan.goal,
         worth=plan.worth if target.worth is None else target.worth,
@@ -108,7 +112,8 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
     if not options.plan:
         return recipe, None, []
     try:
-        answer = plan_recipe(recipe, Target(devices=recipe.plan.devices))
+        with options.search_line() as watch:
+            answer = plan_recipe(recipe, Target(devices=recipe.plan.devices), watch=watch)
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:

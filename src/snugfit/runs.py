@@ -21,6 +21,7 @@ from snugfit.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.planner.answer import Answer
 from snugfit.planning import expected, is_tight
 from snugfit.plans import PLAN, RECIPE, planned, write_beginning
+from snugfit.recipe.chosen import with_precision_here
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
@@ -196,6 +197,8 @@ def _prepare(recipe: Recipe, options: RunOptions, folder: RunFolder | None, stra
     elif not smoke and strategy.world_size == 1:
         recipe, answer, told = planned(recipe, options)
         kept = {} if answer is None else answer.as_dict()
+    recipe, said = with_precision_here(recipe)
+    told = [*told, *said]
     # weights that come and go would leave more behind in the C library than what spreading them saves
     options = dataclasses.replace(options, tight=is_tight(kept) or strategy.shards)
     techniques: Sequence[Technique] = recipe.all_techniques()

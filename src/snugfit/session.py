@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,7 @@ from snugfit.core.parameters import decayed_parameters
 from snugfit.core.reproducible import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
 from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitError, TrackingError
 from snugfit.events import Events
+from snugfit.planner.worker import Watch, ignore
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import mapping, read_story
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
     from snugfit.tasks import Sides
 
 
+def no_line() -> AbstractContextManager[Watch]:
+    """Show nothing of a search."""
+    return nullcontext(ignore)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What one call asks of a run, beside its recipe. `plan`: it is planned before it begins.
@@ -48,7 +54,7 @@ class RunOptions:
     `sides`: the rows of Python data to train on and to validate on. `parent`: the tracker's run that this one is a part of.
     `accept_changes`: what may differ from the run that is resumed, by the names of its identity.
     `stop`: asked after every window; the reason to stop, or None. `into`: the run's folder, where whoever started the process has made
-    it; a run that has a checkpoint there goes on from it."""
+    it; a run that has a checkpoint there goes on from it. `search_line`: shows, while it lasts, how far the search for a plan is."""
 
     stop_after_seconds: float | None = None
     fast_dev_run: bool = False
@@ -60,6 +66,7 @@ class RunOptions:
     stop: Callable[[], str | None] = lambda: None
     into: Path | None = None
     accept_changes: tuple[str, ...] = ()
+    search_line: Callable[[], AbstractContextManager[Watch]] = no_line
     started: float = field(default_factory=time.monotonic)
 
 

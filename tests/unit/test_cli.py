@@ -306,8 +306,9 @@ class NoWorker:
 
     loaded: tuple[str, ...] = ()
 
-    def __init__(self, hide_gpu):
+    def __init__(self, hide_gpu, watch, best_so_far):
         assert hide_gpu, "nothing is measured"
+        assert best_so_far, "Ctrl-C gives the best plan so far"
 
     def load(self, *modules) -> None:
         NoWorker.loaded = modules
@@ -329,6 +330,12 @@ def planned(monkeypatch) -> list[SimpleNamespace]:
     monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
     monkeypatch.setattr(snugfit.plans, "plan_recipe", plan)
     return asked
+
+
+def test_plan_asks_for_the_goal_that_is_named(recipe, planned):
+    assert main(["plan", str(recipe), "--goal", "smallest", "--worth", "2", "--seconds", "7"]) == 0
+    ((target,),) = ([each.target for each in planned],)
+    assert (target.goal, target.worth, target.seconds) == ("smallest", 2.0, 7.0)
 
 
 def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_named(recipe, planned, capsys):

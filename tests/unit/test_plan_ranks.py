@@ -71,7 +71,9 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(plans, "plan_recipe", lambda found, target: asked.append(target) or planned(found))
+    monkeypatch.setattr(
+        plans, "plan_recipe", lambda found, target, watch: asked.append(target) or planned(found)
+    )
     run, answer, told = plans.planned(recipe(tmp_path), RunOptions(plan=True))
 
     assert asked[0].devices == 2

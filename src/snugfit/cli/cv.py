@@ -75,7 +75,7 @@ def cv(
     if path is None:
         assert resume is not None
         found = cross_validation.resume(
-            resume, options.make(), each_shown(quiet), tell, allow_code=allow_code
+            resume, options.make(quiet), each_shown(quiet), tell, allow_code=allow_code
         )
     else:
         with located(path, changes):
@@ -85,7 +85,7 @@ def cv(
                 repeats=1 if repeats is None else repeats,
                 stratified=stratified,
                 group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
-                options=options.make(),
+                options=options.make(quiet),
                 watch=each_shown(quiet),
                 tell=tell,
             )

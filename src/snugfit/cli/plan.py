@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -184,10 +185,13 @@ class Asked:
 
 def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, allow_code: bool) -> int:
     """Plan a recipe, and show the answer; the exit code is 1 where nothing fits."""
+    from snugfit.display.search_line import search_line
     from snugfit.planner.worker import Worker
 
-    worker = Worker(hide_gpu=not asked.probe)  # loads its libraries while we load ours
-    try:
+    with ExitStack() as stack:
+        watch = stack.enter_context(search_line())
+        worker = Worker(not asked.probe, watch, best_so_far=True)  # loads its libraries while we load ours
+        stack.callback(worker.close)
         from snugfit.cli import recipes
         from snugfit.recipe import located
         from snugfit.training.told import warnings_told
@@ -206,8 +210,6 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
             answer = plans.plan_recipe(
                 recipe, asked.target(1 if asked.probe else recipe.plan.devices), worker
             )
-    finally:
-        worker.close()
     consent = ["--allow-code"] if allow_code and recipe.code else []
     answer = _with_command(answer, path, overrides, asked.nodes, consent)
     _deliver(answer, recipe, asked)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,13 @@ class Options:
                 "--fast-dev-run and --overfit-batches are two different runs. Give one of them."
             )
 
-    def make(self) -> RunOptions:
-        """The options as a run takes them; this loads torch."""
+    def make(self, quiet: bool = True) -> RunOptions:
+        """The options as a run takes them; this loads torch.
+
+        Args:
+            quiet: the search for a plan shows nothing.
+        """
+        from snugfit.display.search_line import search_line
         from snugfit.session import RunOptions
 
         return RunOptions(
@@ -59,6 +65,7 @@ class Options:
             into=self.into,
             accept_changes=tuple(filter(None, map(str.strip, (self.accept_changes or "").split(",")))),
             started=self.started,
+            search_line=partial(search_line, quiet),
         )
 
 
@@ -118,7 +125,7 @@ def train_recipe(
     if must_start(recipe.plan.devices):
         from snugfit.launching import train_on_devices
 
-        code = train_on_devices(recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
+        code = train_on_devices(recipe, options.make(quiet), options.max_restarts, _shown(as_json, quiet))
         if save is not None:
             saved = _save_recipe(recipe.name, save)
             if not quiet:
@@ -132,7 +139,7 @@ def train_recipe(
             if save is not None and event["event"] == "run":
                 display.note(_save_recipe(recipe.name, save))
 
-        result = runs.train_recipe(recipe, options.make(), see)
+        result = runs.train_recipe(recipe, options.make(quiet), see)
     return finish(result, as_json)
 
 

@@ -77,7 +77,7 @@ def tune(
             wanted,
             trials=trials,
             pruner=pruner,
-            options=options.make(),
+            options=options.make(quiet),
             watch=each_shown(quiet),
             tell=tell,
         )

@@ -13,6 +13,7 @@ from typing import Any
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory
+from snugfit.planner import channel
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.device import Machine
@@ -33,6 +34,7 @@ class Request:
         search: False predicts the plan as it stands.
         probe: measure on the device itself instead, for models that cannot be run on fake tensors.
         export: the tool that the plan is to be written for; `rungs` says of a technique whether it may be weighed for it.
+        keeps_precision: nothing may change what forward and backward compute in, as it is named.
         goal: one of `goals.GOALS`; worth, slower, price: as `Target` has them.
         seconds: after which no further plan is predicted; None for as long as the search takes.
         fewer: whether one of several devices may be the choice.
@@ -44,6 +46,7 @@ class Request:
     probe: bool = False
     export: str | None = None
     rungs: Callable[[Technique], bool] = lambda technique: True
+    keeps_precision: bool = False
     goal: str = "fastest"
     worth: float = WORTH
     slower: float = SLOWER
@@ -95,18 +98,31 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
             asked,
             goal,
             rivals,
-            may_add=request.rungs,
+            progress=_tell,
+            may_add=lambda rung: (
+                request.rungs(rung) and not (request.keeps_precision and rung.card.precision)
+            ),
             even=request.export is not None,
         )
+        channel.heed(search)
         chosen = _chosen(search) if request.search else search.choice()
         needed = search.needed() if chosen is None and request.search and not rivals else {}
     return Outcome(search, chosen, needed)
+
+
+def _tell(looked: int, of: int, best: Candidate | None) -> None:
+    """Tell who waits for the answer how far a search is."""
+    if best is None:
+        channel.tell(looked, of)
+    else:
+        channel.tell(looked, of, best.found.seconds_per_update, best.found.reserved_bytes)
 
 
 def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> Answer:
     """What a search came to, as an answer."""
     search, chosen = outcome.search, outcome.chosen
     best = chosen or search.least()
+    early = (channel.EARLY,) if channel.interrupted() else ()
     reasons = why_not(search, outcome.needed) if chosen is None else why(chosen, search)
     return Answer(
         fits=chosen is not None,
@@ -116,7 +132,7 @@ def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> A
         choice=describe(best),
         alternatives=alternatives(search, chosen),
         rejected=rejected(search),
-        why=(*reasons, *upper_bound(search.planner.subject), *machine.notes),
+        why=(*reasons, *early, *upper_bound(search.planner.subject), *machine.notes),
         would_fit=outcome.needed,
         frontier=frontier(search),
         about=about,

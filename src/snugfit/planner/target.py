@@ -20,6 +20,7 @@ from snugfit.planner.device import Device, Machine
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 from snugfit.planner.goals import check_numbers
 from snugfit.planner.hardware import find_device, find_link, usual_host_bytes
+from snugfit.planner.precision import usual_level
 from snugfit.planner.words import brief_bytes
 
 
@@ -37,7 +38,9 @@ class Target:
         link: between the devices of a node, by name, such as nvlink4.
         network: between nodes, by name, such as infiniband-ndr.
         host_link: between each and the host, such as pcie4.
-        fidelity: the coarsest level of precision that may be chosen; by default the recipe's own.
+        fidelity: the coarsest level of precision that may be chosen; by default the recipe's own where it names one, else `mixed` on a
+            GPU with 16-bit units and `full` elsewhere.
+        keeps_precision: whether the precision of forward and backward is named, which then stays.
         search: whether other plans than the recipe's are looked at.
         goal: fastest, finest, smallest or cheapest; this and the next three by default as `Request` has them.
         worth: times as fast that a plan below mixed precision has to be to be chosen where something finer fits.
@@ -61,6 +64,7 @@ class Target:
     network: str | None = None
     host_link: str | None = None
     fidelity: str | None = None
+    keeps_precision: bool = False
     search: bool = True
     goal: str | None = None
     worth: float | None = None
@@ -85,14 +89,14 @@ class Target:
         names = ("goal", "worth", "slower", "price", "seconds")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
-    def level(self) -> Fidelity:
-        """The fidelity as a level.
+    def level(self, device: Device) -> Fidelity:
+        """Return the fidelity as a level.
 
         Raises:
             SettingError: there is none of that name.
         """
         if self.fidelity is None:
-            return Fidelity.FULL
+            return Fidelity.FULL if self.keeps_precision else usual_level(device)
         names = [each.label for each in Fidelity]
         if self.fidelity not in names:
             raise SettingError(

@@ -10,23 +10,42 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from queue import Empty, Queue
+from threading import Thread
 from typing import IO, Any
 
 import cloudpickle
 
 from snugfit.errors import PlannerFailed, SettingError, SnugfitError
+from snugfit.planner import channel
+from snugfit.planner.channel import Progress
 
 _MODULE = "snugfit.planner.worker"
 _ONLY_NEW = (20_000, 1_000, 1_000)
 """After how many objects garbage is looked for among the new ones, and after how many such times among older ones: never."""
 
+_GRACE = 60.0
+"""Seconds that a search has to end in when it is asked to."""
+
 _LINES = 12
 """Lines of a worker's own words that are told where it died."""
+
+
+Watch = Callable[[Progress], None]
+"""What is told how far a search is."""
+
+
+def ignore(progress: Progress) -> None:
+    """Show nothing of it."""
 
 
 class Worker:
@@ -34,13 +53,22 @@ class Worker:
 
     Args:
         hide_gpu: whether it sees no GPU of this machine.
+        watch: is told how far the search is.
+        best_so_far: whether an interrupt (Ctrl-C) ends the search with the best plan so far; a second one ends the process. Otherwise
+            the first one does.
 
     >>> worker = Worker()
     >>> worker.run(divmod, 7, 2, timeout=120)
     (3, 1)
     """
 
-    def __init__(self, hide_gpu: bool = True) -> None:
+    def __init__(
+        self,
+        hide_gpu: bool = True,
+        watch: Watch = ignore,
+        best_so_far: bool = False,
+    ) -> None:
+        self._watch, self._best_so_far = watch, best_so_far
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if hide_gpu:  # one of this machine would answer where another one is pretended
             environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -63,7 +91,7 @@ class Worker:
 
         Args:
             function: and its arguments are sent as they are; classes of the user's own script by value.
-            timeout: in seconds.
+            timeout: in seconds, after which the search has to end with the best plan so far.
         Raises:
             SettingError: they cannot be sent.
             PlannerFailed: the process died, or it took too long.
@@ -77,32 +105,83 @@ class Worker:
                 f"plan: the model, the loss or the batch cannot be handed to a process of its own: {error}. Give functions that can "
                 "be pickled."
             ) from error
+        messages: Queue[tuple[str, Any]] = Queue()
+        words: deque[bytes] = deque(maxlen=_LINES)
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        threads = [
+            Thread(target=_write, args=(self._process.stdin, sent), daemon=True),
+            Thread(target=_read, args=(self._process.stdout, messages), daemon=True),
+            Thread(target=words.extend, args=(self._process.stderr,), daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
         try:
-            answer, words = self._process.communicate(sent, timeout=timeout)
-        except subprocess.TimeoutExpired as error:
+            kind, found = self._wait(messages, timeout)
+        except BaseException:
             self.close()
-            raise PlannerFailed(
-                f"plan: no answer after {timeout:g} seconds. Plan with fewer choices (search=False), or give the planner more time."
-            ) from error
-        if self._process.returncode != 0 or not answer:
-            said = "\n".join(words.decode(errors="replace").strip().splitlines()[-_LINES:])
-            raise PlannerFailed(
-                f"plan: the process that plans ended with code {self._process.returncode}:\n{said}"
-            )
-        kind, found = pickle.loads(answer)
+            raise
+        code = self._process.wait()
+        for thread in threads:
+            thread.join()
         if kind == "error":
             raise found
-        return found
+        if kind == "found":
+            return found
+        said = b"".join(words).decode(errors="replace").strip()
+        raise PlannerFailed(f"plan: the process that plans ended with code {code}:\n{said}")
+
+    def _wait(self, messages: Queue[tuple[str, Any]], timeout: float) -> tuple[str, Any]:
+        """Return the last message; when the time is over, the search is asked to end, and has some time for that too."""
+        asked, until = False, time.monotonic() + timeout
+        while True:
+            try:
+                kind, found = messages.get(timeout=max(0.0, until - time.monotonic()))
+                if kind != "progress":
+                    return kind, found
+                self._watch(found)
+                continue
+            except Empty as error:
+                if asked:
+                    raise PlannerFailed(
+                        f"plan: no answer after {timeout:g} seconds. Plan with fewer choices (search=False), or give the planner more time."
+                    ) from error
+            except KeyboardInterrupt:
+                if asked or not self._best_so_far:
+                    raise
+            asked, until = True, time.monotonic() + min(timeout, _GRACE)
+            if sys.platform != "win32":  # there, a console's Ctrl-C reaches all its processes
+                self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         """End it, whatever it does."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            with suppress(BrokenPipeError, ValueError):  # what was not sent; or a thread is at its end
+                stream.close()
+
+
+def _write(stream: IO[bytes], sent: bytes) -> None:
+    with suppress(BrokenPipeError), stream:  # it has died, which `run` tells
+        stream.write(sent)
+
+
+def _read(stream: IO[bytes], messages: Queue[tuple[str, Any]]) -> None:
+    """Hand on messages until the last one, or until the process has ended without."""
+    kind = "progress"
+    while kind == "progress":
+        try:
+            kind, found = pickle.load(stream)
+        except (EOFError, pickle.UnpicklingError):
+            kind, found = "ended", None
+        messages.put((kind, found))
 
 
 def main() -> None:
     """Load what is needed, read what is to be called, call it, write the answer."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    channel.connect(partial(_tell, answer))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries that print would spoil it
     usual = gc.get_threshold()
     gc.set_threshold(*_ONLY_NEW)
@@ -115,6 +194,11 @@ def main() -> None:
     _answer(sys.stdin.buffer, answer, usual)
     sys.stderr.flush()
     os._exit(0)  # what is left of a pretended device is not taken down piece by piece
+
+
+def _tell(answer: IO[bytes], progress: Progress) -> None:
+    pickle.dump(("progress", progress), answer)
+    answer.flush()
 
 
 def _answer(asked: IO[bytes], answer: IO[bytes], usual: tuple[int, int, int]) -> None:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from snugfit.core.job import AUTO
+from snugfit.core.selection import check
+from snugfit.core.technique import Fidelity
+from snugfit.errors import PlanConflict
+from snugfit.planner.hardware import uncalibrated
+from snugfit.planner.precision import usual_precision
 from snugfit.recipe import model as m
-from snugfit.recipe.entries import own_key
+from snugfit.recipe.entries import FULL, own_key
 from snugfit.recipe.parse import build
 from snugfit.recipe.source import Places
 from snugfit.recipe.write import as_dict
+from snugfit.training.assemble import find_device
 
 if TYPE_CHECKING:
     from snugfit.planner.answer import Choice
+    from snugfit.planner.device import Device
 
 
 def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
@@ -24,6 +33,7 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
     from snugfit.techniques import find
 
     tree = as_dict(recipe)
+    tree["plan"]["numerics"] = FULL  # unless one of the techniques is a precision
     techniques: list[Any] = []
     for entry in choice.techniques:
         ((name, settings),) = entry.items()
@@ -41,6 +51,34 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
     if recipe.plan.micro_batch != AUTO or choice.strategy not in ("single", "ddp"):
         tree["plan"]["micro_batch"] = choice.micro_batch
     return build(_sequences(tree), (), Places("the plan"), folder=recipe.folder, name=recipe.name)
+
+
+def with_usual_precision(recipe: m.Recipe, device: Device | None) -> tuple[m.Recipe, list[str]]:
+    """Return the recipe with the precision that is usual on a device where it names none, and what is to be said of it.
+
+    Args:
+        device: None for one that has no 16-bit units.
+    """
+    if recipe.plan.numerics is not None:
+        return recipe, []
+    said: list[str] = []
+    precision = (
+        None if device is None or recipe.budget.fidelity == Fidelity.FULL.label else usual_precision(device)
+    )
+    if precision is not None:
+        try:
+            check((*recipe.all_techniques(), precision))
+        except PlanConflict as conflict:
+            said.append(f"plan.numerics: it computes in {FULL}. {conflict}")
+            precision = None
+    plan = recipe.plan.model_copy(update={"numerics": FULL if precision is None else precision})
+    return recipe.model_copy(update={"plan": plan}), said
+
+
+def with_precision_here(recipe: m.Recipe) -> tuple[m.Recipe, list[str]]:
+    """Return what `with_usual_precision` does for the device of this machine that the recipe runs on."""
+    kind = torch.device(find_device(recipe.plan.device)).type
+    return with_usual_precision(recipe, uncalibrated(kind) if kind == "cuda" else None)
 
 
 def _sequences(value: Any) -> Any:

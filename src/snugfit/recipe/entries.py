@@ -50,14 +50,16 @@ def parse_list(entries: Any, places: Places) -> tuple[Technique, ...]:
     return tuple(_make(name, settings, keys, places, names) for name, settings in split)
 
 
-def parse_numerics(entry: Any, places: Places) -> Technique | str:
-    """The technique of the key `plan.numerics`, or fp32, which is none.
+def parse_numerics(entry: Any, places: Places) -> Technique | str | None:
+    """The technique of the key `plan.numerics`, or fp32, which is none; None where it is left to the plan.
 
     Raises:
         SettingError: no precision: gives the nearest one, or the key that takes the technique; or an impossible setting.
     """
     from snugfit.techniques import discover
 
+    if entry is None:
+        return None
     keys = ("plan", "numerics")
     names = {name: discover()[name] for name in precisions() if name != FULL}
     name, settings = _split(entry, keys, places, (FULL, *names))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit.core.imports import load_object
 from snugfit.core.job import Job, Plan
 from snugfit.core.processes import this_world
+from snugfit.recipe.entries import FULL
 from snugfit.strategies.world import device_of
 from snugfit.training.assemble import find_device
 from snugfit.training.ranks import named_strategy
@@ -44,7 +45,7 @@ def plan_of(recipe: Recipe) -> Plan:
     devices = world.size if world.size > 1 else settings.devices
     return Plan(
         micro_batch=settings.micro_batch,
-        numerics=numerics if isinstance(numerics, str) else numerics.card.name,
+        numerics=FULL if numerics is None else numerics if isinstance(numerics, str) else numerics.card.name,
         device=device_of(find_device(settings.device), world),
         strategy=named_strategy(settings.strategy, devices),
         devices=devices,

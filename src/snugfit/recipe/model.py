@@ -126,8 +126,10 @@ class PlanSettings(_Section):
         default=None,
         description="examples of one forward and backward; auto: as many as fit; null: the whole window",
     )
-    numerics: Technique | str = Field(
-        default="fp32", description="precision of forward and backward, with its settings; fp32 has none"
+    numerics: Technique | str | None = Field(
+        default=None,
+        description="precision of forward and backward, with its settings; fp32 has none; null: as planned, and without a plan "
+        "mixed precision in the 16-bit type that the device has units for, else fp32",
     )
     device: Annotated[str, Wanted("auto, cpu, mps, cuda or cuda:1")] = Field(
         default="auto",
@@ -178,7 +180,8 @@ class BudgetSettings(_Section):
     )
     fidelity: Literal["full", "mixed", "compact", "adapters", "quantized"] | None = Field(
         default=None,
-        description="the coarsest precision that the plan may choose; null: none coarser than the recipe's own",
+        description="the coarsest precision that the plan may choose; null: the recipe's own where plan.numerics names it, else mixed on a "
+        "GPU with 16-bit units and full elsewhere",
     )
 
 
@@ -249,7 +252,8 @@ class Recipe(_Section):
 
     def all_techniques(self) -> tuple[Technique, ...]:
         """Everything that fills seams: optimizer, schedule, numerics, techniques."""
-        numerics = () if isinstance(self.plan.numerics, str) else (self.plan.numerics,)
+        precision = self.plan.numerics
+        numerics = () if precision is None or isinstance(precision, str) else (precision,)
         schedule = () if self.schedule is None else (self.schedule,)
         return (self.optimizer, *schedule, *numerics, *self.techniques)
 

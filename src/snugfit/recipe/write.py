@@ -68,7 +68,7 @@ def as_dict(recipe: m.Recipe) -> dict[str, Any]:
 
 def numerics_entry(recipe: m.Recipe) -> Any:
     """`plan.numerics` as it is written: a name, with its settings where it has any."""
-    if isinstance(recipe.plan.numerics, str):
+    if recipe.plan.numerics is None or isinstance(recipe.plan.numerics, str):
         return recipe.plan.numerics
     ((name, settings),) = as_entry(recipe.plan.numerics).items()
     return {name: settings} if settings else name
@@ -158,7 +158,7 @@ def json_schema() -> dict[str, Any]:
     numerics = {name: found for name, found in discover().items() if found.card.precision}
     names, whole = _entries(numerics, definitions)
     names["enum"] = list(precisions())
-    definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole]}
+    definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole, {"type": "null"}]}
     # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
     schema["required"] = ["task", "model", "data"]
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}

@@ -42,8 +42,10 @@ def recipe_task(recipe: Recipe) -> tuple[Setup, Task]:
     Raises:
         UserError: the recipe, its data or its model cannot be used.
     """
+    from snugfit.recipe.chosen import with_precision_here
     from snugfit.recipe.jobs import job_of, plan_of
 
+    recipe, _ = with_precision_here(recipe)
     job, plan, techniques = job_of(recipe), plan_of(recipe), recipe.all_techniques()
     metrics = {metric: metric for metric in job.metrics}
     check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)

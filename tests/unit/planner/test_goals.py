@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
 import snugfit as sf
 from snugfit import planning
@@ -16,63 +15,9 @@ from snugfit.cli.plan import Asked
 from snugfit.errors import SettingError
 from snugfit.planner.plan import Request
 from snugfit.planner.target import Target
-from snugfit.plans import plan_recipe
-from snugfit.recipe import Recipe, load_recipe
+from tests.unit.planner.asked import Stopped, recipe, request_of
 
 DEFAULTS = {"goal": "fastest", "worth": 1.5, "slower": 2.0, "price": None}
-
-
-class Stopped(Exception):
-    """The request has been made."""
-
-
-class Here:
-    """A worker that is this process: on a CPU nothing is pretended."""
-
-    def __init__(self, hide_gpu: bool = True) -> None:
-        pass
-
-    def load(self, *modules: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
-        return function(*arguments)
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """The requests that reach the planner, which makes no plan of them."""
-    found: list[Request] = []
-
-    def stop(subject: Any, machine: Any, request: Request, *rest: Any) -> None:
-        found.append(request)
-        raise Stopped
-
-    monkeypatch.setattr(planning, "make_plan", stop)
-    monkeypatch.setattr(planning, "Worker", Here)
-    return found
-
-
-def recipe(folder: Path, **plan: Any) -> Recipe:
-    settings = {
-        "task": "python",
-        "model": "tests.ranks.faulty:Faulty",
-        "data": {"train": "tests.ranks.faulty:make_points", "validation": 0.2},
-        "train": {"updates": 4, "global_batch": 8},
-        "plan": {"device": "cpu", **plan},
-        "track": {"mlflow": False},
-    }
-    (folder / "points.yaml").write_text(yaml.safe_dump(settings))
-    return load_recipe(folder / "points.yaml")
-
-
-def request_of(found: Recipe, target: Target, requests: list[Request]) -> dict[str, Any]:
-    with pytest.raises(Stopped):
-        plan_recipe(found, target, Here())  # type: ignore[arg-type]
-    return said(requests)
 
 
 def said(requests: list[Request]) -> dict[str, Any]:
@@ -94,14 +39,15 @@ def test_the_goal_of_a_recipe_is_the_searchs(
 ) -> None:
     target = Target(memory=2**34)
 
-    assert request_of(recipe(tmp_path, **plan), target, requests) == {**DEFAULTS, **plan}
+    request_of(recipe(tmp_path, **plan), target, requests)
+    assert said(requests) == {**DEFAULTS, **plan}
 
 
 def test_the_command_line_wins_over_the_recipe(tmp_path: Path, requests: list[Request]) -> None:
     asked = Asked(goal="smallest", worth=1.0, seconds=7.0, memory="16GiB")
-    found = request_of(recipe(tmp_path, goal="finest", worth=4.0), asked.target(1), requests)
+    request_of(recipe(tmp_path, goal="finest", worth=4.0), asked.target(1), requests)
 
-    assert found == {**DEFAULTS, "goal": "smallest", "worth": 1.0}
+    assert said(requests) == {**DEFAULTS, "goal": "smallest", "worth": 1.0}
     assert requests[-1].seconds == 7.0
 
 

@@ -15,6 +15,7 @@ from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.planner import sharing
 from snugfit.planner.answer import Answer
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine

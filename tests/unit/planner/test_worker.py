@@ -7,10 +7,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
+from snugfit.planner import channel
+from snugfit.planner.channel import Progress
 from snugfit.planner.worker import Worker
 
 
@@ -29,6 +32,63 @@ def die() -> None:
 
 def hang() -> None:
     time.sleep(60)
+
+
+def search_until_interrupted() -> str:
+    channel.tell(1, 90, 12.5, 2**30)
+    while not channel.interrupted():
+        time.sleep(0.01)
+    return "the best so far"
+
+
+def search_on_and_on() -> None:
+    search_until_interrupted()
+    channel.tell(2, 90)
+    hang()
+
+
+def interrupt(progress: Progress) -> None:
+    """Ctrl-C while the search runs."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_what_a_search_tells_reaches_who_waits_before_the_answer() -> None:
+    seen: list[Progress] = []
+
+    def tell() -> int:
+        channel.tell(1, 90)
+        channel.tell(2, 90, 12.5, 2**30)
+        return len(seen)
+
+    assert Worker(watch=seen.append).run(tell, timeout=120) == 0
+    assert seen == [Progress(1, 90), Progress(2, 90, 12.5, 2**30)]
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_a_search_with_the_best_so_far_where_that_is_wanted() -> None:
+    worker = Worker(watch=interrupt, best_so_far=True)
+    assert worker.run(search_until_interrupted, timeout=120) == "the best so far"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "best_so_far"), [(search_until_interrupted, False), (search_on_and_on, True)]
+)
+def test_an_interrupt_ends_the_process_where_it_is_not_and_a_second_one_in_any_case(
+    function: Callable[[], object], best_so_far: bool
+) -> None:
+    worker = Worker(watch=interrupt, best_so_far=best_so_far)
+    with pytest.raises(KeyboardInterrupt):
+        worker.run(function, timeout=120)
+    assert worker._process.poll() is not None
+
+
+@pytest.mark.slow
+def test_a_search_whose_time_is_over_gives_the_best_so_far() -> None:
+    worker = Worker()
+    worker.load("torch")
+    assert worker.run(search_until_interrupted, timeout=20) == "the best so far"
 
 
 @pytest.mark.slow
