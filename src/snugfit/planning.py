@@ -235,15 +235,13 @@ def _sizes(task: Task) -> dict[str, Any]:
 
 
 def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
-    """What of a plan, as a run's folder keeps it, the run is compared with: what is allocated on an accelerator, what the process takes
-    on a CPU; of several devices by each. None where nothing was predicted."""
+    """Return what of a plan, as a run's folder keeps it, the run is compared with, of each of several devices: the seconds of an update,
+    and the bytes that can be measured beside it: resident ones on a CPU, allocated ones on CUDA. None where nothing was predicted."""
     if "reserved_bytes" not in plan:
         return None
-    on_cpu = torch.device(device).type == "cpu"
-    return {
-        "peak_bytes": plan["reserved_bytes" if on_cpu else "peak_bytes"],
-        "seconds_per_update": plan["seconds_per_update"],
-    }
+    measured_by = {"cpu": "reserved_bytes", "cuda": "peak_bytes"}.get(torch.device(device).type)
+    peak = {} if measured_by is None else {"peak_bytes": plan[measured_by]}
+    return {**peak, "seconds_per_update": plan["seconds_per_update"]}
 
 
 def is_tight(plan: Mapping[str, Any]) -> bool:

@@ -168,5 +168,5 @@ def test_a_run_says_what_was_predicted_and_then_what_was_measured() -> None:
     lines = stream.getvalue().splitlines()
     assert lines.index("plan      predicted 412 MiB and 0.21 s an update") > 0  # under the header
     assert lines[-1] == (
-        "plan      predicted 412 MiB and 0.21 s an update; measured 405 MiB (+1.7 %) and 0.24 s (-12 %)"
+        "plan      predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below) and 0.24 s (14 % above)"
     )

@@ -207,14 +207,14 @@ def technique_words(entry: Any) -> str:
 
 
 def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Predicted beside measured, and by how much of the measured the prediction lay above it.
+    """Predicted beside measured, and by how much what was measured lies above or below what was predicted.
 
     Args:
         predicted, measured: `peak_bytes` and `seconds_per_update`; one that is missing is not told. What was measured may have
             `peak_bytes_by_rank`.
 
     >>> compare_line({"peak_bytes": 412 * 2**20, "seconds_per_update": 0.21}, {"peak_bytes": 405 * 2**20})
-    'predicted 412 MiB and 0.21 s an update; measured 405 MiB (+1.7 %)'
+    'predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below)'
     """
     figures = (("peak_bytes", brief_bytes, ""), ("seconds_per_update", brief_seconds, " an update"))
     foretold, found = [], []
@@ -223,7 +223,7 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
         if before is not None:
             foretold.append(f"{write(before)}{unit}")
         if after is not None:
-            error = "" if before is None else f" ({_percent((before - after) / after)})"
+            error = "" if before is None else f" ({_apart(after / before - 1)})"
             found.append(f"{write(after)}{'' if before is not None else unit}{error}")
     parts = (("predicted", foretold), ("measured", found))
     ranks = measured.get("peak_bytes_by_rank")
@@ -232,11 +232,17 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
     )
 
 
-def _percent(part: float) -> str:
-    percent = 100 * part
-    if percent == 0:
-        return "±0 %"
-    return f"{percent:+.2g} %" if abs(percent) < 99.5 else f"{percent:+.0f} %"
+def _apart(part: float) -> str:
+    """How far above or below what was predicted something lies, by its share of that.
+
+    >>> _apart(0.13), _apart(-0.7142), _apart(2.5), _apart(0.0)
+    ('13 % above', '71 % below', '250 % above', 'as predicted')
+    """
+    percent = 100 * abs(part)
+    if percent < 0.005:
+        return "as predicted"
+    size = f"{percent:.2g}" if percent < 99.5 else f"{percent:.0f}"
+    return f"{size} % {'above' if part > 0 else 'below'}"
 
 
 def _positive(value: object) -> float | None:

@@ -77,7 +77,7 @@ def planned(story: Story) -> str:
     line = compare_line(story.predicted, story.compared) if story.predicted and story.compared else ""
     if not line:
         return ""
-    note = "In brackets: by how much of the measured value the prediction lay above it."
+    note = "In brackets: by how much what was measured lies above or below what was predicted. Memory is the peak of the whole run."
     return (
         f"<section><h2>Predicted and measured</h2><p>{escape(line[:1].upper() + line[1:])}.</p>"
         f"<p class=note>{note}</p></section>"

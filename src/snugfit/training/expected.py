@@ -1,7 +1,8 @@
-"""What a plan predicted, beside what the run measures in its first updates."""
+"""A plan's prediction, beside what the run measures: time once the run is warm, memory when it is over."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
@@ -10,27 +11,46 @@ import torch
 
 from snugfit.core.memory import peak_memory_bytes
 
-WARM, LOOKED_AT = 1, 5
-"""Updates that are left out, as kernels are chosen in them, and those whose median counts."""
+WARM = 5
+"""Updates that are left out: kernels are chosen in them, pages touched for the first time, the tracker's libraries loaded beside them."""
+
+LOOKED_AT = 15
+"""Updates after those, whose median is told while the run goes on."""
+
+_MOST = 1000
+"""Updates whose median is told at the end: the last ones."""
 
 
 class Expected:
-    """Compares a prediction with the first updates of a run, once.
+    """A prediction that is compared twice: its seconds once the run is warm, and all of it at the end of the run.
+
+    Memory grows until then, by evaluations and checkpoints, which the prediction counts too.
 
     Args:
-        predicted: `peak_bytes` and `seconds_per_update`.
+        predicted: `peak_bytes` and `seconds_per_update`; what is missing is not compared.
     """
 
     def __init__(self, predicted: Mapping[str, Any], device: torch.device) -> None:
         self.predicted = predicted
         self._device = device
-        self._seconds: list[float] = []
+        self._updates = 0
+        self._first: list[float] = []
+        self._warm: deque[float] = deque(maxlen=_MOST)
 
-    def measured(self, seconds: float, last: bool = False) -> dict[str, Any] | None:
-        """After an update of so many seconds: what was measured, as soon as there is enough of it, or at the end of the run."""
-        self._seconds.append(seconds)
-        count = len(self._seconds)
-        if count != WARM + LOOKED_AT and not (last and count < WARM + LOOKED_AT):
+    def after_update(self, seconds: float) -> dict[str, Any] | None:
+        """Count an update of so many seconds; return the median of the warm ones, once, as soon as there are enough."""
+        self._updates += 1
+        if self._updates <= WARM:
+            self._first.append(seconds)
             return None
-        timed = self._seconds[WARM:] or self._seconds
-        return {"peak_bytes": peak_memory_bytes(self._device), "seconds_per_update": median(timed)}
+        self._warm.append(seconds)
+        return {"seconds_per_update": median(self._warm)} if self._updates == WARM + LOOKED_AT else None
+
+    def at_end(self) -> dict[str, Any]:
+        """Return the peak of the memory, and the median of the warm updates, or of a run that was too short for any of its last."""
+        found: dict[str, Any] = {}
+        if timed := self._warm or self._first[-1:]:
+            found["seconds_per_update"] = median(timed)
+        if "peak_bytes" in self.predicted:
+            found["peak_bytes"] = peak_memory_bytes(self._device)
+        return found

@@ -179,6 +179,7 @@ class Training:
                 if outcome is not None:
                     status, reason = outcome
             self.saving.finish()
+            self._telling.ended()
             if (problem := self.saving.problem or owed_now(self)) is not None:
                 status, reason = "stopped", self._unsaved(problem, reason)
         if status == "finished" and self.step.progress.updates == 0:
@@ -288,9 +289,7 @@ class Training:
         start = time.perf_counter()
         result = self.step(window)
         self.attempt = None
-        self._telling.computed(
-            result, time.perf_counter() - start, last=progress.windows == self.total_windows
-        )
+        self._telling.computed(result, time.perf_counter() - start)
         self._telling.update(result, self.epoch, window.total / (time.perf_counter() - before))
         if not result.applied:
             return judge(self, result, window)

@@ -31,12 +31,20 @@ class Telling:
         self._expected = Expected(predicted, self._step.device)
         self._emit("plan", predicted=dict(predicted))
 
-    def computed(self, result: StepResult, seconds: float, last: bool) -> None:
+    def ended(self) -> None:
+        """At the end of the run, on all ranks: what was measured in all of it."""
+        if self._expected is not None:
+            self._measured(self._expected.at_end())
+            self._expected = None
+
+    def _measured(self, found: Mapping[str, Any]) -> None:
+        self._emit("measured", update=self._step.progress.updates, **self._most(found))
+
+    def computed(self, result: StepResult, seconds: float) -> None:
         """After the step, which took so many seconds: what was measured, the kernels, and each time that it ran out of memory."""
         progress = self._step.progress
-        if self._expected is not None and (found := self._expected.measured(seconds, last)) is not None:
-            self._emit("measured", update=progress.updates, **self._most(found))
-            self._expected = None
+        if self._expected is not None and (found := self._expected.after_update(seconds)) is not None:
+            self._measured(found)
         if self._step.kernels and not self._kernels_told:
             self._kernels_told = True
             self._emit("attention", update=progress.updates, kernels=sorted(self._step.kernels))
@@ -58,9 +66,9 @@ class Telling:
         """What all ranks have measured by now: the most of each, and the memory of every one where there are several."""
         told = self._step.strategy.tell(found)
         most = {name: max(each[name] for each in told) for name in found}
-        return (
-            most if len(told) == 1 else {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in told]}
-        )
+        if len(told) == 1 or "peak_bytes" not in found:
+            return most
+        return {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in told]}
 
     def update(self, result: StepResult, epoch: float, examples_per_second: float) -> None:
         """An update, with what was measured in it."""

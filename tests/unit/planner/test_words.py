@@ -75,22 +75,22 @@ def test_a_kind_that_is_not_known_is_told_after_the_others() -> None:
     assert words.memory_rows(replace(answer, prediction=found)) == [("weights", 2), ("zebra", 1)]
 
 
-def test_predicted_and_measured_are_compared_in_parts_of_the_measured() -> None:
-    # (412 − 405) / 405 = 1.73 %, (0.21 − 0.24) / 0.24 = −12.5 %
+def test_what_was_measured_is_said_to_lie_above_or_below_what_was_predicted() -> None:
+    # 405 / 412 = 1 − 1.70 %, 0.24 / 0.21 = 1 + 14.3 %
     assert (
         words.compare_line(
             {"peak_bytes": 412 * MIB, "seconds_per_update": 0.21},
             {"peak_bytes": 405 * MIB, "seconds_per_update": 0.24},
         )
-        == "predicted 412 MiB and 0.21 s an update; measured 405 MiB (+1.7 %) and 0.24 s (-12 %)"
+        == "predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below) and 0.24 s (14 % above)"
     )
 
 
 @pytest.mark.parametrize(
     ("predicted", "measured", "said"),
     [
-        ({"peak_bytes": MIB}, {"peak_bytes": MIB}, "predicted 1 MiB; measured 1 MiB (±0 %)"),
-        ({"peak_bytes": 3 * MIB}, {"peak_bytes": MIB}, "predicted 3 MiB; measured 1 MiB (+200 %)"),
+        ({"peak_bytes": MIB}, {"peak_bytes": MIB}, "predicted 1 MiB; measured 1 MiB (as predicted)"),
+        ({"peak_bytes": 3 * MIB}, {"peak_bytes": MIB}, "predicted 3 MiB; measured 1 MiB (67 % below)"),
         ({"peak_bytes": MIB}, {"peak_bytes": 0}, "predicted 1 MiB"),
         ({"peak_bytes": MIB}, {"seconds_per_update": 2}, "predicted 1 MiB; measured 2.00 s an update"),
         ({"peak_bytes": math.nan}, {"peak_bytes": "much"}, ""),

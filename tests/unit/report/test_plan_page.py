@@ -270,6 +270,6 @@ def test_a_run_that_was_planned_and_measured_has_both_in_its_report(tmp_path) ->
     with Spool(run_dir / "events.jsonl") as spool:
         spool.append("measured", peak_bytes=405 * MIB, seconds_per_update=0.24)
     assert (
-        "<p>Predicted 412 MiB and 0.21 s an update; measured 405 MiB (+1.7 %) and 0.24 s (-12 %).</p>"
+        "<p>Predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below) and 0.24 s (14 % above).</p>"
         in write_report(run_dir).read_text(encoding="utf-8")
     )
