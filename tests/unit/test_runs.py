@@ -382,7 +382,9 @@ def test_a_run_that_is_planned_says_what_was_predicted_and_measured(project: Pat
     assert predicted["peak_bytes"] > 0 and measured["peak_bytes"] > 0
     assert predicted["seconds_per_update"] > 0 and measured["seconds_per_update"] > 0
     stored = json.loads((Path(result.run_dir) / "plan.json").read_text())
-    assert stored["fits"] is True and stored["choice"]["micro_batch"] <= 10, "the fastest, which caches decide"
+    assert stored["fits"] is True and stored["choice"]["micro_batch"] <= 10, (
+        "the fastest, which caches decide"
+    )
     report = (Path(result.run_dir) / "report.html").read_text(encoding="utf-8")
     assert "Memory, predicted" in report and '<svg class="plot stack"' in report
 

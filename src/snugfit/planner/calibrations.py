@@ -51,9 +51,14 @@ def stored(device: Device) -> Device | None:
     return replace(device, **measured, rates=rates, host_link=link, calibrated=True)
 
 
-def _calibrations() -> Path:
+def cache_folder() -> Path:
+    """Return where Snugfit keeps what it has found about machines and plans for the user's later runs."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "snugfit" / "devices" / f"{platform.node() or 'machine'}.json"
+    return Path(cache) / "snugfit"
+
+
+def _calibrations() -> Path:
+    return cache_folder() / "devices" / f"{platform.node() or 'machine'}.json"
 
 
 def _key(device: Device) -> str:

@@ -22,7 +22,7 @@ class Stopped(Exception):
 class Here:
     """A worker that is this process: on a CPU nothing is pretended."""
 
-    def __init__(self, hide_gpu: bool = True) -> None:
+    def __init__(self, hide_gpu: bool = True, **options: Any) -> None:
         pass
 
     def load(self, *modules: str) -> None:
