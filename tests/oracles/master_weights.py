@@ -8,10 +8,11 @@ has a loop that rounds as torch does, and compares bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.oracles.bf16 import rounded, rounded_products
 from tests.oracles.loop import LEARNING_RATE, Trained, Window, gradient_of, weights
@@ -28,25 +29,30 @@ CHANGES_WEIGHTS = True
 
 
 def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:
+    with rounded_products():
+        return train_masters(model, windows, rounded)
+
+
+def train_masters(model: nn.Module, windows: list[Window], low: Callable[[Tensor], Tensor]) -> Trained:
+    """SGD on masters, of which matrices are rounded by `low` for each forward; vectors, such as a norm's, are their own masters."""
+
+    def as_weight(master: Tensor) -> Tensor:
+        return low(master) if master.ndim >= 2 and master.numel() > max(master.shape) else master
+
     named = dict(model.named_parameters())
     masters = {name: as_weight(weight.detach()).clone() for name, weight in named.items()}
+
+    def round_weights() -> None:
+        with torch.no_grad():
+            for name, weight in named.items():
+                weight.copy_(as_weight(masters[name]))
+
     losses = []
-    with rounded_products():
-        for window in windows:
-            with torch.no_grad():
-                for name, weight in named.items():
-                    weight.copy_(as_weight(masters[name]))
-            gradient, loss = gradient_of(model, window)
-            losses.append(loss)
-            for name in gradient:
-                masters[name] = masters[name] - LEARNING_RATE * gradient[name]
-    with torch.no_grad():
-        for name, weight in named.items():
-            weight.copy_(as_weight(masters[name]))
+    for window in windows:
+        round_weights()
+        gradient, loss = gradient_of(model, window)
+        losses.append(loss)
+        for name in gradient:
+            masters[name] = masters[name] - LEARNING_RATE * gradient[name]
+    round_weights()
     return Trained(weights(model), weights(model), losses)
-
-
-def as_weight(master: torch.Tensor) -> torch.Tensor:
-    """Matrices are rounded; vectors, such as a norm's, are their own masters."""
-    matrix = master.ndim >= 2 and master.numel() > max(master.shape)
-    return rounded(master) if matrix else master

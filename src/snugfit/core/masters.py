@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from snugfit.core.one_by_one import ShadowOptimizer, standing_in
 from snugfit.core.parameters import ParameterGroup, is_matrix
 from snugfit.core.quantised import QuantisedLinear
+from snugfit.core.read import read
 from snugfit.core.sharded import own_part
 from snugfit.core.technique import MakeOptimizer
 
@@ -85,7 +86,10 @@ def follow_(master: Tensor, weight: Tensor) -> None:
     tensor([1.0010, 3.0000])
     """
     own, low = own_part(master), own_part(weight)
-    torch.where(own.to(low.dtype) == low, own, low.to(own.dtype), out=own)
+    moved = own.to(low.dtype) != low
+    if own.device.type == "cpu" and not read(moved.any(), assume=False):
+        return  # a device would be waited for, and a host spares two passes over its memory
+    torch.where(moved, low.to(own.dtype), own, out=own)
 
 
 def on_masters(make: MakeOptimizer, gradients: torch.dtype | None = None) -> MakeOptimizer:
