@@ -353,9 +353,61 @@ def steps() -> dict[str, Any]:
     return found
 
 
+def masters() -> dict[str, Any]:
+    """The memory of a device and of its host, as masters, the optimizer and gradients leave the one for the other."""
+    import copy
+
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    import snugfit as sf
+    from snugfit.core.batch import Batch
+    from snugfit.core.job import Job, Plan
+    from snugfit.planner.dryrun import Subject
+    from snugfit.planner.predict import Planner
+    from snugfit.planner.target import Target, machine_of
+
+    sizes = {"vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4))
+    data = {name: torch.ones(4, 16, dtype=torch.long) for name in ("input_ids", "attention_mask", "labels")}
+    own = (sf.AdamW(), sf.ClipNorm(1.0))
+    job = Job(global_batch=4, windows=10, epochs=None)
+    subject = Subject(
+        lambda: copy.deepcopy(model), Batch.of(data), job, 40, own, "causal_lm", from_files=True
+    )
+    vectors = sum(each.numel() for each in model.parameters() if each.ndim < 2)
+    found: dict[str, Any] = {
+        "matrices": sum(each.numel() for each in model.parameters()) - vectors,
+        "vectors": vectors,
+        "largest": max(each.numel() for each in model.parameters()),
+    }
+    techniques = [*own]
+    with machine_of(Target(device="a100-80")) as machine:
+        for name, more in {
+            "on the device": sf.MasterWeights(),
+            "optimizer on the host": sf.OptimizerOffload(),
+            "gradients on the host": sf.GradientOffload(),
+        }.items():
+            techniques.append(more)
+            run = Planner(subject, machine).predict(Plan(device=machine.type, micro_batch=2), techniques)
+            found[name] = {"device": run.peak_by_kind, "host": run.host_peak_bytes, "peak": run.peak_bytes}
+    return found
+
+
 if __name__ == "__main__":
     cases = {
         case.__name__: case
-        for case in (undone, late, answers, compiled, networks, recurrent, attention, transformers, steps)
+        for case in (
+            undone,
+            late,
+            answers,
+            compiled,
+            networks,
+            recurrent,
+            attention,
+            transformers,
+            steps,
+            masters,
+        )
     }
     print(json.dumps(cases[sys.argv[1]]()))

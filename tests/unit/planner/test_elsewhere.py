@@ -207,3 +207,30 @@ def test_our_own_step_runs_there_with_what_moves_memory_and_changes_numbers() ->
         assert plan["gradients"] == ["cuda"] and plan["kernels"] == ["flash"], name
         assert plan["states"] == (["cpu"] if name == "offloading" else ["cuda"]), name
         assert plan["optimizer"] > 0, name
+
+
+@here
+@pytest.mark.slow
+def test_with_masters_and_gradients_on_the_host_the_device_has_two_bytes_a_parameter_and_the_host_fourteen() -> (
+    None
+):
+    found = facts("masters")
+    matrices, vectors, largest = (found.pop(name) for name in ("matrices", "vectors", "largest"))
+    weights = 2 * matrices + 4 * vectors
+    device = {
+        name: {kind: size for kind, size in each["device"].items() if size} for name, each in found.items()
+    }
+    assert [each["weights"] for each in device.values()] == pytest.approx([weights] * 3, rel=0.001)
+    # masters and two moments of matrices, two moments of vectors, and a count of each parameter
+    states = 12 * matrices + 8 * vectors
+    assert device["on the device"]["optimizer"] == pytest.approx(states, rel=0.01)
+    assert device["on the device"]["gradients"] == pytest.approx(weights, rel=0.01)
+    assert "optimizer" not in device["optimizer on the host"]
+    assert device["optimizer on the host"]["gradients"] == pytest.approx(weights, rel=0.01)
+    assert "optimizer" not in device["gradients on the host"]
+    assert device["gradients on the host"]["gradients"] <= 2 * 2 * largest  # of which some are on their way
+    hosts = [each["host"] for each in found.values()]
+    transient = 4 * 4 * largest  # weights and gradients that come and go
+    assert states <= hosts[1] - hosts[0] <= states + transient
+    assert weights - transient <= hosts[2] - hosts[1] <= weights + transient
+    assert found["gradients on the host"]["peak"] < weights + 16 * largest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -44,6 +44,11 @@ class FP16MasterWeights(HalfPrecision):
         cost="18 bytes a parameter with AdamW, of which 12 are the optimizer's; about half of the activations; a few windows lost",
         use_when="GPUs older than Ampere, with optimizer_offload and gradient_offload: 2 bytes a parameter on the device",
     )
+
+    @classmethod
+    def example(cls) -> Self:
+        # what blocks hand back is in fp16 too, and has its last bits at a scale that is lowered a few times
+        return cls(initial_scale=4096.0, growth_interval=2)
 
     def loading(self, model: nn.Module) -> dict[str, Any]:
         return {"dtype": torch.float16}
