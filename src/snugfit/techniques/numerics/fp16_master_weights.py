@@ -48,7 +48,7 @@ class FP16MasterWeights(HalfPrecision):
     @classmethod
     def example(cls) -> Self:
         # what blocks hand back is in fp16 too, and has its last bits at a scale that is lowered a few times
-        return cls(initial_scale=4096.0, growth_interval=2)
+        return cls(initial_scale=1024.0, growth_interval=2)
 
     def loading(self, model: nn.Module) -> dict[str, Any]:
         return {"dtype": torch.float16}
