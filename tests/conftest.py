@@ -28,6 +28,8 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))  # its list of fonts takes seconds to make
 os.environ.setdefault(
     "MKL_CBWR", "AUTO"
 )  # as runs have it: what multiplies first, a test or a run, is not known here
@@ -101,8 +103,10 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start every test in a folder of its own: runs and tracker databases with default places land there."""
+    """Start every test in a folder of its own: runs and tracker databases with default places land there. Plans and calibrations of
+    the user are not seen, and none is left to them."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.with_name(f"{tmp_path.name}-cache")))
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import TYPE_CHECKING
 
 from snugfit import planning
 from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Plan
-from snugfit.errors import PlannerFailed, Untraceable
+from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
+from snugfit.kept_plans import place_of
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
@@ -30,11 +32,19 @@ _TIMELINE = "timeline.json"
 
 
 def plan_recipe(
-    recipe: Recipe, target: Target | None = None, worker: Worker | None = None, watch: Watch = ignore
+    recipe: Recipe,
+    target: Target | None = None,
+    worker: Worker | None = None,
+    watch: Watch = ignore,
+    *,
+    anew: bool = False,
 ) -> Answer:
     """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
 
+    One that was made before and still holds is taken from the user's cache, and says so in `about`.
+
     Args:
+        anew: whether to plan even so.
         worker: the planner's process, where it was started before; watch: what one that is started now tells how far the search is.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
@@ -44,7 +54,20 @@ def plan_recipe(
     metrics = {metric: metric for metric in job.metrics}
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
     within = _within_budget(recipe, target or Target())
-    return planning.plan_recipe(recipe, job, plan, within, worker, watch)
+    place = place_of(recipe, within)
+    if place is not None and not anew:
+        kept, problem = place.read()
+        if kept is not None:
+            return kept
+        if problem:
+            warnings.warn(problem, SnugfitWarning, stacklevel=2)
+    answer = planning.plan_recipe(recipe, job, plan, within, worker, watch)
+    if place is not None:
+        try:
+            place.write(answer)
+        except OSError as error:
+            warnings.warn(f"The plan cannot be kept for later runs: {error}.", SnugfitWarning, stacklevel=2)
+    return answer
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
@@ -113,7 +136,9 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
         return recipe, None, []
     try:
         with options.search_line() as watch:
-            answer = plan_recipe(recipe, Target(devices=recipe.plan.devices), watch=watch)
+            answer = plan_recipe(
+                recipe, Target(devices=recipe.plan.devices), watch=watch, anew=options.replan
+            )
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:

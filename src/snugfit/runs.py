@@ -18,6 +18,7 @@ from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.events import AGAIN, Display, Events, Silent, goes_on, opened
+from snugfit.kept_plans import PLANNED
 from snugfit.planner.answer import Answer
 from snugfit.planning import expected, is_tight
 from snugfit.plans import PLAN, RECIPE, planned, write_beginning
@@ -292,6 +293,8 @@ def _tell(
         events("warning", message=AGAIN)
     if message := started_anew():
         events("warning", message=message)
+    if run.answer is not None and PLANNED in run.answer.about:
+        events("note", text=f"{PLANNED} {run.answer.about[PLANNED]}")
     _expect(run, training)
     described: dict[str, Any] = {
         "recipe": recipe.as_dict(),

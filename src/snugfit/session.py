@@ -54,7 +54,8 @@ class RunOptions:
     `sides`: the rows of Python data to train on and to validate on. `parent`: the tracker's run that this one is a part of.
     `accept_changes`: what may differ from the run that is resumed, by the names of its identity.
     `stop`: asked after every window; the reason to stop, or None. `into`: the run's folder, where whoever started the process has made
-    it; a run that has a checkpoint there goes on from it. `search_line`: shows, while it lasts, how far the search for a plan is."""
+    it; a run that has a checkpoint there goes on from it. `replan`: it is
+    planned anew even where a plan is kept. `search_line`: shows, while it lasts, how far the search for a plan is."""
 
     stop_after_seconds: float | None = None
     fast_dev_run: bool = False
@@ -65,6 +66,7 @@ class RunOptions:
     parent: str | None = None
     stop: Callable[[], str | None] = lambda: None
     into: Path | None = None
+    replan: bool = False
     accept_changes: tuple[str, ...] = ()
     search_line: Callable[[], AbstractContextManager[Watch]] = no_line
     started: float = field(default_factory=time.monotonic)

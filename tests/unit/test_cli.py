@@ -322,7 +322,7 @@ def planned(monkeypatch) -> list[SimpleNamespace]:
     """What the planner was asked; it answers with a plan that is made up."""
     asked: list[SimpleNamespace] = []
 
-    def plan(recipe, target, worker):
+    def plan(recipe, target, worker, *, anew):
         asked.append(SimpleNamespace(recipe=recipe, target=target))
         warnings.warn("ema: comes too late.", SnugfitWarning, stacklevel=1)
         return qlora_on_a_4090() if target.memory is None else seventy_billion_that_do_not_fit()
@@ -405,7 +405,7 @@ def test_the_largest_is_in_the_first_line_and_in_the_command(
 ):
     asked = []
 
-    def plan(recipe, target, worker):
+    def plan(recipe, target, worker, *, anew):
         asked.append(target.largest)
         return replace(qlora_on_a_4090(), command="", largest=Largest(what, 12, 1, 1, unit, 13, 2))
 

@@ -72,7 +72,7 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        plans, "plan_recipe", lambda found, target, watch: asked.append(target) or planned(found)
+        plans, "plan_recipe", lambda found, target, watch, anew: asked.append(target) or planned(found)
     )
     run, answer, told = plans.planned(recipe(tmp_path), RunOptions(plan=True))
 

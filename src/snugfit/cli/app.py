@@ -132,6 +132,7 @@ def train(
     fast_dev_run: _FastDevRun = False,
     overfit_batches: _OverfitBatches = None,
     plan: Annotated[bool, typer.Option(help="Plan first, and run what fits.")] = True,
+    replan: Annotated[bool, typer.Option("--replan", help="Plan anew, though a plan is kept.")] = False,
     devices: _Devices = None,
     strategy: _Strategy = None,
     max_restarts: _MaxRestarts = 0,
@@ -145,7 +146,9 @@ def train(
 
     Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
     """
-    options = Options(stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into, accept_changes)
+    options = Options(
+        stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into, accept_changes, replan
+    )
     path, changes = split(recipe, overrides)
     changes += placing(devices, strategy)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}

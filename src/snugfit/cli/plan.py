@@ -74,6 +74,7 @@ def plan(
         bool,
         typer.Option("--probe", help="Measure on this device, for models that cannot be planned otherwise."),
     ] = False,
+    replan: Annotated[bool, typer.Option("--replan", help="Plan anew, though a plan is kept.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Why, and all that was tried.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
     export: Annotated[
@@ -117,6 +118,7 @@ def plan(
         seconds=seconds,
         search=search,
         probe=probe,
+        replan=replan,
         explain=explain,
         html=html,
         export=export,
@@ -145,6 +147,7 @@ class Asked:
     seconds: float | None = None
     search: bool = True
     probe: bool = False
+    replan: bool = False
     explain: bool = False
     html: Path | None = None
     export: str | None = None
@@ -207,9 +210,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
             worker.load(*_libraries(recipe))
             from snugfit import plans  # takes as long as the recipe, and the worker need not wait for it
 
-            answer = plans.plan_recipe(
-                recipe, asked.target(1 if asked.probe else recipe.plan.devices), worker
-            )
+            target = asked.target(1 if asked.probe else recipe.plan.devices)
+            answer = plans.plan_recipe(recipe, target, worker, anew=asked.replan)
     consent = ["--allow-code"] if allow_code and recipe.code else []
     answer = _with_command(answer, path, overrides, asked.nodes, consent)
     _deliver(answer, recipe, asked)

@@ -38,6 +38,7 @@ class Options:
     max_restarts: int = 0
     into: Path | None = None
     accept_changes: str | None = None
+    replan: bool = False
     started: float = field(default_factory=time.monotonic)
     seconds: float | None = field(init=False)
 
@@ -65,6 +66,7 @@ class Options:
             into=self.into,
             accept_changes=tuple(filter(None, map(str.strip, (self.accept_changes or "").split(",")))),
             started=self.started,
+            replan=self.replan,
             search_line=partial(search_line, quiet),
         )
 

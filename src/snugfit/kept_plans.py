@@ -1,0 +1,207 @@
+"""Plans of recipes, kept in the user's cache: what was planned once is not searched for again.
+
+A plan is kept by all that it depends on: the recipe without what no plan looks at (the learning rate, the seed, names, tracking), the files
+of its data and its model, the machine that was asked for, and versions. Plans of recipes that name code are not kept, as the code may
+have changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from snugfit.core.json_text import parse_json
+from snugfit.core.memory import available_bytes
+from snugfit.planner.answer import Answer
+from snugfit.planner.calibrations import cache_folder
+from snugfit.planner.channel import EARLY
+from snugfit.planner.target import Target
+from snugfit.session import machine, versions
+from snugfit.training.assemble import find_device
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_UNSEEN = (
+    ("name",),
+    ("output",),
+    ("folder",),
+    ("early_stopping",),
+    ("non_finite",),
+    ("train", "seed"),
+    ("evaluate", "best"),
+    ("track", "uri"),
+    ("track", "experiment"),
+    ("track", "register"),
+    ("plan", "timeout"),
+)
+"""Settings that no plan looks at."""
+
+PLANNED = "planned"
+"""What of the run's plan is told with its name."""
+
+_RATE = "learning_rate"
+_ALIKE = 1.25
+"""Times as much free memory as when it was made that a plan is taken for the best in."""
+
+_MOST = 200
+"""Plans that are kept: the newest."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the plan of a recipe for a target is kept."""
+
+    path: Path
+    target: Target
+
+    def read(self) -> tuple[Answer | None, str]:
+        """Return the plan that is kept, which says so, or None where there is none that holds now, and why it cannot be read."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, UnicodeDecodeError) as error:
+            return None, f"The kept plan {self.path} cannot be read ({error}): planned anew."
+        try:
+            kept = parse_json(text)
+            made, answer = float(kept["made"]), _made(Answer, kept["answer"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return None, f"The kept plan {self.path} cannot be used ({error!r}): planned anew."
+        if not self._holds(answer):
+            return None, ""
+        before = f"before ({_ago(time.time() - made)} ago); --replan plans anew"
+        return dataclasses.replace(answer, about={**answer.about, PLANNED: before}), ""
+
+    def write(self, answer: Answer) -> None:
+        """Keep a plan that fits and was searched to its end.
+
+        Raises:
+            OSError: the cache cannot be written.
+        """
+        if not answer.fits or EARLY in answer.why:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(f".{os.getpid()}")
+        partial.write_text(
+            json.dumps({"made": time.time(), "answer": dataclasses.asdict(answer)}), encoding="utf-8"
+        )
+        partial.replace(self.path)
+        newest = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in newest[_MOST:]:
+            path.unlink(missing_ok=True)
+
+    def _holds(self, answer: Answer) -> bool:
+        """Return whether a plan for this machine fits in what is free now, and where that is its device's memory, was made with about as
+        much. What was named is the same, as it is part of the place."""
+        free = available_bytes(torch.device("cpu"))
+        if self.target.device is not None or free is None:
+            return True
+        if answer.device.get("kind") != "cpu":
+            return self.target.host_memory is not None or answer.prediction.host_peak_bytes <= free
+        each = free // self.target.devices
+        return (
+            self.target.memory is not None
+            or answer.prediction.most_bytes <= each <= _ALIKE * answer.budget_bytes
+        )
+
+
+def place_of(recipe: Recipe, target: Target) -> Place | None:
+    """Return where the plan of a recipe for a target is kept; None where none is: of a recipe that names code, and of measured plans."""
+    if recipe.code or target.probe:
+        return None
+    here = find_device(recipe.plan.device)
+    parts = {
+        "recipe": _seen(recipe),
+        "files": [_state(path) for path in _files(recipe)],
+        "target": dataclasses.asdict(target),
+        "machine": {key: value for key, value in machine(here).items() if key != "program"},
+        "threads": torch.get_num_threads(),
+        "calibrations": [_state(path) for path in sorted((cache_folder() / "devices").glob("*.json"))],
+        "versions": versions(),
+        "code": [_state(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return Place(cache_folder() / "plans" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json", target)
+
+
+def _seen(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that a plan depends on."""
+    tree = _without_rates(recipe.as_dict())
+    for *section, key in _UNSEEN:
+        inside = tree[section[0]] if section else tree
+        inside.pop(key, None)
+    return dict(tree)
+
+
+def _without_rates(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_rates(each) for key, each in value.items() if key != _RATE}
+    return [_without_rates(each) for each in value] if isinstance(value, list) else value
+
+
+def _files(recipe: Recipe) -> Iterator[Path]:
+    """The files that a recipe's data and model are read from; a name of Hugging Face stands for itself."""
+    for name in (recipe.data.train, recipe.data.validation):
+        if isinstance(name, str):
+            yield Path(name)
+    model = Path(recipe.model.removeprefix("config:"))
+    yield from sorted(path for path in model.rglob("*") if path.is_file()) if model.is_dir() else ()
+
+
+def _state(path: Path) -> tuple[str, int, int]:
+    """What changes where a file does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), found.st_size, found.st_mtime_ns
+
+
+def _ago(seconds: float) -> str:
+    """
+    >>> _ago(3), _ago(90 * 60), _ago(2.2 * 86400)
+    ('less than a minute', '1 hour', '2 days')
+    """
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' * (count > 1)}"
+    return "less than a minute"
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """Return a value as the type that it was before it was written as JSON.
+
+    Raises:
+        TypeError, KeyError, AttributeError: it is none of that type.
+    """
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (kind,) = (each for each in inside if each is not type(None))
+        return _made(kind, value)
+    if origin is tuple:
+        return tuple(_made(inside[0], each) for each in value)
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _made(inside[1], each) for key, each in value.items()}
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{key: _made(hints[key], each) for key, each in value.items()})  # type: ignore[operator]
+    if kind is Any or (kind is float and isinstance(value, int)):
+        return value
+    if not isinstance(value, kind):
+        raise TypeError(f"got {value!r}, expected {kind.__name__}")
+    return value

@@ -1,0 +1,175 @@
+"""Plans that are kept: taken again where nothing changed that a plan depends on, and made anew where something did."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from snugfit import kept_plans, planning
+from snugfit.errors import SnugfitWarning
+from snugfit.kept_plans import PLANNED, place_of
+from snugfit.planner.answer import Answer
+from snugfit.planner.channel import EARLY
+from snugfit.planner.target import Target
+from snugfit.plans import plan_recipe
+from snugfit.recipe import Recipe, load_recipe
+from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
+
+ANSWER = qlora_on_a_4090()
+GPU = Target(device="rtx4090")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "snugfit" / "plans"
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
+    """What the planner answers, one after the other; what is left of it was not asked for."""
+    answers = [replace(ANSWER, planned_seconds=float(number)) for number in range(9)]
+    monkeypatch.setattr(planning, "plan_recipe", lambda *asked: answers.pop(0))
+    return answers
+
+
+def recipe(folder: Path, *changes: str) -> Recipe:
+    rows = folder / "rows.csv"
+    if not rows.exists():
+        rows.write_text("text,label\na,0\nb,1\n")
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").touch()
+    tree = {"task": "text-classification", "model": str(folder / "model"), "data": {"train": str(rows)}}
+    (folder / "my.yaml").write_text(yaml.safe_dump(tree))
+    return load_recipe(folder / "my.yaml", changes)
+
+
+def test_a_plan_that_was_made_is_taken_again_whole_and_says_so(tmp_path: Path, planned: list[Answer]) -> None:
+    first = plan_recipe(recipe(tmp_path), GPU)
+    again = plan_recipe(recipe(tmp_path), GPU)
+
+    assert len(planned) == 8
+    assert again.about[PLANNED] == "before (less than a minute ago); --replan plans anew"
+    assert replace(again, about=first.about) == first
+
+
+SAME = (
+    "optimizer={adamw: {learning_rate: 0.001}}",
+    "train.seed=7",
+    "name=other",
+    "track.experiment=other",
+    "output=elsewhere",
+)
+OTHER = (
+    "optimizer={adamw: {weight_decay: 0.5}}",
+    "train.global_batch=16",
+    "data.max_length=64",
+    "techniques=[recompute]",
+    "plan.goal=smallest",
+    "plan.numerics=fp32",
+    "budget.fidelity=full",
+    "track.mlflow=false",
+)
+
+
+@pytest.mark.parametrize(("change", "left"), [*((each, 8) for each in SAME), *((each, 7) for each in OTHER)])
+def test_a_change_plans_anew_where_a_plan_depends_on_it_and_only_there(
+    tmp_path: Path, planned: list[Answer], change: str, left: int
+) -> None:
+    plan_recipe(recipe(tmp_path), GPU)
+    plan_recipe(recipe(tmp_path, change), GPU)
+
+    assert len(planned) == left
+
+
+def test_another_target_other_rows_another_model_and_another_version_plan_anew(
+    tmp_path: Path, planned: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_recipe(recipe(tmp_path), GPU)
+    plan_recipe(recipe(tmp_path), Target(device="rtx4090", devices=2))
+    (tmp_path / "rows.csv").write_text("text,label\na longer text,0\nb,1\n")
+    plan_recipe(recipe(tmp_path), GPU)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    plan_recipe(recipe(tmp_path), GPU)
+    monkeypatch.setattr(kept_plans, "versions", lambda: {"torch": "9.9"})
+    plan_recipe(recipe(tmp_path), GPU)
+
+    assert len(planned) == 4
+
+
+def test_a_plan_is_made_anew_where_that_is_wanted_and_kept_in_place_of_the_other(
+    tmp_path: Path, planned: list[Answer]
+) -> None:
+    plan_recipe(recipe(tmp_path), GPU)
+    assert plan_recipe(recipe(tmp_path), GPU, anew=True).planned_seconds == 1.0
+    assert plan_recipe(recipe(tmp_path), GPU).planned_seconds == 1.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"made": 1}', '{"made": 1, "answer": {"fits": "yes"}}', "\x00"]
+)
+def test_a_file_that_cannot_be_used_is_said_and_the_plan_is_made_and_kept_anew(
+    tmp_path: Path, cache: Path, planned: list[Answer], text: str
+) -> None:
+    plan_recipe(recipe(tmp_path), GPU)
+    (path,) = cache.iterdir()
+    path.write_text(text)
+    with pytest.warns(SnugfitWarning, match=r"kept plan .* planned anew"):
+        plan_recipe(recipe(tmp_path), GPU)
+    assert PLANNED in plan_recipe(recipe(tmp_path), GPU).about
+    assert len(planned) == 7
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_plan(
+    tmp_path: Path, cache: Path, planned: list[Answer]
+) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file where the folder should be")
+    with pytest.warns(SnugfitWarning):
+        assert plan_recipe(recipe(tmp_path), GPU).fits
+
+
+@pytest.mark.parametrize(
+    "answer", [seventy_billion_that_do_not_fit(), replace(ANSWER, why=(*ANSWER.why, EARLY))]
+)
+def test_what_does_not_fit_or_was_stopped_early_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, answer: Answer
+) -> None:
+    monkeypatch.setattr(planning, "plan_recipe", lambda *asked: answer)
+    plan_recipe(recipe(tmp_path), GPU)
+    assert not cache.exists()
+
+
+def test_plans_of_recipes_that_name_code_and_measured_ones_are_not_kept(tmp_path: Path) -> None:
+    assert place_of(recipe(tmp_path), replace(GPU, probe=True)) is None
+    assert place_of(recipe(tmp_path, "loss=my.losses:focal"), GPU) is None
+
+
+@pytest.mark.parametrize(("free", "again"), [(1.0, True), (1.2, True), (1.5, False), (0.01, False)])
+def test_on_a_cpu_a_plan_has_to_fit_in_what_is_free_now_and_was_made_with_about_as_much(
+    tmp_path: Path, planned: list[Answer], monkeypatch: pytest.MonkeyPatch, free: float, again: bool
+) -> None:
+    on_a_cpu = replace(ANSWER, device={**ANSWER.device, "kind": "cpu"})
+    planned[:] = [on_a_cpu] * 9
+    monkeypatch.setattr(kept_plans, "available_bytes", lambda device: round(free * ANSWER.budget_bytes))
+    plan_recipe(recipe(tmp_path), Target())
+    plan_recipe(recipe(tmp_path), Target())
+
+    assert len(planned) == (8 if again else 7)
+
+
+def test_only_the_newest_plans_are_kept(
+    tmp_path: Path, planned: list[Answer], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_plans, "_MOST", 2)
+    for place, size in enumerate((2, 4, 8)):
+        plan_recipe(recipe(tmp_path, f"train.global_batch={size}"), GPU)
+        for path in cache.iterdir():
+            os.utime(path, (time.time(), path.stat().st_mtime - 10 * (3 - place)))
+    assert len(list(cache.iterdir())) == 2
+    assert PLANNED in plan_recipe(recipe(tmp_path, "train.global_batch=8"), GPU).about
