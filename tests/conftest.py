@@ -8,11 +8,14 @@ Anything else (plain pytest, `make test-all`) keeps every test.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +31,12 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# the user's plans and calibrations are not seen, and none is left to them; what other libraries keep there stays theirs
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))  # its list of fonts takes seconds to make
+for name, folder in (("MPLCONFIGDIR", "matplotlib"), ("HF_HOME", "huggingface"), ("TORCH_HOME", "torch")):
+    os.environ.setdefault(name, str(_CACHE / folder))
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="snugfit-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ.setdefault(
     "MKL_CBWR", "AUTO"
 )  # as runs have it: what multiplies first, a test or a run, is not known here
@@ -103,10 +110,8 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start every test in a folder of its own: runs and tracker databases with default places land there. Plans and calibrations of
-    the user are not seen, and none is left to them."""
+    """Start every test in a folder of its own: runs and tracker databases with default places land there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.with_name(f"{tmp_path.name}-cache")))
 
 
 @pytest.fixture(autouse=True)
