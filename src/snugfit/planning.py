@@ -30,7 +30,6 @@ from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, on_this_machine
 from snugfit.planner.worker import Watch, Worker, ignore
-from snugfit.recipe.chosen import with_usual_precision
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
 from snugfit.training.probe import RESIDENT
@@ -108,6 +107,8 @@ def _timeout(target: Target) -> float:
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
     with machine_of(target) as machine:
         if not target.search or target.largest is not None or target.probe:  # else the search decides
+            from snugfit.recipe.chosen import with_usual_precision  # pydantic, which `sf.train` does without
+
             recipe = with_usual_precision(recipe, machine.device)[0]
         task, assumed = _task(recipe)
         from_files = recipe.task != "python" and not recipe.from_scratch

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from snugfit.core.technique import Fidelity
+from snugfit.core.card import Fidelity
 from snugfit.errors import SettingError, nearest
-from snugfit.planner.candidate import Candidate
+
+if TYPE_CHECKING:
+    from snugfit.planner.candidate import Candidate
 
 GoalName = Literal["fastest", "finest", "smallest", "cheapest"]
 GOALS: tuple[GoalName, ...] = get_args(GoalName)
