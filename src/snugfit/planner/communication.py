@@ -14,6 +14,13 @@ from snugfit.planner.device import Link
 BUCKET_BYTES = 25 * 2**20
 """DDP's, but for the first one."""
 
+_OF_TWO, _OF_MORE = 544 * 2**20, 688 * 2**20
+"""Bytes of a device that NCCL takes for a communicator of two devices, and of more. Measured on four A100 with NVLink by the author of
+<https://github.com/NVIDIA/nccl/issues/964>; buffers of 4 MiB and their like for each channel (NCCL_BUFFSIZE), of which NVLink has 24."""
+
+_SLOW_SHARE = 4 / 24
+"""Of that over PCIe, which has at most four channels: memory grows with them (<https://github.com/NVIDIA/nccl/issues/864>)."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -41,6 +48,14 @@ class Cluster:
             if self.devices == 1
             else min(self.network, self.peer, key=lambda link: link.bandwidth)
         )
+
+
+def communicator_bytes(devices: int, link: Link) -> int:
+    """Bytes of a device that NCCL takes for a communicator of so many, which are joined by `link`."""
+    if devices == 1:
+        return 0
+    found = _OF_TWO if devices == 2 else _OF_MORE
+    return found if link.name.startswith("nvlink") else round(found * _SLOW_SHARE)
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ _BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 @dataclass(frozen=True)
 class Run:
     """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, the parts of the
-    model that was run, which may have had fewer blocks, the share of the bytes that the run may need more, and what else is to be said of
-    its memory."""
+    model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at most in the run's numbers, the share of the
+    bytes that the run may need more, and what else is to be said of its memory."""
 
     segments: list[Segment]
     reserved: float
     bounded: tuple[str, ...]
     parts: Parts
+    peak_rate: float
     doubt: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -67,7 +68,7 @@ def prediction_of(
         tokens_per_second=None if lengths is None else sum(lengths) / seconds,
         examples_per_second=subject.window.rows / seconds,
         flops_per_update=flops,
-        share_of_peak=flops / seconds / max(device.flops.values()),
+        share_of_peak=flops / seconds / run.peak_rate,
         confidence=_confidence(subject, machine, exact, run),
         timeline=_timeline(update, device),
         peak_by_phase=_by_phase(counted),

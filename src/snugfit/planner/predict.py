@@ -25,7 +25,7 @@ from snugfit.planner.figures import Run, prediction_of
 from snugfit.planner.records import Trace
 from snugfit.planner.recurrent import note
 from snugfit.planner.remembered import Remembered
-from snugfit.planner.roofline import costs_of
+from snugfit.planner.roofline import costs_of, peak_rate
 from snugfit.planner.segments import cut
 from snugfit.planner.workspace import doubt
 from snugfit.strategies.base import Strategy
@@ -201,7 +201,13 @@ class Planner:
             )
         pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
         return Run(
-            pieces, self._reserved(trace), trace.bounded, trace.parts, doubt(trace.ops), note(trace.ops)
+            pieces,
+            self._reserved(trace),
+            trace.bounded,
+            trace.parts,
+            peak_rate(trace.ops, machine.device, tf32),
+            doubt(trace.ops),
+            note(trace.ops),
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:

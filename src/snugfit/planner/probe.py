@@ -32,7 +32,7 @@ from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.planner.answer import Prediction
-from snugfit.planner.device import Machine
+from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject, longest_rows
 from snugfit.planner.fakes import fake_
 from snugfit.training.assemble import Material, make_step
@@ -96,11 +96,17 @@ def measure(subject: Subject, plan: Plan, techniques: Sequence[Technique], machi
         tokens_per_second=None if lengths is None else sum(lengths) / seconds,
         examples_per_second=rows / seconds,
         flops_per_update=flops,
-        share_of_peak=flops / seconds / max(machine.device.flops.values()),
+        share_of_peak=flops / seconds / _peak_rate(machine.device, techniques),
         confidence=dict.fromkeys(
             ("memory", "time"), f"measured with {sizes[0]} and {sizes[1]} examples, carried on"
         ),
     )
+
+
+def _peak_rate(device: Device, techniques: Sequence[Technique]) -> float:
+    """FLOP/s of the device in the numbers that techniques compute in."""
+    needed = [each.card.needs for each in techniques if each.card.needs in device.flops]
+    return device.flops[needed[-1] if needed else "float32"]
 
 
 @dataclass(frozen=True)

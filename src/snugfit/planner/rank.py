@@ -18,6 +18,7 @@ from snugfit.planner.communication import (
     Cluster,
     Exchange,
     Work,
+    communicator_bytes,
     data_parallel,
     fully_sharded,
     hybrid_sharded,
@@ -31,6 +32,7 @@ from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.words import brief_seconds
 from snugfit.strategies.base import Strategy
 from snugfit.training.ranks import HYBRID, STRATEGIES
+from snugfit.units import format_bytes
 
 PASSES = ((Phase.FORWARD, Phase.LOSS), (Phase.BACKWARD,))
 """The phases of a forward, and of a backward."""
@@ -79,18 +81,39 @@ class Rank(Planner):
         )
         return replace(
             found,
+            reserved_bytes=found.reserved_bytes + self.exchange_bytes,
             host_peak_bytes=self._on_node(found, run),
             seconds_per_update=seconds,
             seconds_total=None if total is None else seconds * total,
             tokens_per_second=None if lengths is None else sum(lengths) / seconds,
             examples_per_second=self.window.rows / seconds,
             share_of_peak=found.share_of_peak * slower,
-            confidence={**found.confidence, "time": f"{found.confidence['time']}; {waits}"},
+            confidence={
+                **found.confidence,
+                "memory": f"{found.confidence['memory']}{self._said_of_exchange()}",
+                "time": f"{found.confidence['time']}; {waits}",
+            },
         )
 
     def exposed(self, plan: Plan, techniques: Sequence[Technique]) -> float:
         """Seconds of an update for which a device waits for the others."""
         return self._exchange(self.run_of(plan, techniques, rough=True)[0], plan).exposed
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes that NCCL takes of a device: for all of them, and where each node has a copy of the model for both parts of them."""
+        if self.machine.device.kind != "cuda":
+            return 0
+        cluster = self.cluster
+        if self.way != HYBRID:
+            return communicator_bytes(cluster.world, cluster.peer)
+        return communicator_bytes(cluster.devices, cluster.peer) + communicator_bytes(
+            cluster.nodes, cluster.network
+        )
+
+    def _said_of_exchange(self) -> str:
+        taken = self.exchange_bytes
+        return f"; {format_bytes(taken)} for NCCL, predicted from what others measured" if taken else ""
 
     def _on_node(self, found: Prediction, run: Run) -> int:
         """Bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""

@@ -93,6 +93,22 @@ def update_seconds(
     return device.update + combined(costs, device, overlap)
 
 
+def peak_rate(ops: Iterable[Op], device: Device, tf32: bool = False) -> float:
+    """FLOP/s of operators that each reach the device's peak for the numbers they compute in; without any, of float32.
+
+    >>> from snugfit.planner.hardware import find_device
+    >>> peak_rate([], find_device("t4")) / 1e12
+    8.1
+    """
+    work = taken = 0.0
+    for op in ops:
+        peak = device.flops.get(_computed_in(op, device, tf32)) if op.flops else None
+        if peak is not None:
+            work += op.flops
+            taken += op.flops / peak
+    return work / taken if taken else device.flops["float32"]
+
+
 def hidden_tokens(bytes_per_param: float, flops: float, link_bandwidth: float) -> float:
     """Tokens per micro-step from which on a frozen layer streams in unnoticed behind the work on the one before.
 
@@ -116,9 +132,14 @@ def number_type(dtype: torch.dtype, tf32: bool = False) -> str:
     return {"float32": "tf32" if tf32 else "float32", "uint8": "int8"}.get(name, name)
 
 
+def _computed_in(op: Op, device: Device, tf32: bool) -> str:
+    """The key in `Device.flops` of the numbers that an operator multiplies."""
+    return number_type(op.dtype, tf32 and "tf32" in device.flops and op_class(op.name) != "attention")
+
+
 def _flop_rate(op: Op, device: Device, tf32: bool) -> float:
     kind = op_class(op.name)
-    found = number_type(op.dtype, tf32 and "tf32" in device.flops and kind != "attention")
+    found = _computed_in(op, device, tf32)
     for name in (operator(op.name), kind):
         measured = device.rate(f"{name}.{found}", op.flops)
         if measured is not None:

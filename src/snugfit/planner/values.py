@@ -26,6 +26,8 @@ _LIMIT_OF_FLOATS = 1 << 20
 
 _aten: Any = torch.ops.aten
 _RANDOM = torch.Tag.nondeterministic_seeded
+_DRAWS = (_aten.rand.default, _aten.uniform_.default)
+_LARGEST_DRAW = 1 - 2**-24
 _NUMBERS = (_aten._local_scalar_dense.default, _aten.equal.default, _aten.is_nonzero.default)
 
 
@@ -87,6 +89,11 @@ class KnownValues:
             values = tree_leaves(self._compute(func, args, kwargs))
             for tensor, value in zip(made, values, strict=False):
                 self.learn(tensor, value)
+        elif func in _DRAWS and made[0].numel() == 1:
+            # what skips a layer at random compares one draw with a small share: none is skipped, which takes the most
+            self.bounded.append(str(func))
+            with unset_fake_temporarily():
+                self._values[made[0]] = torch.full(made[0].shape, _LARGEST_DRAW)
         elif overwritten:
             self._forget(overwritten)
         elif (truth := _of_finite(func, args)) is not None and _worth(made[0]):

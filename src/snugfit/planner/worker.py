@@ -25,6 +25,7 @@ from typing import IO, Any
 
 import cloudpickle
 
+from snugfit.core.pickling import dumps
 from snugfit.errors import PlannerFailed, SettingError, SnugfitError
 from snugfit.planner import channel
 from snugfit.planner.channel import Progress
@@ -98,7 +99,7 @@ class Worker:
             SnugfitError: what the function raised.
         """
         try:
-            sent = pickle.dumps(()) + cloudpickle.dumps((function, arguments))
+            sent = pickle.dumps(()) + dumps((function, arguments))
         except Exception as error:
             self.close()
             raise SettingError(

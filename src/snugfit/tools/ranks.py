@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import cloudpickle
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from snugfit.core.batch_norm import has_batch_norm
+from snugfit.core.pickling import dumps
 from snugfit.core.technique import Stage
 from snugfit.errors import SnugfitError
 from snugfit.tools import compare
@@ -102,7 +102,7 @@ def _together(tried: Trials, folders: Sequence[Path], timeout: float) -> dict[st
     material = replace(
         tried.setup.material, train=range(len(tried.setup.material.train)), validation=None, collate=None
     )
-    sent = cloudpickle.dumps(
+    sent = dumps(
         replace(tried, setup=replace(tried.setup, material=material, metrics={}), windows=tried.windows[:1])
     )
     path = os.pathsep.join(filter(None, [*map(str, folders), *sys.path]))

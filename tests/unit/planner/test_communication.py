@@ -12,12 +12,14 @@ from snugfit.planner.communication import (
     Work,
     all_gather_seconds,
     all_reduce_seconds,
+    communicator_bytes,
     data_parallel,
     fully_sharded,
     hybrid_sharded,
     reduce_scatter_seconds,
 )
 from snugfit.planner.device import Link
+from snugfit.planner.hardware import find_link
 
 FAST = Link("fast", bandwidth=100e9, latency=0.0)
 SLOW = Link("slow", bandwidth=1e9, latency=0.0)
@@ -121,3 +123,9 @@ def test_a_ring_through_several_nodes_is_as_fast_as_the_network() -> None:
     assert Cluster(4, 2, FAST, SLOW).ring is SLOW
     assert Cluster(4, 1, FAST, SLOW).ring is FAST
     assert Cluster(1, 2, SLOW, FAST).ring is FAST
+
+
+def test_nccl_takes_more_of_more_devices_and_less_over_a_slower_bus() -> None:
+    nvlink, bus = find_link("nvlink3"), find_link("pcie4")
+    assert [communicator_bytes(count, nvlink) >> 20 for count in (1, 2, 8, 64)] == [0, 544, 688, 688]
+    assert 0 < communicator_bytes(2, bus) < communicator_bytes(8, bus) < communicator_bytes(2, nvlink)

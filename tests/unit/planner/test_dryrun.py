@@ -246,6 +246,15 @@ def test_what_users_write_is_run_and_takes_what_it_really_does(function: Any) ->
     assert 0 <= found - real_peak(model, subject, Plan()) + 64 <= 6 * 8 * 16
 
 
+def skipped_at_random(x: Tensor) -> Tensor:
+    return x if torch.rand([]) < 0.1 else x.cosh()
+
+
+def test_a_layer_that_is_skipped_at_random_is_planned_as_if_it_never_were() -> None:
+    trace = traced(subject_of(Middle(skipped_at_random), rows_of(), [AdamW()]))
+    assert "aten.cosh.default" in {op.name for op in trace.ops} and trace.bounded == ("aten.rand.default",)
+
+
 def recurrent(layer: nn.Module, packed: bool) -> Any:
     def run(x: Tensor) -> Tensor:
         rows = x.view(2, 3, 8)

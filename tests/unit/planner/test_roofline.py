@@ -9,7 +9,15 @@ import torch
 from snugfit.errors import SettingError
 from snugfit.planner.device import Device, Link
 from snugfit.planner.records import Op, Phase, Place
-from snugfit.planner.roofline import combined, costs_of, hidden_tokens, number_type, seconds, update_seconds
+from snugfit.planner.roofline import (
+    combined,
+    costs_of,
+    hidden_tokens,
+    number_type,
+    peak_rate,
+    seconds,
+    update_seconds,
+)
 
 PLACE = Place(update=0, phase=Phase.FORWARD, turn=0, micro_batch=0, module="", block=-1)
 LINK = Link("link", bandwidth=1e9, latency=1e-3)
@@ -52,6 +60,14 @@ def op(name="mm", flops=0, read=0, written=0, dtype=torch.float32, device="cuda:
 )
 def test_an_operator_takes_the_longest_of_arithmetic_traffic_and_launch(what, taken):
     assert seconds(what, GPU) == pytest.approx(taken)
+
+
+def test_work_is_compared_with_the_peak_of_the_numbers_that_it_is_done_in():
+    half, full = op(flops=10**12, dtype=torch.bfloat16), op(flops=10**12)
+    assert peak_rate([half], GPU) == 8e12  # whatever else it could compute in
+    assert peak_rate([full, op("add", read=8)], GPU) == 1e12
+    assert peak_rate([full], GPU, tf32=True) == 4e12
+    assert peak_rate([half, full], GPU) == pytest.approx(2e12 / (1 / 8 + 1))
 
 
 def test_on_a_cpu_arithmetic_and_traffic_add():

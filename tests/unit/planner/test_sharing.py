@@ -20,6 +20,7 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine
 from snugfit.planner.dryrun import Subject, dry_run
+from snugfit.planner.hardware import find_link
 from snugfit.planner.plan import Request
 from snugfit.planner.rank import Rank
 from snugfit.planner.records import Phase, Role, Trace
@@ -274,6 +275,29 @@ def test_seconds_have_what_is_waited_for() -> None:
     )
 
     assert other.seconds_per_update - one.seconds_per_update == pytest.approx(WEIGHTS / 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("way", "mebibytes"), [("ddp", 688), ("fsdp", 688), ("fsdp-hybrid", 2 * 544)])
+def test_what_nccl_takes_of_a_gpu_is_reserved_and_said(way: StrategyName, mebibytes: int) -> None:
+    link = find_link("nvlink3")
+    of_gpu = machine()
+    kind = replace(of_gpu.device, kind="cuda")
+
+    def reserved(device: Device) -> tuple[int, str]:
+        rank = Rank(
+            subject(),
+            replace(of_gpu, device=device),
+            cluster=Cluster(2, 2, link, link),
+            way=way,
+            window=subject().window,
+            depth=len(traced(lambda mesh: None, 1).parts.blocks),
+        )
+        found = rank.predict(Plan(), subject().techniques)
+        return found.reserved_bytes, found.confidence["memory"]
+
+    (without, silent), (with_it, said) = reserved(of_gpu.device), reserved(kind)
+    assert with_it - without == mebibytes << 20
+    assert "NCCL, predicted" in said and "NCCL" not in silent
 
 
 @pytest.mark.parametrize(("way", "counters"), [("ddp", 1), ("fsdp", 2)])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from snugfit.core.pickling import dumps
 from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
 from snugfit.planner import channel
 from snugfit.planner.channel import Progress
@@ -154,3 +157,13 @@ def test_a_process_that_has_died_is_told_when_it_is_asked_and_not_when_it_is_to_
 def test_a_function_of_a_script_is_sent_by_value() -> None:
     factor = 3
     assert Worker().run(lambda number: number * factor, 14, timeout=120) == 42
+
+
+def test_a_module_whose_weights_are_parametrized_is_sent_whole() -> None:
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(2, 3, 3))
+    model = torch.nn.Sequential(layer, torch.nn.ReLU())
+    again = pickle.loads(dumps(model))
+    inputs = torch.randn(1, 2, 5)
+    assert torch.equal(again(inputs), model(inputs))
+    assert {name for name, _ in again.named_parameters()} == {name for name, _ in model.named_parameters()}
+    assert type(again[0]).__name__ == type(layer).__name__ and isinstance(again[0], torch.nn.Conv1d)
