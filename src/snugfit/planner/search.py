@@ -43,9 +43,6 @@ from snugfit.training.fit import sizes
 MOST = 90
 """Predictions of one search."""
 
-_SLACK = 0.99
-"""Of the time of a set, what one with more placements takes at least: fewer bytes may come back a little."""
-
 _FROZEN = 0.66
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, and a backward to what is trained."""
 
@@ -170,7 +167,9 @@ class Search:
             settled.add(best.techniques)
             for added in self._neighbours(best):
                 if self._level(added) <= coarsest and self._may_be_better(added):
-                    self._look(added)
+                    first = self._trace(added, self._ends[0])
+                    if first is not None and (first.fits or self._may_be_faster(added)):
+                        self._look(added)
 
     def _neighbours(self, one: Candidate) -> list[Techniques]:
         """Sets of rungs with one less, one in place of another, or one more."""
@@ -281,7 +280,7 @@ class Search:
         mine = self._techniques(added)
         limit = self._limit(level_of(mine))
         known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
-        return self._arithmetic(added) < limit and all(_SLACK * seconds < limit for seconds in known)
+        return self._arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
     def _limit(self, level: Fidelity) -> float:
         return self.goal.limit(level, [*self._allowed(), *self.rivals])
