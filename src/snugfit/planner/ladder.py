@@ -49,6 +49,7 @@ PLACEMENTS: tuple[Names, ...] = (
     ("chunked_loss", "recompute", "optimizer_in_backward"),
     ("chunked_loss", "recompute", "activation_offload"),
     ("chunked_loss", "recompute", "optimizer_offload"),
+    ("chunked_loss", "recompute", "optimizer_offload", "gradient_offload"),
     ("chunked_loss", "recompute", "optimizer_offload", "activation_offload"),
     ("chunked_loss", "recompute", "weight_streaming"),
     ("chunked_loss", "recompute", "weight_streaming", "activation_offload"),

@@ -20,7 +20,7 @@ from functools import cached_property
 from warnings import catch_warnings
 
 from snugfit.core.job import AUTO, Plan
-from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.core.technique import Family, Fidelity, Stage, Technique
 from snugfit.errors import PlanConflict, SnugfitError, SnugfitWarning
 from snugfit.planner import ladder
 from snugfit.planner.answer import Prediction, Rejected
@@ -40,11 +40,13 @@ from snugfit.planner.rungs import (
 )
 from snugfit.training.fit import sizes
 
-MOST = 90
+MOST = 120
 """Predictions of one search."""
 
 _FROZEN = 0.66
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, and a backward to what is trained."""
+
+_LASTING = ("weights", "gradients", "optimizer", "averages")
 
 Progress = Callable[[int, int, Candidate | None], None]
 
@@ -148,14 +150,17 @@ class Search:
             return
         if not self._may_be_faster(steps[0]):
             return
+        room = self._lasting(first) <= self.budget.usable
+        if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
+            return  # no other placement would be faster by so much
         turn = min(ladder.TURN, len(steps) - 1)
-        if self._look(steps[turn]):
-            for added in reversed(steps[:turn]):
+        if room and self._look(steps[turn]):
+            for added in reversed(steps[1:turn]):
                 if not self._look(added):
                     break
             return
         for added in steps[turn + 1 :]:
-            if self._may_be_faster(added) and self._look(added):
+            if (room or _moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
                 break
 
     def _improve(self, coarsest: Fidelity) -> None:
@@ -167,8 +172,8 @@ class Search:
             settled.add(best.techniques)
             for added in self._neighbours(best):
                 if self._level(added) <= coarsest and self._may_be_better(added):
-                    first = self._trace(added, self._ends[0])
-                    if first is not None and (first.fits or self._may_be_faster(added)):
+                    first = self._trace(added, self._ends[0]) if best.fits else None
+                    if first is None or first.fits or self._may_be_faster(added):
                         self._look(added)
 
     def _neighbours(self, one: Candidate) -> list[Techniques]:
@@ -282,6 +287,10 @@ class Search:
         known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
         return self._arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
+    def _lasting(self, one: Candidate) -> float:
+        """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
+        return sum(one.found.peak_by_kind.get(kind, 0) for kind in _LASTING)
+
     def _limit(self, level: Fidelity) -> float:
         return self.goal.limit(level, [*self._allowed(), *self.rivals])
 
@@ -361,6 +370,12 @@ class Search:
         rung = " + ".join(map(told, added)) or "as the recipe says"
         if all(each.rung != rung for each in self.refused):
             self.refused.append(Rejected(rung, reason.splitlines()[0], None))
+
+
+def _moves_what_lasts(added: Techniques) -> bool:
+    """Whether a placement among these says where weights, gradients or states are."""
+    placed = [each.card for each in added if each.card.family is Family.PLACEMENT]
+    return any("stepping" in card.seams or Stage.STREAM in card.stages for card in placed)
 
 
 def _adds_placements(fewer: Techniques, more: Techniques) -> bool:

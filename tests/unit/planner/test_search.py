@@ -101,7 +101,19 @@ class Laws:
         peak = max(sum(each.values()) for each in phases.values())
         seconds = slower * (1 + self.cache * size / ROWS) + self.overhead * passes
         return Prediction(
-            peak, {}, {}, peak + 100 * MB, 0, seconds, None, None, 1.0, 1, 0.5, {}, peak_by_phase=phases
+            peak,
+            {"weights": base},
+            {},
+            peak + 100 * MB,
+            0,
+            seconds,
+            None,
+            None,
+            1.0,
+            1,
+            0.5,
+            {},
+            peak_by_phase=phases,
         )
 
     def every(self, level: Fidelity, coarsest: Fidelity) -> Iterator[Prediction]:
