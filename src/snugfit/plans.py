@@ -137,7 +137,7 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
     try:
         with options.search_line() as watch:
             answer = plan_recipe(
-                recipe, Target(devices=recipe.plan.devices), watch=watch, anew=options.replan
+                recipe, Target(devices=recipe.plan.devices, fewer=False), watch=watch, anew=options.replan
             )
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]

@@ -76,7 +76,7 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
     )
     run, answer, told = plans.planned(recipe(tmp_path), RunOptions(plan=True))
 
-    assert asked[0].devices == 2
+    assert (asked[0].devices, asked[0].fewer) == (2, False)
     assert answer is not None and answer.choice.devices == 2
     assert (run.plan.strategy, told) == (answer.choice.strategy, [])
 

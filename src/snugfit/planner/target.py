@@ -42,6 +42,7 @@ class Target:
             GPU with 16-bit units and `full` elsewhere.
         keeps_precision: whether the precision of forward and backward is named, which then stays.
         search: whether other plans than the recipe's are looked at.
+        fewer: whether one of several devices may be the choice, which for a run that has started them it may not.
         goal: fastest, finest, smallest or cheapest; this and the next three by default as `Request` has them.
         worth: times as fast that a plan below mixed precision has to be to be chosen where something finer fits.
         slower: times the least time that the smallest plan may take.
@@ -66,6 +67,7 @@ class Target:
     fidelity: str | None = None
     keeps_precision: bool = False
     search: bool = True
+    fewer: bool = True
     goal: str | None = None
     worth: float | None = None
     slower: float | None = None
@@ -86,7 +88,7 @@ class Target:
 
     def choice(self) -> dict[str, Any]:
         """Return what is said of how to choose, by the names that a `Request` has for it."""
-        names = ("goal", "worth", "slower", "price", "seconds")
+        names = ("fewer", "goal", "worth", "slower", "price", "seconds")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def level(self, device: Device) -> Fidelity:
