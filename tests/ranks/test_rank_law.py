@@ -86,6 +86,8 @@ def test_ranks_with_fewer_rows_and_none_give_the_update_of_one(
     "adafactor+lora",
     "chunked_loss",
     "hard_examples",
+    "master_weights+clip_norm",
+    "master_weights+optimizer_offload",
 )
 @pytest.mark.parametrize("strategy", ["fsdp-zero2", "reduce_once", "fsdp-offload"])
 def test_each_way_to_shard_gives_the_update_of_one_rank(

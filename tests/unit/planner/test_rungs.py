@@ -35,9 +35,14 @@ def test_a_technique_takes_the_place_of_the_one_it_replaces_with_its_settings() 
 
 
 def test_what_excludes_each_other_is_not_put_together() -> None:
-    narrow = find("pure_bf16")()  # the step in float32 is on the device or on the host
-    with pytest.raises(PlanConflict):
-        together([ADAMW], [OFFLOAD, narrow])
+    with pytest.raises(PlanConflict):  # masters, or none
+        together([ADAMW], [find("master_weights")(), find("pure_bf16")()])
+
+
+def test_masters_the_optimizer_and_gradients_leave_the_device_together_as_rungs_of_mixed_precision() -> None:
+    leaving = [find(name).rungs()[0] for name in ("master_weights", "optimizer_offload", "gradient_offload")]
+    found = together([ADAMW], leaving)
+    assert found == (ADAMW, *leaving) and level_of(found) is Fidelity.MIXED
 
 
 def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:
