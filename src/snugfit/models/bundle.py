@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import math
@@ -81,6 +82,7 @@ def save_bundle(
         if is_transformers_model(model) and by_library:
             with quiet_transformers():
                 model.save_pretrained(new)  # type: ignore[operator]
+            _name_widest(model, new / CONFIG)
         else:
             if is_transformers_model(model):
                 config: Any = copy.deepcopy(model.config)
@@ -337,7 +339,35 @@ def _load_transformers(folder: Path) -> nn.Module:
             f"model: {folder} is damaged: its weights and its configuration differ in {wrong[0]}."
         )
     loaded: nn.Module = model
+    _as_stored_(loaded, folder)
     return loaded
+
+
+def _name_widest(model: nn.Module, config: Path) -> None:
+    """Have a configuration name the widest type of a model's weights, where it names that of the first one: whoever loads them in it loses
+    nothing."""
+    types = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    if len(types) > 1:
+        values = parse_json(config.read_text(encoding="utf-8"))
+        values["dtype"] = str(functools.reduce(torch.promote_types, types)).removeprefix("torch.")
+        config.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _as_stored_(model: nn.Module, folder: Path) -> None:
+    """Give each floating weight the type that it is stored in: transformers loads all in one."""
+    from safetensors import safe_open
+
+    stored: dict[str, torch.dtype] = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as weights:
+            for name in weights.keys():  # noqa: SIM118  # it is no mapping
+                if (dtype := _STORED_TYPES.get(weights.get_slice(name).get_dtype())) is not None:
+                    stored[name] = dtype
+    for name, parameter in model.named_parameters(remove_duplicate=False):  # tied ones are stored by one name
+        parameter.data = parameter.data.to(stored.get(name, parameter.dtype))
+
+
+_STORED_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def _architecture(folder: Path) -> Any:

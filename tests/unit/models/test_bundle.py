@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.core.masters import narrow_
 from snugfit.errors import ModelError, RunFolderError
 from snugfit.models import bundle
 from snugfit.models.bundle import find_bundle, load_bundle, read_meta, save_bundle
@@ -100,6 +101,17 @@ def test_a_language_model_comes_back_tied(tmp_path, decoder):
     loaded = load_bundle(tmp_path / "best")[0]
     assert equal(loaded, model)
     assert loaded.lm_head.weight is loaded.transformer.wte.weight
+
+
+def test_weights_of_several_types_come_back_in_their_types_and_other_readers_lose_nothing(tmp_path, encoder):
+    model = narrow_(load_text_classifier(encoder, ("no", "yes"), seed=0).model, torch.bfloat16)
+    expected = {name: each.detach().clone() for name, each in model.named_parameters()}
+    assert {each.dtype for each in expected.values()} == {torch.bfloat16, torch.float32}
+    save_bundle(tmp_path / "best", model, {"task": "text-classification", "labels": ["no", "yes"]})
+    assert json.loads((tmp_path / "best" / "config.json").read_text())["dtype"] == "float32"
+    found, _, _ = load_bundle(tmp_path / "best")
+    for name, each in found.named_parameters():
+        assert each.dtype == expected[name].dtype and torch.equal(each, expected[name]), name
 
 
 def test_saving_again_replaces_the_bundle_and_leaves_nothing_beside_it(tmp_path):
