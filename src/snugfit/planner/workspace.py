@@ -26,6 +26,7 @@ from snugfit.planner.convolutions import (
     round_up,
 )
 from snugfit.planner.flops import op_class
+from snugfit.planner.kernel_memory import measured_bytes
 from snugfit.planner.products import product
 from snugfit.planner.records import Op
 
@@ -46,6 +47,9 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
         return _CUDNN[name](args, kwargs, out)
     if {each.device.type for each in args if isinstance(each, Tensor)} != {"cpu"}:
         return 0
+    groups = _GROUPS.get(name)
+    if groups is not None and args[groups] > 1:  # whose layouts depend on the processor
+        return measured_bytes(func, args, kwargs)
     rule = RULES.get(name)
     if rule is not None:
         return rule(args, kwargs, out)
@@ -304,3 +308,6 @@ _CUDNN: dict[str, Rule] = {
     "_cudnn_rnn": recurrent.forward_workspace,
     "_cudnn_rnn_backward": recurrent.backward_workspace,
 }
+
+_GROUPS = {"convolution": 8, "convolution_backward": 9}
+"""The place of the number of groups among the arguments of convolutions."""

@@ -1,0 +1,45 @@
+"""What a kernel takes within itself, measured once on this processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from snugfit.planner import workspace
+from snugfit.planner.kernel_memory import measured_bytes
+
+_aten: Any = torch.ops.aten
+
+
+def test_what_is_taken_and_given_back_counts_and_what_is_left_does_not() -> None:
+    found = measured_bytes(lambda given: (given + 1).sum(), (torch.ones(5000),), {})
+    assert found == pytest.approx(4 * 5000, abs=16)  # the number 1 is a tensor too
+
+
+def test_an_operator_on_fake_tensors_is_run_on_real_ones_once_for_each_kind() -> None:
+    runs: list[tuple[int, ...]] = []
+
+    def doubled(given: Tensor, times: int) -> Tensor:
+        runs.append(tuple(given.shape))
+        assert type(given) is Tensor
+        return given * times
+
+    with FakeTensorMode():
+        for rows in (3, 3, 4):
+            assert measured_bytes(doubled, (torch.empty(rows, 2), 2), {}) <= 16  # the number is a tensor too
+    assert runs == [(3, 2), (4, 2)]
+
+
+@pytest.mark.parametrize(("groups", "taken"), [(1, None), (4, 7)])
+def test_convolutions_over_groups_are_measured_and_others_follow_a_rule(
+    groups: int, taken: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "measured_bytes", lambda *args: 7)
+    given, weight = torch.empty(2, 8, 6, 6), torch.empty(8, 8 // groups, 3, 3)
+    args = (given, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+    found = workspace.workspace_bytes(_aten.convolution.default, args, {}, torch.empty(2, 8, 6, 6))
+    assert (found == taken) == (taken is not None)
