@@ -82,7 +82,9 @@ class HostGradients:
         if parameter.device.type != "cuda" or is_fake(gradient):
             self._arriving.append(_Leaving(parameter, gradient.to(HOST), None))
         else:
-            stream = self._streams.setdefault(gradient.device, torch.cuda.Stream(gradient.device))  # type: ignore[no-untyped-call]
+            if gradient.device not in self._streams:
+                self._streams[gradient.device] = torch.cuda.Stream(gradient.device)  # type: ignore[no-untyped-call]
+            stream = self._streams[gradient.device]
             stream.wait_stream(torch.cuda.current_stream(gradient.device))
             with torch.cuda.stream(stream):
                 arriving = gradient.to(HOST, non_blocking=True)  # to pinned memory of torch's cache
