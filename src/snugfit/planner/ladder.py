@@ -30,10 +30,12 @@ FORMATS: tuple[Names, ...] = (
     ("fp16", "adamw_8bit"),
     ("lora", "bf16"),
     ("lora", "fp16"),
+    ("lora", "master_weights"),
     ("lora", "pure_bf16"),
     ("lora",),
     ("lora", "nf4", "bf16"),
     ("lora", "nf4", "fp16"),
+    ("lora", "nf4", "master_weights"),
     ("lora", "nf4", "pure_bf16"),
     ("lora", "nf4"),
 )

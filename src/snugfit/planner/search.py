@@ -46,7 +46,13 @@ MOST = 120
 _FROZEN = 0.66
 """Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, and a backward to what is trained."""
 
+_NEAR = 2.0
+"""Times the time that it would need up to which a finer plan may become the choice."""
+
 _LASTING = ("weights", "gradients", "optimizer", "averages")
+
+_LITTLE = 0.05
+"""Of the memory that may be used: to save less of it makes no room."""
 
 Progress = Callable[[int, int, Candidate | None], None]
 
@@ -81,6 +87,7 @@ class Search:
     complete: bool = True
     looked: int = 0
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
+    _weightless: set[frozenset[Technique]] = field(default_factory=set)  # whose weights alone are too much
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,12 +150,21 @@ class Search:
 
     def _walk(self, format: Techniques) -> None:
         """A format with one placement after the other, until one fits; then what lies before it."""
+        if _without_states(self._techniques(format)) in self._weightless and not self._streams(format):
+            return
         steps = ladder.placed(self.asked.techniques, format, self._rungs)
         first = self._trace(steps[0], self._ends[0])
         if first is None or first.fits:
             self._look(steps[0])
             return
         if not self._may_be_faster(steps[0]):
+            return
+        if self._weights(first) > self.budget.usable:  # only what is streamed could be there
+            steps = [added for added in steps if any(Stage.STREAM in each.card.stages for each in added)]
+            self._weightless.add(_without_states(self._techniques(format)))
+            for added in steps:
+                if self._may_be_faster(added) and self._look(added):
+                    break
             return
         room = self._lasting(first) <= self.budget.usable
         if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
@@ -164,17 +180,28 @@ class Search:
                 break
 
     def _improve(self, coarsest: Fidelity) -> None:
-        """Try what differs from the choice by a rung, until nothing that does is better."""
+        """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better."""
         settled: set[Techniques] = set()
-        while (best := self.choice() or self.least()).techniques not in settled:
-            if best.fits and self.goal.choose([best, *self.rivals]) is not best:
-                return
+        while left := [each for each in self._leaders() if each.techniques not in settled]:
+            best = left[0]
             settled.add(best.techniques)
             for added in self._neighbours(best):
                 if self._level(added) <= coarsest and self._may_be_better(added):
                     first = self._trace(added, self._ends[0]) if best.fits else None
                     if first is None or first.fits or self._may_be_faster(added):
                         self._look(added)
+
+    def _leaders(self) -> Iterator[Candidate]:
+        """The choice, or what comes nearest to fitting; and the best that is finer, where a little more speed would make it the choice."""
+        best = self.choice() or self.least()
+        if best.fits and self.goal.choose([best, *self.rivals]) is not best:
+            return
+        yield best
+        if best.fits and best.level > FREE:
+            finer = self.goal.choose([each for each in self._allowed() if each.level < best.level])
+            near = _NEAR * self.goal.worth * best.found.seconds_per_update
+            if finer is not None and finer.found.seconds_per_update < near:
+                yield finer
 
     def _neighbours(self, one: Candidate) -> list[Techniques]:
         """Sets of rungs with one less, one in place of another, or one more."""
@@ -184,9 +211,23 @@ class Search:
         less = [tuple(each for each in known if each is not rung) for rung in known]
         found = [*less]
         for rung in rungs:
-            if rung not in known:
-                found += [(*each, rung) for each in (known, *less)]
+            if rung in known or not self._matters(rung, one):
+                continue
+            if self._goes((*known, rung)):
+                found.append((*known, rung))
+            else:  # in the place of what excludes it
+                found += [(*each, rung) for each in less]
         return [each for each in found if self._goes(each)]
+
+    def _matters(self, rung: Technique, one: Candidate) -> bool:
+        """Whether there is anything to save for a rung that is about optimizer states and gradients, which adapters hardly have."""
+        if not {"optimizer", "stepping"} & {*rung.card.seams} or rung.card.precision:
+            return True
+        kinds = one.found.peak_by_kind
+        return (
+            not kinds
+            or sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) > _LITTLE * self.budget.usable
+        )
 
     def _goes(self, added: Techniques) -> bool:
         rest: Techniques = ()
@@ -287,6 +328,12 @@ class Search:
         known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
         return self._arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
+    def _weights(self, one: Candidate) -> float:
+        return one.found.peak_by_kind.get("weights", 0)
+
+    def _streams(self, format: Techniques) -> bool:
+        return freezes(self._techniques(format))
+
     def _lasting(self, one: Candidate) -> float:
         """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
         return sum(one.found.peak_by_kind.get(kind, 0) for kind in _LASTING)
@@ -370,6 +417,11 @@ class Search:
         rung = " + ".join(map(told, added)) or "as the recipe says"
         if all(each.rung != rung for each in self.refused):
             self.refused.append(Rejected(rung, reason.splitlines()[0], None))
+
+
+def _without_states(techniques: Techniques) -> frozenset[Technique]:
+    """All but what says how the optimizer keeps its states."""
+    return frozenset(each for each in techniques if "optimizer" not in each.card.seams)
 
 
 def _moves_what_lasts(added: Techniques) -> bool:
