@@ -50,12 +50,12 @@ PLACEMENTS: tuple[Names, ...] = (
     ("chunked_loss", "recompute"),
     ("chunked_loss", "recompute", "optimizer_in_backward"),
     ("chunked_loss", "recompute", "activation_offload"),
+    ("chunked_loss", "recompute", "activation_offload", "tiled_linear"),
     ("chunked_loss", "recompute", "optimizer_offload"),
-    ("chunked_loss", "recompute", "optimizer_offload", "gradient_offload"),
     ("chunked_loss", "recompute", "optimizer_offload", "activation_offload"),
+    ("chunked_loss", "recompute", "optimizer_offload", "gradient_offload"),
     ("chunked_loss", "recompute", "weight_streaming"),
     ("chunked_loss", "recompute", "weight_streaming", "activation_offload"),
-    ("chunked_loss", "recompute", "activation_offload", "tiled_linear"),
 )
 """From the fastest to the smallest, about."""
 

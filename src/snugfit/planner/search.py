@@ -87,7 +87,9 @@ class Search:
     complete: bool = True
     looked: int = 0
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
-    _weightless: set[frozenset[Technique]] = field(default_factory=set)  # whose weights alone are too much
+    _too_heavy: set[frozenset[Technique]] = field(
+        default_factory=set
+    )  # formats whose weights alone do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,13 +115,12 @@ class Search:
     def needed(self) -> dict[str, int]:
         """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
         found: dict[str, int] = {}
-        for level in Fidelity:
-            if level < self.asked.level:
-                continue
-            for format in ((), *ladder.formats(self.asked.techniques, self._rungs)):
-                if self._level(format) is level:
-                    for added in ladder.placed(self.asked.techniques, format, self._rungs)[-2:]:
-                        self._trace(added, self._sizes[-1])
+        own, rungs = self.asked.techniques, self._rungs
+        for level in (each for each in Fidelity if each >= self.asked.level):
+            formats = [each for each in ((), *ladder.formats(own, rungs)) if self._level(each) is level]
+            for format in formats[-2:]:
+                for added in ladder.placed(own, format, rungs)[-2:]:
+                    self._trace(added, self._sizes[-1])
             needs = [each.found.most_bytes for each in self.tried if each.level is level]
             if needs:
                 found[level.label] = round(min(needs) / (1 - self.budget.margin))
@@ -142,15 +143,16 @@ class Search:
             found,
             key=lambda each: (max(free, self._level(each)), self._arithmetic(each), found.index(each)),
         ):
-            own = (
-                self._on_cpu and not format
-            )  # which may be faster in smaller micro-batches than it is in the largest
-            if own or (self._level(format) <= coarsest and self._may_be_faster(format)):
+            # on a CPU the recipe's own plan may be faster in smaller micro-batches
+            if (self._on_cpu and not format) or (
+                self._level(format) <= coarsest and self._may_be_faster(format)
+            ):
                 yield format
 
     def _walk(self, format: Techniques) -> None:
         """A format with one placement after the other, until one fits; then what lies before it."""
-        if _without_states(self._techniques(format)) in self._weightless and not self._streams(format):
+        weights = _without_states(self._techniques(format))
+        if weights in self._too_heavy:
             return
         steps = ladder.placed(self.asked.techniques, format, self._rungs)
         first = self._trace(steps[0], self._ends[0])
@@ -159,10 +161,9 @@ class Search:
             return
         if not self._may_be_faster(steps[0]):
             return
-        if self._weights(first) > self.budget.usable:  # only what is streamed could be there
-            steps = [added for added in steps if any(Stage.STREAM in each.card.stages for each in added)]
-            self._weightless.add(_without_states(self._techniques(format)))
-            for added in steps:
+        if first.found.peak_by_kind.get("weights", 0) > self.budget.usable:
+            self._too_heavy.add(weights)
+            for added in filter(_streams, steps):
                 if self._may_be_faster(added) and self._look(added):
                     break
             return
@@ -276,7 +277,8 @@ class Search:
         except Exception as refusal:
             if not added and not isinstance(refusal, SnugfitError):
                 raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
-            self._sized[techniques] = None
+            if added:  # the recipe's own plan may be refused in micro-batches of one size alone
+                self._sized[techniques] = None
             self._refuse(added, refusal)
             return None
         return self._keep(techniques, size, found)
@@ -327,12 +329,6 @@ class Search:
         limit = self._limit(level_of(mine))
         known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
         return self._arithmetic(added) < limit and all(seconds < limit for seconds in known)
-
-    def _weights(self, one: Candidate) -> float:
-        return one.found.peak_by_kind.get("weights", 0)
-
-    def _streams(self, format: Techniques) -> bool:
-        return freezes(self._techniques(format))
 
     def _lasting(self, one: Candidate) -> float:
         """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
@@ -426,8 +422,12 @@ def _without_states(techniques: Techniques) -> frozenset[Technique]:
 
 def _moves_what_lasts(added: Techniques) -> bool:
     """Whether a placement among these says where weights, gradients or states are."""
-    placed = [each.card for each in added if each.card.family is Family.PLACEMENT]
-    return any("stepping" in card.seams or Stage.STREAM in card.stages for card in placed)
+    placed = (each.card for each in added if each.card.family is Family.PLACEMENT)
+    return _streams(added) or any("stepping" in card.seams for card in placed)
+
+
+def _streams(added: Techniques) -> bool:
+    return any(Stage.STREAM in each.card.stages for each in added)
 
 
 def _adds_placements(fewer: Techniques, more: Techniques) -> bool:
