@@ -185,7 +185,7 @@ class _View:
         yield "plan", ", ".join(words.choice_words(choice))
         yield "added", ", ".join(map(words.printable, choice.added))
         yield "fidelity", words.printable(choice.fidelity)
-        for place, sentence in enumerate(answer.why if self.explain else answer.why[:1]):
+        for place, sentence in enumerate(answer.why):
             yield "" if place else "why", words.printable(sentence)
 
     def _confidence(self) -> Iterator[tuple[str, str]]:
