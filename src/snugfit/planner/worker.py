@@ -144,7 +144,7 @@ class Worker:
             except Empty as error:
                 if asked:
                     raise PlannerFailed(
-                        f"plan: no answer after {timeout:g} seconds. Plan with fewer choices (search=False), or give the planner more time."
+                        f"plan: no answer after {timeout:g} seconds. Plan without a search (--no-search, search=False), or bound it (--seconds N, seconds=N)."
                     ) from error
             except KeyboardInterrupt:
                 if asked or not self._best_so_far:
