@@ -199,9 +199,9 @@ MUTATIONS = (
     ),
     Mutation(
         "out of memory: what the failed pass added up stays in the gradients",
-        "training/compute.py",
-        "        for parameter in step.parameters:\n            parameter.grad = None\n        passes",
-        "        passes",
+        "training/step.py",
+        "        for parameter in self.parameters:\n            parameter.grad = None\n        if",
+        "        if",
         ("tests/laws/test_out_of_memory.py", "tests/laws/test_split.py"),
     ),
     Mutation(

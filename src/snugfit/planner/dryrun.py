@@ -249,7 +249,7 @@ def tell(step: Step, recorder: Recorder) -> None:
     """What the storages are for that outlive an update."""
     states = [state.state_dict() for state in step.seams.states.values()]
     recorder.holds(leaves(states), Role.AVERAGES)
-    recorder.holds(step.gradients().values(), Role.GRADIENTS)
+    recorder.holds((each.grad for each in step.bearers if each.grad is not None), Role.GRADIENTS)
     recorder.holds(step.strategy.buckets, Role.GRADIENTS)
     recorder.holds(leaves(step.optimizer.state_dict()["state"]), Role.OPTIMIZER)
     recorder.holds(_own(step.model), Role.WEIGHTS)

@@ -39,9 +39,10 @@ class Inputs:
         try:
             yield given
         finally:
-            changed = [_version(leaf) for leaf in leaves(given.data)] != before
-            if changed or (self.copied is None and not _same_on_host(part, given)):
+            if [_version(leaf) for leaf in leaves(given.data)] != before:
                 self.copied = True
+        if self.copied is None and not _same_on_host(part, given):
+            self.copied = True
 
     def begin(self, window: Batch) -> None:
         """Note a window that may be run again."""
