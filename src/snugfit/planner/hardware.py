@@ -203,6 +203,36 @@ def _this_cpu() -> Device:
     )
 
 
+_GIB_OF_A_CORE = 8
+_MOST_CORES = 16
+"""Of a usual host: what clouds rent with a device has a core for about so much memory, of which a step on the host uses no more."""
+
+
+def usual_host(name: str) -> Device:
+    """The CPU that is usual beside a device of the catalogue: cores by the host's memory, judgement until a run there is measured.
+
+    What a plan for another machine takes does not depend on the one that it is made on.
+
+    >>> [usual_host(name).bandwidth / 1e9 for name in ("t4", "rtx4090", "a100-80")]
+    [24.0, 96.0, 96.0]
+    """
+    cores = min(_MOST_CORES, max(2, round(usual_host_bytes(name) / 2**30 / _GIB_OF_A_CORE)))
+    peak = cores * 32 * 3e9  # AVX2
+    here = _this_cpu()
+    return replace(
+        here,
+        name=f"a host of {name}",
+        memory_bytes=usual_host_bytes(name),
+        flops={
+            **dict.fromkeys(here.flops, peak),
+            "float64": peak / 2,
+            "bfloat16": peak / 2,
+            "float16": peak / 2,
+        },
+        bandwidth=min(cores, 8) * 12e9,
+    )
+
+
 def _this_mps() -> Device:
     """A base M1 (2.6 TFLOP/s, 68 GB/s), which every later one exceeds. Source: Apple's newsroom, November 2020."""
     return replace(

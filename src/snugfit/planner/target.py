@@ -19,7 +19,7 @@ from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 from snugfit.planner.goals import check_numbers
-from snugfit.planner.hardware import find_device, find_link, usual_host_bytes
+from snugfit.planner.hardware import find_device, find_link, usual_host, usual_host_bytes
 from snugfit.planner.precision import usual_level
 from snugfit.planner.words import brief_bytes
 
@@ -134,7 +134,10 @@ def machine_of(target: Target) -> Iterator[Machine]:
             device = replace(device, host_link=find_link(target.host_link, "host_link"))
         if target.link is not None:
             device = replace(device, peer_link=find_link(target.link))
-    host = device if device.kind == "cpu" else find_device("cpu")
+    if device.kind == "cpu":
+        host = device
+    else:
+        host = usual_host(device.name) if target.here is None else find_device("cpu")
     if device.kind != "cuda" or target.probe:
         yield Machine(device, host, device.kind if target.probe else "cpu")
         return

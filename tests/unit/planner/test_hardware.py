@@ -9,7 +9,15 @@ from snugfit.errors import SettingError
 from snugfit.planner.calibrations import store
 from snugfit.planner.catalogue import LINKS, SHEETS
 from snugfit.planner.device import interpolated
-from snugfit.planner.hardware import find_device, find_link, sheet_of, this_device, usual_host_bytes
+from snugfit.planner.hardware import (
+    find_device,
+    find_link,
+    sheet_of,
+    this_device,
+    usual_host,
+    usual_host_bytes,
+)
+from snugfit.planner.target import Target, machine_of
 
 
 @pytest.fixture
@@ -148,3 +156,20 @@ def test_a_stored_calibration_that_cannot_be_used_is_named(cache, broken):
     path.write_text(broken(path.read_text()))
     with pytest.raises(SettingError, match=r"calibration .* Delete the file\."):
         this_device("cpu")
+
+
+def test_the_host_of_a_device_elsewhere_is_the_one_that_is_usual_there_and_not_this_machine(
+    monkeypatch,
+) -> None:
+    before = usual_host("a100-80")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    now = usual_host("a100-80")
+    assert (now.flops, now.bandwidth, now.memory_bytes) == (
+        before.flops,
+        before.bandwidth,
+        before.memory_bytes,
+    )
+    with machine_of(Target(device="a100-80")) as machine:
+        assert machine.host.name == "a host of a100-80"
+    with machine_of(Target(device="cpu")) as machine:
+        assert machine.host == machine.device
