@@ -325,6 +325,7 @@ def check_ranks(identity: Mapping[str, Any], strategy: Strategy) -> None:
             f"{name} {part}".strip()
             for name in {**first, **its}
             for part, *_ in _differing(first.get(name), its.get(name))
+            if not part.startswith(_UNSAVED)  # all ranks start with the buffers of the first
         ]
         if parts:
             error = SettingError if strategy.rank == 0 else SaidElsewhere
