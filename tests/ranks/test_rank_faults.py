@@ -254,7 +254,7 @@ def test_two_devices_learn_a_few_batches_by_heart(tmp_path: Path, snugfit: Calla
 def test_a_run_that_may_take_no_time_stops_at_the_same_update_on_both_devices(
     tmp_path: Path, snugfit: Callable[..., Answer]
 ) -> None:
-    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--stop-after", "1s", "-q")
+    code, result, _ = snugfit("train", recipe(tmp_path), *TWO, "--stop-after", "0.001s", "-q")
     assert (code, result["status"], result["updates"]) == (75, "stopped", 1)
 
 

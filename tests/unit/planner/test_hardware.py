@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
 from snugfit.errors import SettingError
+from snugfit.planner import target
 from snugfit.planner.calibrations import store
 from snugfit.planner.catalogue import LINKS, SHEETS
 from snugfit.planner.device import interpolated
@@ -162,13 +164,16 @@ def test_the_host_of_a_device_elsewhere_is_the_one_that_is_usual_there_and_not_t
     monkeypatch,
 ) -> None:
     before = usual_host("a100-80")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    now = usual_host("a100-80")
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "get_num_threads", lambda: 64)
+        now = usual_host("a100-80")
     assert (now.flops, now.bandwidth, now.memory_bytes) == (
         before.flops,
         before.bandwidth,
         before.memory_bytes,
     )
+    # a device is pretended in a process of its own alone
+    monkeypatch.setattr(target, "elsewhere", lambda *device: nullcontext())
     with machine_of(Target(device="a100-80")) as machine:
         assert machine.host.name == "a host of a100-80"
     with machine_of(Target(device="cpu")) as machine:
