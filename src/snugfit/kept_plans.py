@@ -64,6 +64,7 @@ class Place:
     """Where the plan of a recipe for a target is kept."""
 
     path: Path
+    recipe: Recipe
     target: Target
 
     def read(self) -> tuple[Answer | None, str]:
@@ -82,7 +83,20 @@ class Place:
         if not self._holds(answer):
             return None, ""
         before = f"before ({_ago(time.time() - made)} ago); --replan plans anew"
-        return dataclasses.replace(answer, about={**answer.about, PLANNED: before}), ""
+        return dataclasses.replace(self._own(answer), about={**answer.about, PLANNED: before}), ""
+
+    def _own(self, answer: Answer) -> Answer:
+        """Return an answer whose choices have the recipe's settings: those that no plan looks at may be others than when it was made."""
+        from snugfit.recipe.chosen import chosen_for
+
+        def own(holder: Any) -> Any:
+            return dataclasses.replace(holder, choice=chosen_for(self.recipe, holder.choice))
+
+        return dataclasses.replace(
+            own(answer),
+            alternatives=tuple(map(own, answer.alternatives)),
+            frontier=tuple(map(own, answer.frontier)),
+        )
 
     def write(self, answer: Answer) -> None:
         """Keep a plan that fits and was searched to its end.
@@ -133,7 +147,8 @@ def place_of(recipe: Recipe, target: Target) -> Place | None:
         "code": [_state(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
     }
     text = json.dumps(parts, sort_keys=True, default=str)
-    return Place(cache_folder() / "plans" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json", target)
+    name = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return Place(cache_folder() / "plans" / f"{name}.json", recipe, target)
 
 
 def _seen(recipe: Recipe) -> dict[str, Any]:

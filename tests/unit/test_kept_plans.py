@@ -13,14 +13,26 @@ import yaml
 from snugfit import kept_plans, planning
 from snugfit.errors import SnugfitWarning
 from snugfit.kept_plans import PLANNED, place_of
-from snugfit.planner.answer import Answer
+from snugfit.planner.answer import Answer, Choice
 from snugfit.planner.channel import EARLY
 from snugfit.planner.target import Target
 from snugfit.plans import plan_recipe
 from snugfit.recipe import Recipe, load_recipe
+from snugfit.recipe.chosen import with_choice
+from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
 
-ANSWER = qlora_on_a_4090()
+EIGHT_BIT = Choice(
+    2,
+    "bf16",
+    ({"adamw_8bit": {"learning_rate": 5e-5}}, {"recompute": {}}),
+    added=("adamw_8bit", "recompute"),
+)
+ANSWER = replace(
+    qlora_on_a_4090(),
+    choice=EIGHT_BIT,
+    alternatives=tuple(replace(each, choice=EIGHT_BIT) for each in qlora_on_a_4090().alternatives),
+)
 GPU = Target(device="rtx4090")
 
 
@@ -55,7 +67,38 @@ def test_a_plan_that_was_made_is_taken_again_whole_and_says_so(tmp_path: Path, p
 
     assert len(planned) == 8
     assert again.about[PLANNED] == "before (less than a minute ago); --replan plans anew"
-    assert replace(again, about=first.about) == first
+    assert replace(again, about=first.about, choice=first.choice, alternatives=first.alternatives) == first
+    assert replace(again.choice, techniques=()) == replace(first.choice, techniques=())
+    assert {name for each in again.choice.techniques for name in each} == {
+        "adamw_8bit",
+        "linear",
+        "clip_norm",
+        "recompute",
+    }
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "chosen"), [("adamw", "adamw_8bit"), ("adamw", "adamw"), ("adamw_8bit", "adamw_8bit")]
+)
+def test_a_plan_made_for_another_learning_rate_is_taken_with_the_rate_of_the_recipe(
+    tmp_path: Path, planned: list[Answer], optimizer: str, chosen: str
+) -> None:
+    def at(rate: float) -> Recipe:
+        return recipe(tmp_path, f"optimizer={{{optimizer}: {{learning_rate: {rate}, weight_decay: 0.5}}}}")
+
+    choice = replace(
+        EIGHT_BIT, techniques=({chosen: {"learning_rate": 1e-3, "weight_decay": 0.5}}, {"recompute": {}})
+    )
+    planned[:1] = [
+        replace(ANSWER, choice=choice, alternatives=(replace(ANSWER.alternatives[0], choice=choice),))
+    ]
+    plan_recipe(at(1e-3), GPU)
+    again = plan_recipe(at(7e-5), GPU)
+
+    assert len(planned) == 8
+    for each in (again.choice, again.alternatives[0].choice):
+        taken = with_choice(at(7e-5), each).optimizer
+        assert taken == find(chosen)(learning_rate=7e-5, weight_decay=0.5)  # type: ignore[call-arg]
 
 
 SAME = (

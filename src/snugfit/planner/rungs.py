@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from snugfit.core.entry import as_entry
 from snugfit.core.selection import check
-from snugfit.core.technique import Family, Fidelity, Stage, Technique
+from snugfit.core.technique import Family, Fidelity, Stage, Technique, as_settings
 from snugfit.planner.device import Device
 from snugfit.techniques import discover
 
@@ -65,18 +65,28 @@ def freezes(techniques: Sequence[Technique]) -> bool:
     return any(Stage.ADAPT in each.card.stages or "begin" in each.card.seams for each in techniques)
 
 
-def told(technique: Technique) -> str:
-    """A technique with the settings that are not its defaults, such as recompute(keep=('attention',))."""
+def told(technique: Technique, replaced: Technique | None = None) -> str:
+    """A technique with the settings that are not its defaults, such as recompute(keep=('attention',)), nor those of what it replaced."""
     (settings,) = as_entry(technique).values()
+    same = {} if replaced is None else as_settings(replaced)
     usual: dict[str, object] = (
         {each.name: each.default for each in dataclasses.fields(technique)}
         if dataclasses.is_dataclass(technique)
         else {}
     )
-    own = ", ".join(f"{name}={value}" for name, value in settings.items() if value != usual.get(name))
+    own = ", ".join(
+        f"{name}={value}"
+        for name, value in settings.items()
+        if value != usual.get(name) and not (name in same and getattr(technique, name) == same[name])
+    )
     return f"{technique.card.name}({own})" if own else technique.card.name
 
 
 def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
     """What a plan has beyond the recipe's own techniques, in words."""
-    return tuple(told(each) for each in techniques if each not in own)
+    gone = [each for each in own if each not in techniques]
+
+    def replaced(by: Technique) -> Technique | None:
+        return next((each for each in gone if each.card.name in by.card.replaces), None)
+
+    return tuple(told(each, replaced(each)) for each in techniques if each not in own)

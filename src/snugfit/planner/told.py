@@ -111,10 +111,14 @@ def _price(chosen: Candidate, search: Search) -> Iterator[str]:
 
 
 def _effort(search: Search) -> Iterator[str]:
+    """How much was looked at: not all, and what is left is bounded in part alone."""
     if search.looked:
-        best = "none of the others could be 5% faster, by what is known of them"
-        rest = best if search.complete else "the search ended before all that might be faster were looked at"
-        yield f"{search.looked} of {search.count:,} plans were run; {rest}."
+        left = (
+            "nor is any that differs from it by one technique"
+            if search.complete
+            else "more was to be looked at"
+        )
+        yield f"{search.looked} of {search.count:,} plans were run. None of them is better by 5%, {left}."
 
 
 def frontier(search: Search) -> tuple[FrontierPoint, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO
 from snugfit.core.selection import check
 from snugfit.core.technique import Fidelity
 from snugfit.errors import PlanConflict
 from snugfit.planner.hardware import uncalibrated
 from snugfit.planner.precision import usual_precision
+from snugfit.planner.rungs import together
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import FULL, own_key
 from snugfit.recipe.parse import build
@@ -51,6 +54,14 @@ def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
     if recipe.plan.micro_batch != AUTO or choice.strategy not in ("single", "ddp"):
         tree["plan"]["micro_batch"] = choice.micro_batch
     return build(_sequences(tree), (), Places("the plan"), folder=recipe.folder, name=recipe.name)
+
+
+def chosen_for(recipe: m.Recipe, choice: Choice) -> Choice:
+    """Return a choice with the recipe's own settings in its techniques: it was made for one that may have had other learning rates."""
+    own = recipe.all_techniques()
+    names = {each.card.name for each in own}
+    added = [each for each in with_choice(recipe, choice).all_techniques() if each.card.name not in names]
+    return replace(choice, techniques=tuple(as_entry(each) for each in together(own, added)))
 
 
 def with_usual_precision(recipe: m.Recipe, device: Device | None) -> tuple[m.Recipe, list[str]]:

@@ -49,3 +49,10 @@ def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:
     kept = find("recompute")(keep=("attention",))
     assert told(RECOMPUTE) == "recompute" and told(kept) == "recompute(keep=('attention',))"
     assert told_added([ADAMW, kept], [ADAMW]) == ("recompute(keep=('attention',))",)
+
+
+def test_the_settings_that_a_technique_takes_over_from_the_one_it_replaces_are_not_told() -> None:
+    own, few_bits = find("adamw")(learning_rate=1e-4, weight_decay=0.5), find("adamw_8bit")  # type: ignore[call-arg]
+    assert told_added(together([own], [few_bits()]), [own]) == ("adamw_8bit",)
+    small = few_bits(min_size=64)  # type: ignore[call-arg]
+    assert told_added(together([own], [small]), [own]) == ("adamw_8bit(min_size=64)",)
