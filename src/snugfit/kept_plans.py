@@ -82,8 +82,9 @@ class Place:
             return None, f"The kept plan {self.path} cannot be used ({error!r}): planned anew."
         if not self._holds(answer):
             return None, ""
-        before = f"before ({_ago(time.time() - made)} ago); --replan plans anew"
-        return dataclasses.replace(self._own(answer), about={**answer.about, PLANNED: before}), ""
+        about = {**answer.about, "recipe": self.recipe.name}
+        about[PLANNED] = f"before ({_ago(time.time() - made)} ago); --replan plans anew"
+        return dataclasses.replace(self._own(answer), about=about), ""
 
     def _own(self, answer: Answer) -> Answer:
         """Return an answer whose choices have the recipe's settings: those that no plan looks at may be others than when it was made."""

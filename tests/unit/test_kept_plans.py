@@ -67,6 +67,7 @@ def test_a_plan_that_was_made_is_taken_again_whole_and_says_so(tmp_path: Path, p
 
     assert len(planned) == 8
     assert again.about[PLANNED] == "before (less than a minute ago); --replan plans anew"
+    assert again.about == {**first.about, "recipe": "my", PLANNED: again.about[PLANNED]}
     assert replace(again, about=first.about, choice=first.choice, alternatives=first.alternatives) == first
     assert replace(again.choice, techniques=()) == replace(first.choice, techniques=())
     assert {name for each in again.choice.techniques for name in each} == {
