@@ -188,13 +188,15 @@ def _asked(planner: Planner, request: Request) -> Candidate:
 
 
 def _chosen(search: Search) -> Candidate | None:
-    """The best plan, predicted again in full: what the search took for granted is looked at."""
+    """The best plan, predicted again in full: what the search took for granted is looked at; where it does not fit after all, the search
+    goes on from there."""
     chosen = search.best()
     checked: list[Candidate] = []
     while chosen is not None and chosen not in checked:
         plan = replace(search.plan, micro_batch=chosen.micro_batch)
-        checked.append(search.checked(chosen, search.planner.predict(plan, chosen.techniques)))
-        chosen = search.choice()
+        made = search.checked(chosen, search.planner.predict(plan, chosen.techniques))
+        checked.append(made)
+        chosen = search.choice() if made.fits else search.best()
     return chosen
 
 

@@ -18,6 +18,7 @@ from snugfit.errors import PlanConflict, SettingError
 from snugfit.planner.answer import Prediction
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.goals import Goal
+from snugfit.planner.plan import Request, look_for
 from snugfit.planner.rungs import coarser, freezes, is_for_frozen, level_of, placements, together, told
 from snugfit.planner.search import Search
 from snugfit.planner.told import alternatives, rejected, why, why_not
@@ -323,6 +324,31 @@ def test_what_a_prediction_may_be_short_of_has_to_fit_too() -> None:
     doubtful = searched(Doubtful(), room / MB).best()
     assert doubtful is not None and not doubtful.same(sure)
     assert doubtful.found.most_bytes == doubtful.found.reserved_bytes + 30 * MB <= room
+
+
+class Short(Laws):
+    """Whose runs of few micro-batches come to a little less than what the whole window needs."""
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        names = [told(each) for each in techniques]
+        return SimpleNamespace(
+            traced=lambda size: self.law(names, size), between=lambda size: self.law(names, size)
+        )
+
+    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+        found = super().predict(plan, techniques)
+        return found if rough else replace(found, reserved_bytes=found.reserved_bytes + MB)
+
+
+@pytest.mark.parametrize("megabytes", [1200, 700, 600])
+def test_the_search_goes_on_where_its_choice_turns_out_not_to_fit(megabytes: int) -> None:
+    first = searched(Laws(), megabytes).best()
+    assert first is not None
+    tight = first.found.reserved_bytes
+    chosen = look_for(Short(), Request(Plan(), Budget(tight, margin=0.0))).chosen  # type: ignore[arg-type]
+    assert chosen is not None and chosen.fits and chosen.found.reserved_bytes <= tight
+    best = fastest(Laws(), tight / MB - 1, Fidelity.FULL, Fidelity.FULL)
+    assert chosen.found.seconds_per_update <= 1.05 * best
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:
