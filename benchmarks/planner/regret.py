@@ -1,0 +1,430 @@
+"""How much longer does the choice take than the best of a table of plans, each of which was predicted whole and by itself?
+
+    python benchmarks/planner/regret.py                 all pairs; what is in the results already is not made again
+    python benchmarks/planner/regret.py --anew          choices anew, beside the tables that are there
+    python benchmarks/planner/regret.py --tables bert   tables and choices anew, of the pairs with this in their names
+
+A pair is a small model and a device of `regret_pairs.py`. Its table has sets of techniques drawn by a seed, as many of each level of
+fidelity, from all that go together, in each micro-batch that is the window divided by a power of two. Each plan is run whole on fake
+tensors, with all its layers and micro-batches: nothing is carried on from other plans, which is what the search does. Budgets are
+drawn by the seed between quantiles of the peaks of those that a level allows. *Regret* is by how much more time the choice takes than
+the plan that the same rule takes of the table and the choice itself, both as predicted whole. Each pair runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from regret_pairs import MODELS, PAIRS  # noqa: E402
+
+from snugfit.core.batch import Batch  # noqa: E402
+from snugfit.core.job import Job, Plan  # noqa: E402
+from snugfit.core.skeleton import skeleton  # noqa: E402
+from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
+from snugfit.errors import PlanConflict  # noqa: E402
+from snugfit.planner.answer import Prediction  # noqa: E402
+from snugfit.planner.candidate import Budget, Candidate, margin_on  # noqa: E402
+from snugfit.planner.catalogue import LINKS, SHEETS  # noqa: E402
+from snugfit.planner.device import Device, Link, Machine  # noqa: E402
+from snugfit.planner.dryrun import Subject  # noqa: E402
+from snugfit.planner.figures import Run  # noqa: E402
+from snugfit.planner.goals import Goal  # noqa: E402
+from snugfit.planner.plan import Request, look_for  # noqa: E402
+from snugfit.planner.predict import Planner  # noqa: E402
+from snugfit.planner.rungs import (  # noqa: E402
+    Techniques,
+    coarser,
+    freezes,
+    is_for_frozen,
+    placements,
+    together,
+    told,
+    told_added,
+)
+from snugfit.planner.target import Target, machine_of  # noqa: E402
+from snugfit.techniques import find  # noqa: E402
+
+TABLES, CHOICES = HERE / "results" / "regret-tables.jsonl", HERE / "results" / "regret-choices.jsonl"
+PAGE = HERE / "regret.md"
+
+SETS = 6
+"""Sets of techniques of each level of fidelity."""
+
+SIZES = 3
+"""Micro-batches: the window, a half and a quarter of it."""
+
+QUANTILES = ((0.25, 0.4), (0.4, 0.6), (0.6, 0.85))
+"""Of the peaks that a level allows, between which a budget is drawn."""
+
+LEVELS = 3
+"""Levels of fidelity of each pair, drawn of the five."""
+
+LIMIT = 0.05
+
+_CPU = Device(
+    name="a CPU of sixteen cores",
+    kind="cpu",
+    memory_bytes=64 * 2**30,
+    flops={
+        "float32": 1.5e12,
+        "tf32": 1.5e12,
+        "float64": 0.75e12,
+        "bfloat16": 3e12,
+        "float16": 0.75e12,
+        "int8": 1.5e12,
+    },
+    bandwidth=96e9,
+    efficiency={"matmul": 0.7, "convolution": 0.6, "attention": 0.25, "other": 0.1},
+    reach=0.8,
+    launch=0.0,
+    host=5e-6,
+    view=3e-6,
+    mode=1e-5,
+    hook=5e-6,
+    update=1e-4,
+    reserved=0,
+    host_link=Link("memory", LINKS["memory"][0] * 1e9, 0.0),
+    peer_link=Link("memory", LINKS["memory"][0] * 1e9, 0.0),
+)
+
+
+class Remembering(Planner):
+    """A planner whose runs are kept, so that several searches of one model make each once; what they find is the same."""
+
+    def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
+        kept: dict[Any, Any] = self.__dict__.setdefault("_kept", {})
+        key = (plan.micro_batch, tuple(techniques), rough)
+        if key not in kept:
+            try:
+                kept[key] = super().run_of(plan, techniques, rough)
+            except Exception as error:  # noqa: BLE001
+                kept[key] = error
+        if isinstance(kept[key], Exception):
+            raise kept[key]
+        return kept[key]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and a device."""
+
+    model: str
+    device: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.device}"
+
+    @property
+    def random(self) -> random.Random:
+        return random.Random(self.name)
+
+    @cached_property
+    def own(self) -> Techniques:
+        return tuple(find(name)() for name in MODELS[self.model].own)
+
+    @cached_property
+    def subject(self) -> Subject:
+        made = MODELS[self.model]
+        window = Batch.of(made.data())
+        bare = skeleton(made.make())
+        job = Job(global_batch=window.rows, windows=100, epochs=None)
+        return Subject(lambda: skeleton(bare), window, job, 100 * window.rows, self.own, made.loss)
+
+    @contextmanager
+    def machine(self) -> Iterator[Machine]:
+        if self.device == "cpu":
+            yield Machine(_CPU, _CPU)
+            return
+        with machine_of(Target(device=self.device)) as machine:
+            yield machine
+
+    def rungs(self, device: Device) -> list[Technique]:
+        """All that may be added, but what is not trained at that rate on the device."""
+        found = [*placements(), *(rung for level in Fidelity if level for rung in coarser(level, device))]
+        return [each for each in found if _goes(self.own, (each,), frozen=True)]
+
+    def budget(self, memory: int, level: Fidelity, kind: str) -> Budget:
+        host = None if kind == "cpu" else int(SHEETS[self.device].host * 2**30)
+        return Budget(memory, host, level, margin_on(kind))
+
+
+def _goes(own: Techniques, added: Sequence[Technique], frozen: bool = False) -> bool:
+    try:
+        techniques = together(own, added)
+    except PlanConflict:
+        return False
+    return frozen or freezes(techniques) or not any(map(is_for_frozen, techniques))
+
+
+# ----------------------------------------------------------------------------------------------------------- the table
+
+
+def grid(pair: Pair, device: Device) -> list[Techniques]:
+    """The sets of techniques of a pair's table: of each level as many, few rungs as likely as many."""
+    rungs = pair.rungs(device)
+    placing = [each for each in rungs if each.card.family is Family.PLACEMENT]
+    formats = [
+        added
+        for count in range(4)
+        for added in combinations([each for each in rungs if each not in placing], count)
+        if _goes(pair.own, added)
+    ]
+    drawn = pair.random
+    found: list[Techniques] = [()]
+    for level in Fidelity:
+        of_level = [each for each in formats if max((one.card.fidelity for one in each), default=0) == level]
+        sets: list[Techniques] = []
+        for _ in range(20 * SETS):
+            if not of_level or len(sets) == SETS:
+                break
+            format = drawn.choice(of_level)
+            count = drawn.choice((0, 0, 1, 1, 2, 2, 3))
+            places = [each for each in combinations(placing, count) if _goes(pair.own, (*format, *each))]
+            if places and (added := (*format, *drawn.choice(places))) not in [*sets, *found]:
+                sets.append(added)
+        found += sets
+    return found
+
+
+def sizes_of(pair: Pair) -> list[int]:
+    rows = pair.subject.window.rows
+    return [rows >> halved for halved in range(SIZES) if rows >> halved]
+
+
+def table(pair: Pair) -> dict[str, Any]:
+    """Each plan of a pair, run whole."""
+    began = time.process_time()
+    plans, refused = [], {}
+    with pair.machine() as machine:
+        planner = Planner(pair.subject, machine, whole=True)
+        for added in grid(pair, machine.device):
+            names = [told(each) for each in added]
+            for size in [pair.subject.window.rows] if planner.fixed_micro_batch else sizes_of(pair):
+                try:
+                    found = planner.predict(
+                        Plan(micro_batch=size, device=machine.type), together(pair.own, added)
+                    )
+                except Exception as error:  # noqa: BLE001
+                    refused[" + ".join(names)] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    break
+                plans.append(_row(names, size, found))
+    return {
+        "pair": pair.name,
+        "seconds": round(time.process_time() - began, 1),
+        "refused": refused,
+        "plans": plans,
+    }
+
+
+def _row(names: Sequence[str], size: int, found: Prediction) -> list[Any]:
+    return [list(names), size, found.seconds_per_update, found.most_bytes, found.host_peak_bytes]
+
+
+@dataclass
+class Table:
+    """The plans of a pair, as candidates."""
+
+    pair: Pair
+    machine: Machine
+    rows: list[list[Any]]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Technique]:
+        return {told(each): each for each in self.pair.rungs(self.machine.device)}
+
+    def candidates(self, budget: Budget) -> list[Candidate]:
+        """Those of the levels that are allowed."""
+        made = [self._candidate(row, budget) for row in self.rows]
+        return [each for each in made if each.level <= budget.fidelity]
+
+    def _candidate(self, row: list[Any], budget: Budget) -> Candidate:
+        names, size, seconds, memory, host = row
+        techniques = together(self.pair.own, [self._by_name[name] for name in names])
+        found = Prediction(memory, {}, {}, memory, host, seconds, None, None, 0.0, 0, 0.0, {})
+        return Candidate(techniques, size, told_added(techniques, self.pair.own), found, budget.holds(found))
+
+    def budgets(self) -> Iterator[Budget]:
+        """Three for each level that is drawn."""
+        drawn, kind = self.pair.random, self.machine.device.kind
+        everything = self.candidates(self.pair.budget(0, Fidelity.QUANTIZED, kind))
+        there = sorted({each.level for each in everything})
+        for level in sorted(drawn.sample(there, min(LEVELS, len(there)))):
+            peaks = sorted(each.found.most_bytes for each in everything if each.level <= level)
+            for low, high in QUANTILES:
+                peak = peaks[int(drawn.uniform(low, high) * (len(peaks) - 1))]
+                yield self.pair.budget(int(peak / (1 - margin_on(kind))) + 2, level, kind)
+
+
+# --------------------------------------------------------------------------------------------------------- the choices
+
+
+def choices(pair: Pair, rows: list[list[Any]], only: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+    """The search's choice for each budget of a pair, beside its table.
+
+    Args:
+        only: the places of the budgets that are looked at; all by default.
+    """
+    with pair.machine() as machine:
+        there = Table(pair, machine, rows)
+        searching = Remembering(pair.subject, machine)
+        whole = Planner(pair.subject, machine, whole=True)
+        for place, budget in enumerate(there.budgets()):
+            if only is None or place in only:
+                yield chosen(there, searching, whole, budget)
+
+
+def chosen(there: Table, searching: Planner, whole: Planner, budget: Budget) -> dict[str, Any]:
+    began = time.process_time()
+    outcome = look_for(searching, Request(Plan(device=there.machine.type), budget))
+    spent = time.process_time() - began
+    one, plans = outcome.chosen, there.candidates(budget)
+    fitting = [each for each in plans if each.fits]
+    best = Goal().choose(plans)
+    found: dict[str, Any] = {
+        "pair": there.pair.name,
+        "level": budget.fidelity.label,
+        "memory_bytes": budget.memory_bytes,
+        "fitting": len(fitting),
+        "looked": outcome.search.looked,
+        "complete": outcome.search.complete,
+        "count": outcome.search.count,
+        "seconds": round(spent, 2),
+        "chosen": None,
+        "best": None,
+        "regret": None if best is None else float("inf"),
+    }
+    if fitting:
+        least = min(each.found.seconds_per_update for each in fitting)
+        found["median_over_fastest"] = round(
+            statistics.median(each.found.seconds_per_update for each in fitting) / least, 2
+        )
+    if one is not None:
+        exact = whole.predict(Plan(micro_batch=one.micro_batch, device=there.machine.type), one.techniques)
+        held = replace(one, found=exact, fits=budget.holds(exact))
+        best = Goal().choose([held, *plans])
+        found["chosen"] = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
+        found["regret"] = float("inf")
+        if held.fits and best is not None:
+            found["regret"] = exact.seconds_per_update / best.found.seconds_per_update - 1
+            found["coarser"] = one.level > max(best.level, Fidelity.MIXED)
+    if best is not None:
+        found["best"] = [best.rung, best.level.label, best.found.seconds_per_update, best.found.most_bytes]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- the command
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """In the order of the pairs."""
+    order = [Pair(*each).name for each in PAIRS]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        "".join(json.dumps(each) + "\n" for each in sorted(lines, key=lambda one: order.index(one["pair"])))
+    )
+
+
+def failing(one: Mapping[str, Any]) -> bool:
+    """Whether a choice is worse than may be."""
+    return (one["regret"] is not None and one["regret"] > LIMIT) or bool(one.get("coarser"))
+
+
+def page(tables: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        "# The choice beside tables of plans",
+        "",
+        "By `python benchmarks/planner/regret.py`. Each plan of a table is predicted whole and by itself; *regret* is by how much more time the",
+        f"choice takes than what the same rule takes of the table. Budgets are drawn between quantiles of the peaks that a level allows ({LEVELS} levels",
+        "of a pair, three budgets of each). *Median* is of the plans that fit, beside the fastest of them. Seconds are of one processor.",
+        "",
+        "| model, device | plans | budgets | fit, least | median over fastest | regret, median | worst | plans looked at, median | of | a search, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in tables:
+        mine = [each for each in found if each["pair"] == one["pair"]]
+        if not mine:
+            continue
+        regrets = [each["regret"] for each in mine if each["regret"] is not None]
+        over = [each["median_over_fastest"] for each in mine if "median_over_fastest" in each]
+        lines.append(
+            f"| {one['pair']} | {len(one['plans'])} | {len(mine)} | {min(each['fitting'] for each in mine)} | "
+            f"{statistics.median(over):.2f} | {statistics.median(regrets):.1%} | {max(regrets):.1%} | "
+            f"{statistics.median(each['looked'] for each in mine):.0f} | {mine[0]['count']:,} | "
+            f"{statistics.median(each['seconds'] for each in mine):.1f} |"
+        )
+    regrets = [each["regret"] for each in found if each["regret"] is not None]
+    worse = [each for each in found if failing(each)]
+    if regrets:
+        lines += [
+            "",
+            f"In all {len(found)} choices: regret {statistics.median(regrets):.1%} in the median, {max(regrets):.1%} at most; "
+            f"{len(worse)} above {LIMIT:.0%}.",
+        ]
+    for each in worse:
+        lines.append(f"- {each['pair']}, {each['level']}: {each['chosen']} beside {each['best']}")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--anew", action="store_true", help="choices anew")
+    parser.add_argument("--tables", action="store_true", help="tables and choices anew")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one is not None:
+        pair = Pair(*PAIRS[asked.one])
+        kept = {each["pair"]: each for each in read(TABLES)}.get(pair.name)
+        made = table(pair) if asked.tables or kept is None else kept
+        print("\n" + json.dumps({"table": made, "choices": list(choices(pair, made["plans"]))}))
+        return
+    for number, one in enumerate(PAIRS):
+        pair = Pair(*one)
+        if asked.names and not any(name in pair.name for name in asked.names):
+            continue
+        if not (asked.anew or asked.tables) and pair.name in {each["pair"] for each in read(CHOICES)}:
+            continue
+        command = [sys.executable, __file__, "--one", str(number), *(["--tables"] if asked.tables else [])]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            print(f"{pair.name}: {ended.stderr.strip()[-2000:]}", file=sys.stderr)
+            continue
+        made = json.loads(ended.stdout.strip().splitlines()[-1])
+        for path, new in ((TABLES, [made["table"]]), (CHOICES, made["choices"])):
+            write(path, [*(each for each in read(path) if each["pair"] != pair.name), *new])
+        PAGE.write_text(page(read(TABLES), read(CHOICES)))
+        print(f"{pair.name}: {len(made['table']['plans'])} plans in {made['table']['seconds']} s", flush=True)
+        for each in made["choices"]:
+            mark = "  WORSE" if failing(each) else ""
+            print(
+                f"  {each['level']} {each['memory_bytes'] / 2**30:.2f} GiB: {each['regret']} of {each['fitting']}, {each['looked']} "
+                f"looked, {each['seconds']} s: {each['chosen']} | {each['best']}{mark}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
