@@ -1,90 +1,214 @@
-"""Runs the parts one after the other, each in a process of its own with a limit, and keeps what is there after each."""
+"""One of the four commands: its checks, one after the other or side by side, and a JSON that is written after each."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BEGAN = time.time()
+LIMIT = 345.0
+"""Seconds of a command, with what it takes to import."""
 
-from common import commit, machine  # noqa: E402
+sys.path[:0] = [str(HERE)]
+sys.path += filter(None, [os.environ.get("SNUGFIT_WHEELS")])  # what the machine has itself comes first
 
-LIMITS = {"laws": 150, "seven": 70, "seventy": 200, "peers": 120, "predicted": 240}
-"""Seconds of each part: thirteen minutes together."""
+import machine  # noqa: E402
+from checks import COMMANDS, Settings, checks_of, write_json  # noqa: E402
+from runner import Runner, be_checks_process, earlier, in_process, summary  # noqa: E402
 
-SETTINGS = {"predicted": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}}
-"""Of the environment of a part: plans are about the allocator's default."""
-
-
-def run_part(part: str, toy: bool, seconds: int) -> dict[str, Any]:
-    """What a part has written by its end, or by its limit; `error` says what went wrong."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "part.json")
-        command = [sys.executable, str(HERE / f"{part}.py"), str(out), *(["--toy"] if toy else [])]
-        started = time.monotonic()
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                check=False,
-                env={**os.environ, **SETTINGS.get(part, {})},
-            )
-            tail = done.stderr.strip().splitlines()[-3:] if done.returncode else []
-        except subprocess.TimeoutExpired:
-            tail = [f"stopped after {seconds} s"]
-        found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-        found["wall_seconds"] = round(time.monotonic() - started, 1)
-        return {**found, "error": " | ".join(tail)} if tail else found
-
-
-def device() -> dict[str, Any]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return {"name": "cpu", "memory_bytes": None}
-    properties = torch.cuda.get_device_properties(0)
-    capability = f"{properties.major}.{properties.minor}"
-    return {"name": properties.name, "memory_bytes": properties.total_memory, "capability": capability}
+IMPORTED = (
+    "numpy",
+    "safetensors.torch",
+    "torch",
+    "torch.distributed",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.gpt2.modeling_gpt2",
+    "snugfit.training.assemble",
+    "snugfit.training.step",
+    "snugfit.techniques",
+    "snugfit.planner.predict",
+)
+"""What checks would import, imported once; none of it may touch a GPU."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Snugfit on a GPU.")
-    parser.add_argument("--toy", action="store_true", help="toy sizes, on any machine")
-    parser.add_argument("--only", nargs="*", choices=LIMITS, help="only these parts")
-    parser.add_argument("--out", type=Path, help="folder of the result")
-    given = parser.parse_args()
-    on = device()
-    if on["name"] == "cpu" and not given.toy:
-        print("There is no CUDA device here. Try it out with --toy.", file=sys.stderr)
-        return 2
-    out = given.out or Path(os.environ.get("OUT") or HERE.parent / "results" / "gpu")
-    out.mkdir(parents=True, exist_ok=True)
-    date, head = time.strftime("%Y-%m-%d"), commit() or "unknown"
-    name = "-".join(on["name"].lower().split())
-    path = out / f"{name}_{date}_{head.rstrip('+')}.json"
+    given = arguments()
+    own_packages()
+    if given.toy:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ["OMP_NUM_THREADS"] = "1"
+    if given.one is not None:
+        return run_one(given)
+    began = time.monotonic() - max(0.0, BEGAN - float(os.environ.get("SNUGFIT_BEGAN") or BEGAN))
+    path = given.out / f"{given.command}.json"
     result: dict[str, Any] = {
-        "date": date,
-        "commit": head,
+        "command": given.command,
         "toy": given.toy,
-        "device": on,
-        "machine": machine(),
+        "plant": given.plant,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": given.commit,
+        "diff": given.diff,
+        "machine": machine.host(),
+        "nvidia_smi": machine.nvidia_smi(),
+        "clocks": {"before": machine.clocks()},
+        "checks": {},
     }
-    for part in given.only or LIMITS:
-        result[part] = run_part(part, given.toy, LIMITS[part])
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        print(part, json.dumps(result[part])[:2000], flush=True)
-    print(path)
-    return int(any("error" in result[part] for part in given.only or LIMITS))
+    write_json(path, result)
+    import_all()
+    result["imports_seconds"] = round(time.monotonic() - began, 1)
+    found = chosen_checks(given)
+    rows = result["checks"]
+    passed = earlier(given.resume, given.command)
+    for name in [each.name for each in found if each.name in passed and not each.always]:
+        rows[name] = {**passed[name], "earlier": True}
+    with tempfile.TemporaryDirectory(prefix="snugfit-gpu-", ignore_cleanup_errors=True) as scratch:
+        settings = Settings(given.device, given.toy, Path(scratch), given.plant)
+
+        def report(name: str, row: dict[str, Any]) -> None:
+            rows[name] = {**row, "commit": given.commit, "diff": given.diff}
+            result["wall_seconds"] = round(time.monotonic() - began, 1)
+            result["summary"] = summary(rows)
+            write_json(path, result)
+            reason = (row.get("reason") or "").strip().splitlines()
+            told = f": {reason[0][:160]}" if reason else ""
+            print(f"{row['status']:9} {row.get('seconds', 0.0):7.1f} s  {name}{told}", flush=True)
+
+        runner = Runner(
+            given.command,
+            settings,
+            began + given.limit,
+            jobs(given),
+            report,
+            patience=10.0 if given.toy else 1.0,
+        )
+        left = [each for each in found if each.name not in rows]
+        first = [each for each in left if each.name == FIRST]
+        runner.run(first)
+        if first and settings.cuda and rows[FIRST]["status"] in ("error", "died", "over time"):
+            print("a forked process cannot use the GPU: each check is started anew", flush=True)
+            runner = replace(runner, fork=False, _running=[])
+            runner.run(first)
+        runner.run([each for each in left if each.name != FIRST])
+    result["clocks"]["after"] = machine.clocks()
+    result["wall_seconds"] = round(time.monotonic() - began, 1)
+    result["summary"] = summary(rows)
+    write_json(path, result)
+    print(json.dumps({"result": str(path), "wall_seconds": result["wall_seconds"], **result["summary"]}))
+    return 0 if result["summary"]["green"] else 1
+
+
+FIRST = "device"
+"""The check that says whether the device computes at all."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="run.sh", description="Snugfit on a GPU.")
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU, on any machine")
+    parser.add_argument("--out", type=Path, default=default_out(), help="folder of the result")
+    parser.add_argument("--resume", type=Path, help="folder of an earlier result, whose passed checks stay")
+    parser.add_argument("--only", nargs="+", help="checks whose name holds one of these texts")
+    parser.add_argument("--skip", nargs="+", default=[], help="no checks whose name holds one of these texts")
+    parser.add_argument("--plant", help="put a fault into Snugfit that a check must find; with --toy")
+    parser.add_argument("--commit", default=os.environ.get("SNUGFIT_COMMIT", "unknown"))
+    parser.add_argument(
+        "--diff", default=os.environ.get("SNUGFIT_DIFF", ""), help="hash of what is not committed"
+    )
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of the whole command")
+    parser.add_argument("--jobs", type=int, help="checks at a time")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=60.0, help=argparse.SUPPRESS)
+    parser.add_argument("--device", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.device = given.device or ("cpu" if given.toy else "cuda")
+    if given.plant and not given.toy:
+        parser.error("--plant: faults are planted with --toy only.")
+    if given.toy:
+        given.limit = max(given.limit, 900.0)  # what limits it is how busy the machine is
+    if given.list:
+        own_packages()
+        for each in checks_of(given.command):
+            print(f"{each.name}  ({each.seconds:.0f} s)", *(f"\n    plant: {name}" for name in each.plants))
+        sys.exit(0)
+    return given
+
+
+def default_out() -> Path:
+    return Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results" / "gpu")
+
+
+def chosen_checks(given: argparse.Namespace) -> list[Any]:
+    """Return the checks that are asked for, and always the first one.
+
+    Raises:
+        SystemExit: no check has such a name, or none finds the fault.
+    """
+    found = [
+        each for each in checks_of(given.command) if not (each.only_whole if given.toy else each.only_toy)
+    ]
+    if given.plant and not any(given.plant in each.plants for each in found):
+        known = sorted({name for each in found for name in each.plants})
+        sys.exit(f"--plant: got {given.plant!r}, expected one of {', '.join(known)}.")
+    for text in given.only or []:
+        if not any(text in each.name for each in found):
+            sys.exit(f"--only: got {text!r}, which is in no check's name. Ask --list for them.")
+    return [
+        each
+        for each in found
+        if each.name == FIRST
+        or each.always
+        or (
+            (given.only is None or any(text in each.name for text in given.only))
+            and not any(text in each.name for text in given.skip)
+        )
+    ]
+
+
+def jobs(given: argparse.Namespace) -> int:
+    """Checks at a time: processes on a GPU share it, and need a core each."""
+    return given.jobs or max(2, min(6, (os.cpu_count() or 1) // 2))
+
+
+def import_all() -> None:
+    for name in IMPORTED:
+        with contextlib.suppress(ImportError):  # the checks that need it say so
+            importlib.import_module(name)
+    from snugfit.techniques import discover
+
+    discover()
+    importlib.import_module("tests.laws.problems")
+
+
+def own_packages() -> None:
+    """Let `tests` and `benchmarks` be those of this tree, whatever other packages have put beside themselves."""
+    for name in ("tests", "benchmarks"):
+        module = ModuleType(name)
+        module.__path__ = [str(ROOT / name)]
+        sys.modules[name] = module
+
+
+def run_one(given: argparse.Namespace) -> int:
+    """Run one check in this process, for a runner that cannot fork."""
+    be_checks_process(given.scratch)
+    import_all()
+    (found,) = [each for each in checks_of(given.command) if each.name == given.one]
+    settings = Settings(given.device, given.toy, given.scratch, given.plant)
+    in_process(found, settings, given.scratch, given.seconds)
+    return 0
 
 
 if __name__ == "__main__":

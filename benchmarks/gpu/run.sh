@@ -1,23 +1,44 @@
 #!/bin/sh
-# What Snugfit does on a GPU: the laws, a 7B QLoRA under 16 GiB, a 70B QLoRA streamed under 24 GiB, an 8B QLoRA beside its
-# peers, and runs beside what the planner says of them. In at most thirteen minutes, on a machine without internet.
+# What Snugfit does on a GPU, in four commands of at most six minutes each, on a machine without internet and without git.
 #
-#   benchmarks/gpu/run.sh --fetch     on a machine with internet: puts two wheels beside this file (43 MB, not committed)
-#   benchmarks/gpu/run.sh             on the GPU machine; results go to benchmarks/results/gpu, or to $OUT where that is set
-#   benchmarks/gpu/run.sh --only predicted     one part, or more; `--only` works with --toy too
-#   benchmarks/gpu/run.sh --toy       the same at toy size on any machine, to see whether it runs; writes where --out says
+#   benchmarks/gpu/run.sh --fetch             on a machine with internet: wheels go beside this file (not committed, at most 50 MiB)
+#   benchmarks/gpu/run.sh correct             the results are right: laws, streams, faults, ranks, compilation, command line
+#   benchmarks/gpu/run.sh planner             predicted beside measured: bytes and seconds; plans under budgets, trained
+#   benchmarks/gpu/run.sh claims              8B and 70B beside others, and under budgets
+#   benchmarks/gpu/run.sh speed               tokens a second beside a loop written by hand, Trainer and Lightning
+#   benchmarks/gpu/run.sh correct --toy       the same checks in tiny on a CPU; --plant NAME puts a fault in that must be found
+#   benchmarks/gpu/run.sh --rehearse FOLDER   all four with --toy by the Python in FOLDER/bin, which has a GPU machine's versions
 #
-# It needs Python >= 3.11 with torch >= 2.11 (CUDA), transformers >= 5.17, peft, accelerate, safetensors and numpy; Snugfit
-# itself is taken from ../../src, and what lies in wheels/ is unpacked to a temporary folder. Host memory: 64 GiB.
+# Results go to --out FOLDER, one JSON a command. --resume FOLDER keeps what passed in an earlier call; --only TEXT and --skip TEXT
+# choose; --commit and --diff say what was measured, where git is not there to ask. It needs Python >= 3.11, torch >= 2.11,
+# transformers >= 5.17, numpy and safetensors; a check that needs more is skipped and says so.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 python=${PYTHON:-python3}
+SNUGFIT_BEGAN=$(date +%s)
+export SNUGFIT_BEGAN
 
-if [ "${1:-}" = --fetch ]; then
-    pinned() { grep "^$1==" "$root/constraints.txt"; }
-    exec "$python" -m pip download --quiet --no-deps --dest "$here/wheels" \
-        --platform manylinux_2_24_x86_64 --only-binary=:all: "$(pinned bitsandbytes)" "$(pinned cloudpickle)"
+case "${1:-}" in
+--fetch)
+    shift
+    exec "$python" "$here/fetch.py" "$@"
+    ;;
+--rehearse)
+    python="$2/bin/python"
+    shift 2
+    status=0
+    for command in correct planner claims speed; do
+        PYTHON=$python "$0" "$command" --toy "$@" || status=1
+    done
+    exit $status
+    ;;
+esac
+
+if command -v git >/dev/null 2>&1 && git -C "$root" rev-parse --short HEAD >/dev/null 2>&1; then
+    SNUGFIT_COMMIT=${SNUGFIT_COMMIT:-$(git -C "$root" rev-parse --short HEAD)}
+    SNUGFIT_DIFF=${SNUGFIT_DIFF:-$(git -C "$root" diff HEAD -- src benchmarks tests | git -C "$root" hash-object --stdin | cut -c 1-12)}
+    export SNUGFIT_COMMIT SNUGFIT_DIFF
 fi
 
 extra=$(mktemp -d)
@@ -25,7 +46,9 @@ trap 'rm -rf "$extra"' EXIT
 for wheel in "$here"/wheels/*.whl; do
     [ -e "$wheel" ] && "$python" -m zipfile -e "$wheel" "$extra"
 done
-export PYTHONPATH="$root/src:$root:$extra${PYTHONPATH:+:$PYTHONPATH}"
-export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True CUBLAS_WORKSPACE_CONFIG=:4096:8
+# what the machine has itself comes first; wheels that it lacks come last
+export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}"
+export SNUGFIT_WHEELS="$extra"
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false DO_NOT_TRACK=true
+export PYTORCH_NVML_BASED_CUDA_CHECK=1 PYTHONUNBUFFERED=1
 "$python" "$here/run.py" "$@"

@@ -1,4 +1,4 @@
-"""What predicted.py plans and trains: models from their configs, whole and tiny, with techniques of each kind."""
+"""What is planned and trained: models from their configs, whole and tiny, with techniques of each kind, and budgets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.batch import Batch
+from snugfit.core.job import Job
+from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
+from snugfit.planner.dryrun import Subject
 from snugfit.techniques import find
 
 Entry = str | tuple[str, Mapping[str, Any]]
@@ -111,6 +115,23 @@ MODELS: Mapping[str, Model] = {
         texts(32000),
         "causal_lm",
     ),
+    "llama-1b": Model(
+        from_config(
+            "LlamaConfig",
+            "LlamaForCausalLM",
+            {
+                "hidden_size": 2048,
+                "intermediate_size": 8192,
+                "num_hidden_layers": 16,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "vocab_size": 32000,
+            },
+            {**_TINY, "num_key_value_heads": 2, "vocab_size": 128},
+        ),
+        texts(32000),
+        "causal_lm",
+    ),
 }
 
 
@@ -145,24 +166,69 @@ _CLIP = ("clip_norm", {"max_norm": 1.0})
 CASES = (
     Case("mlp"),
     Case("mlp", ("tf32",)),
+    Case("mlp", ("bf16", _CLIP)),
     Case("resnet"),
     Case("resnet", ("fp16", "channels_last", _AVERAGE, _CLIP)),
+    Case("resnet", ("bf16", "channels_last"), 16),
     Case("vit", ("tf32", "recompute")),
     Case("vit", ("bf16", _AVERAGE, _CLIP)),
+    Case("vit", ("fp16",), 8),
     Case("bert"),
     Case("bert", ("fp16", _CLIP), 2),
+    Case("bert", ("bf16", "recompute")),
     Case("gpt2", ("bf16",)),
+    Case("gpt2", ("tf32",), 4),
     Case("gpt2", ("bf16", "chunked_loss")),
     Case("gpt2", ("bf16", "activation_offload")),
     Case("gpt2", ("bf16", "optimizer_offload")),
     Case("gpt2", ("bf16", "adamw_8bit")),
+    Case("gpt2", ("pure_bf16",)),
     Case("llama", ("bf16",)),
     Case("llama", ("bf16", "recompute"), 2),
     Case("llama", ("bf16", "chunked_loss", _LORA)),
     Case("llama", ("bf16", "recompute", "nf4", _LORA)),
+    Case("llama", ("bf16", "weight_streaming", "recompute", _LORA)),
     Case("llama", ("tf32", _AVERAGE, _CLIP)),
+    Case("llama", ("bf16", "optimizer_in_backward")),
 )
-TOY_CASES = (
-    Case("gpt2", ("recompute", _AVERAGE, _CLIP), 2),
-    Case("llama", ("nf4", _LORA)),
+TOY_CASES = (Case("gpt2", ("recompute", _AVERAGE, _CLIP), 2), Case("llama", (_CLIP,)))
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """A model that is to be trained in so many bytes."""
+
+    model: str
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return f"planned and trained: {self.model} in {self.bytes / 2**30:.3g} GiB"
+
+    def techniques(self) -> tuple[Technique, ...]:
+        return (find("adamw")(learning_rate=1e-4),)
+
+
+BUDGETS = tuple(
+    Budgeted(model, gib * 2**30)
+    for model, gib in (("gpt2", 4), ("llama", 8), ("llama", 16), ("llama-1b", 24), ("llama-1b", 80))
 )
+TOY_BUDGETS = (Budgeted("gpt2", 2**30),)
+
+UPDATES = 1000
+"""That a run is said to have."""
+
+
+def job_of(window: Batch) -> Job:
+    return Job(global_batch=window.rows, epochs=None, windows=UPDATES)
+
+
+def subject_of(model: str, techniques: tuple[Technique, ...], toy: bool) -> Subject:
+    """Return what the planner is told: neither the weights nor the device are there."""
+    made = MODELS[model]
+    with torch.device("meta"):
+        bare = made.make(toy)
+    window = Batch.of(made.data(toy))
+    return Subject(
+        lambda: skeleton(bare), window, job_of(window), window.rows * UPDATES, techniques, made.loss
+    )

@@ -1,0 +1,337 @@
+"""What may go wrong on a device: memory that runs out, numbers that are not finite, waits that nobody asked for."""
+
+from __future__ import annotations
+
+import math
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from checks import Settings, Skip, check, release, require, wait
+from material import GIB, LLAMAS, differing, error_between, llama, on, technique, tokens_window, weights
+
+WAITS = 1
+"""Times that an update may wait for the device: to read whether it is finite."""
+
+
+@contextmanager
+def once_out_of_memory(model: Any) -> Iterator[None]:
+    """Temporarily raise what CUDA raises, in the first forward in training mode."""
+    import torch
+
+    def fail(module: Any, inputs: Any, outputs: Any) -> None:
+        if module.training:
+            hook.remove()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    hook = model.register_forward_hook(fail)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def memory_that_runs_out(settings: Settings, step: Any, window: Any) -> Iterator[None]:
+    """Temporarily have too little memory for the whole window: a share of the device's on CUDA, an error in one forward on a CPU."""
+    if not settings.cuda:
+        with once_out_of_memory(step.model):
+            yield
+        return
+    import torch
+
+    release("cuda")
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with step.computed(window):
+        wait("cuda")
+    peak = torch.cuda.max_memory_allocated()
+    release("cuda")
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((before + 0.65 * (peak - before)) / whole)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@contextmanager
+def a_window_counts_twice() -> Iterator[None]:
+    """Temporarily keep the gradients of the try that ran out of memory."""
+    from snugfit.training.step import Step
+
+    def keep(self: Any) -> None:
+        for parameter in self.parameters:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = parameter.detach().clone()
+
+    with mock.patch.object(Step, "drop_gradients", keep):
+        yield
+
+
+@check(
+    "a window that runs out of memory is run again and makes the same update",
+    60,
+    alone=True,
+    plants={"memory": a_window_counts_twice},
+)
+def out_of_memory(settings: Settings) -> Mapping[str, Any]:
+    import torch
+
+    from snugfit import Step
+    from snugfit.core.batch import Batch
+    from tests.laws.problems import gradients
+
+    shape, tokens, rows = settings.size(("small", 1024, 32), ("toy", 16, 8))
+    window = on(settings.device, tokens_window(LLAMAS[shape]["vocabulary"], rows, tokens))
+
+    def step() -> Any:
+        model = llama(shape, tokens, settings.device)
+        return Step(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), "causal_lm", nominal=float(rows * tokens)
+        )
+
+    plain, scarce = step(), step()
+    plain(window)
+    expected = {name: tensor.cpu() for name, tensor in gradients(plain).items()}
+    del plain
+    with memory_that_runs_out(settings, scarce, Batch.of(window)):
+        done = scarce(window)
+    error = error_between({name: tensor.cpu() for name, tensor in gradients(scarce).items()}, expected)
+    replans = [(each.before, each.after) for each in done.replans]
+    figures = {"replans": replans, "error": error, "micro_batch": scarce.micro_batch}
+    require(bool(replans), "memory did not run out, so nothing was seen", **figures)
+    require(
+        done.applied and error < 1e-4,
+        f"after a window was run again its gradient is {error:.2g} away",
+        **figures,
+    )
+    return figures
+
+
+@check("memory that runs out in the update itself is an error that says so", 60, alone=True)
+def out_of_memory_in_update(settings: Settings) -> Mapping[str, Any]:
+    """Leave room for forward and backward but not for the optimizer's states."""
+    if not settings.cuda:
+        raise Skip("a CPU has no share of memory to be limited to")
+    import torch
+
+    from snugfit import Step
+    from snugfit.errors import OutOfMemory
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192, bias=False) for _ in range(8))).cuda()
+    step = Step(model, technique("adamw", learning_rate=1e-3), "mse", micro_batch=4)
+    inputs = torch.randn(8, 8192, device="cuda")
+    whole = torch.cuda.get_device_properties(0).total_memory
+    weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    torch.cuda.set_per_process_memory_fraction((2.5 * weights_bytes + GIB) / whole)
+    try:
+        step((inputs, inputs))
+    except OutOfMemory as error:
+        require("update itself" in str(error), f"the error is about something else: {error}")
+        return {"error": str(error)[:300]}
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    require(False, "the states of the optimizer fitted, so nothing was seen")
+    return {}
+
+
+@check("a row that is not a number changes nothing", 40)
+def row_not_a_number(settings: Settings) -> Mapping[str, Any]:
+    """Send a window with one NaN among good ones, in each precision; all weights and states stay, and training goes on."""
+    import torch
+
+    from snugfit import Step
+    from tests.laws.problems import differences, saved
+
+    figures: dict[str, Any] = {}
+    size = settings.size(1024, 16)
+    for precision in ("fp32", "bf16", "fp16"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 3))
+        techniques = [technique("ema"), technique("clip_norm")]
+        techniques += [] if precision == "fp32" else [technique(precision)]
+        step = Step(
+            model.to(settings.device),
+            technique("adamw", learning_rate=1e-3),
+            "cross_entropy",
+            techniques,
+            micro_batch=4,
+        )
+        source = torch.Generator().manual_seed(0)
+        inputs, labels = torch.randn(16, size, generator=source), torch.arange(16) % 3
+        good = on(settings.device, (inputs, labels))
+        broken = inputs.clone()
+        broken[5, 3] = math.nan
+        step(good)
+        before, kept = saved(step), weights(step.model)
+        done = step(on(settings.device, (broken, labels)))
+        moved = differing(kept, weights(step.model))
+        states = [
+            path for path in differences(before, saved(step)) if "/optimizer" in path and "step" in path
+        ]
+        figures[precision] = {"applied": done.applied, "moved": moved, "steps counted": states}
+        require(
+            not done.applied and not moved and not states,
+            f"{precision}: a NaN row changed weights or states",
+            **figures,
+        )
+        # fp16 halves its scale and may skip on
+        applied = [step(good).applied for _ in range(4)]
+        require(any(applied), f"{precision}: after a NaN row no window was applied any more", **figures)
+    return figures
+
+
+@contextmanager
+def a_wait_in_forward() -> Iterator[None]:
+    """Temporarily read a number of the device in each forward."""
+    from snugfit.training.step import Step
+
+    forward = Step.forward
+
+    def reading(self: Any, batch: Any) -> Any:
+        next(iter(self.model.parameters())).detach().sum().item()
+        return forward(self, batch)
+
+    with mock.patch.object(Step, "forward", reading):
+        yield
+
+
+class Waits:
+    """Places that wait for the device: on CUDA as torch warns of them, on a CPU where a tensor becomes a number."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._cuda = settings.cuda
+        self.places: list[str] = []
+
+    @contextmanager
+    def counted(self) -> Iterator[list[str]]:
+        found: list[str] = []
+        if self._cuda:
+            with self._by_torch(found):
+                yield found
+            return
+        import torch
+
+        kept = {name: getattr(torch.Tensor, name) for name in ("item", "tolist", "__bool__")}
+
+        def seeing(name: str) -> Any:
+            def call(tensor: Any, *args: Any) -> Any:
+                if torch.is_floating_point(tensor):
+                    found.append(place())
+                return kept[name](tensor, *args)
+
+            return call
+
+        with (
+            mock.patch.object(torch.Tensor, "item", seeing("item")),
+            mock.patch.object(torch.Tensor, "tolist", seeing("tolist")),
+        ):
+            yield found
+
+    @contextmanager
+    def _by_torch(self, found: list[str]) -> Iterator[None]:
+        import torch
+
+        def seen(message: Any, *args: Any, **kwargs: Any) -> None:
+            if "synchroniz" in str(message):
+                found.append(place())
+
+        with warnings.catch_warnings(), mock.patch.object(warnings, "showwarning", seen):
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+
+def place() -> str:
+    """Return the innermost lines of the call that are not torch's and not of this file."""
+    frames = [
+        f"{frame.filename.rpartition('/snugfit/')[2]}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_stack()
+        if "/torch/" not in frame.filename
+        and not frame.filename.endswith(("faults.py", "warnings.py", "mock.py"))
+    ]
+    return " < ".join(reversed(frames[-5:]))
+
+
+CASES: Mapping[str, tuple[str, ...]] = {
+    "plain": (),
+    "bf16": ("bf16",),
+    "bf16, clip_norm": ("bf16", "clip_norm"),
+    "bf16, clip_norm, ema, cosine": ("bf16", "clip_norm", "ema", "cosine"),
+    "bf16, recompute, chunked_loss": ("bf16", "recompute", "chunked_loss"),
+    "bf16, activation_offload": ("bf16", "activation_offload"),
+    "fp16, clip_norm": ("fp16", "clip_norm"),
+}
+
+
+@check("an update waits for the device once", 60, plants={"wait": a_wait_in_forward})
+def waits(settings: Settings) -> Mapping[str, Any]:
+    """Count the waits of an update of two micro-batches, after the first two updates; each place is said."""
+    from snugfit import Step
+
+    shape, tokens = settings.size(("small", 128), ("toy", 16))
+    figures: dict[str, Any] = {}
+    for case, names in CASES.items():
+        step = Step(
+            llama(shape, tokens, settings.device),
+            technique("adamw", learning_rate=1e-3),
+            "causal_lm",
+            [technique(name) for name in names],
+            micro_batch=4,
+            nominal=float(8 * tokens),
+            total_updates=10,
+        )
+        window = on(settings.device, tokens_window(LLAMAS[shape]["vocabulary"], 8, tokens))
+        window["attention_mask"] = window["input_ids"] * 0 + 1
+        for _ in range(2):
+            step(window)
+        with Waits(settings).counted() as found:
+            step(window)
+        figures[case] = {"waits": len(found), "places": sorted({*found})}
+        settings.note(figures)
+    limit = (
+        WAITS if settings.cuda else 4
+    )  # on a CPU loss, weight, count and norm are read one by one, at no cost
+    most = {case: row["waits"] for case, row in figures.items() if row["waits"] > limit}
+    require(not most, f"updates wait for the device more than {limit} times: {most}", **figures)
+    return figures
+
+
+@check("batch norm and dropout of a split window are those of the law", 40)
+def buffers(settings: Settings) -> Mapping[str, Any]:
+    """Train a net with batch norm: two runs have the same statistics, and a window without an update moves none."""
+    import torch
+
+    from snugfit import Step
+
+    def step() -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Dropout(0.3),
+            torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 5),
+        )  # fmt: skip
+        return Step(model.to(settings.device), technique("sgd"), "cross_entropy", micro_batch=4, seed=3)
+
+    source = torch.Generator().manual_seed(0)
+    inputs, labels = torch.randn(8, 3, 12, 12, generator=source), torch.arange(8) % 5
+    one, other = step(), step()
+    torch.manual_seed(17)  # the state around a step has no part in it
+    found = [each(on(settings.device, (inputs, labels))).loss for each in (one, other)]
+    statistics = [
+        {name: buffer.clone() for name, buffer in each.model.named_buffers()} for each in (one, other)
+    ]
+    require(found[0] == found[1] and not differing(*statistics), "two runs of one seed differ", losses=found)
+    broken = inputs.clone()
+    broken[0, 0, 0, 0] = math.nan
+    one(on(settings.device, (broken, labels)))
+    after = {name: buffer.clone() for name, buffer in one.model.named_buffers()}
+    moved = differing(statistics[0], after)
+    require(not moved, "a window that was skipped moved batch norm's statistics", moved=moved)
+    return {"losses": found}

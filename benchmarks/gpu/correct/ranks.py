@@ -1,0 +1,118 @@
+"""Strategies for several GPUs in a group of one rank: the same update, by NCCL's calls, as alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from checks import Settings, check, require
+from material import LLAMAS, error_between, llama, on, technique, tokens_window
+
+UPDATES = 3
+
+
+@contextmanager
+def gradients_divided() -> Iterator[None]:
+    """Temporarily halve what ddp exchanges, as where sums over ranks were taken for means."""
+    from snugfit.strategies import ddp
+
+    add: Any = ddp._sum
+
+    def halved(state, bucket):  # torch compares annotations as objects, which postponed ones are not
+        bucket.buffer().mul_(0.5)
+        return add(state, bucket)
+
+    with mock.patch.object(ddp, "_sum", halved):
+        yield
+
+
+@contextmanager
+def group(settings: Settings) -> Iterator[None]:
+    """Temporarily be the one rank of a group that meets in a file."""
+    import torch
+    import torch.distributed as dist
+
+    if settings.cuda:
+        torch.cuda.set_device(0)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if settings.cuda else "gloo",
+        init_method=f"file://{settings.folder / 'meeting'}",
+        rank=0,
+        world_size=1,
+        **({"device_id": torch.device("cuda", 0)} if settings.cuda else {}),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def trained(settings: Settings, strategy: Any, precision: list[Any]) -> tuple[dict[str, Any], list[float]]:
+    from snugfit import Step
+    from tests.laws.problems import whole
+
+    shape, tokens = settings.size(("small", 128), ("toy", 16))
+    step = Step(
+        llama(shape, tokens, settings.device),
+        technique("sgd", learning_rate=0.05),  # which shows the scale of a gradient
+        "causal_lm",
+        precision,
+        micro_batch=2,
+        nominal=float(4 * tokens),
+        strategy=strategy,
+    )
+    losses = []
+    for number in range(UPDATES):
+        window = tokens_window(LLAMAS[shape]["vocabulary"], 4, tokens, number)
+        done = step(on(settings.device, window))
+        require(done.applied, f"update {number} was not applied")
+        losses.append(done.loss)
+    return {name: whole(parameter).cpu().clone() for name, parameter in step.model.named_parameters()}, losses
+
+
+def as_alone(settings: Settings, name: str) -> Mapping[str, Any]:
+    """Compare a strategy's weights after some updates with those without one."""
+    from snugfit.strategies.base import Strategy
+    from snugfit.training.ranks import STRATEGIES, mesh_of
+
+    figures: dict[str, Any] = {}
+    precisions = {"fp32": [], "bf16": [technique("bf16")]}
+    if settings.toy:
+        precisions.pop("bf16")
+    with group(settings):
+        for precision, techniques in precisions.items():
+            alone, losses = trained(settings, Strategy(), list(techniques))
+            mesh = mesh_of(settings.device, (1,))
+            found, those = trained(settings, STRATEGIES[name](mesh), list(techniques))
+            figures[precision] = {"error": error_between(found, alone), "losses": [losses, those]}
+            limit = 1e-4 if precision == "fp32" else 0.02
+            require(
+                figures[precision]["error"] < limit,
+                f"{name}: other weights than alone in {precision}",
+                **figures,
+            )
+            apart = max(abs(one - other) for one, other in zip(losses, those, strict=True))
+            require(apart < limit * losses[0], f"{name}: other losses than alone in {precision}", **figures)
+    return figures
+
+
+@check("ddp in a group of one rank trains as alone", 60, plants={"ranks": gradients_divided})
+def ddp(settings: Settings) -> Mapping[str, Any]:
+    return as_alone(settings, "ddp")
+
+
+@check("fsdp in a group of one rank trains as alone", 60)
+def fsdp(settings: Settings) -> Mapping[str, Any]:
+    return as_alone(settings, "fsdp")
+
+
+@check("fsdp-zero2 in a group of one rank trains as alone", 60)
+def zero2(settings: Settings) -> Mapping[str, Any]:
+    return as_alone(settings, "fsdp-zero2")
+
+
+@check("fsdp-offload in a group of one rank trains as alone", 60)
+def offload(settings: Settings) -> Mapping[str, Any]:
+    return as_alone(settings, "fsdp-offload")

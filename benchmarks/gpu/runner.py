@@ -1,0 +1,224 @@
+"""The runner: each check in a process of its own, within its time, and the result written after each.
+
+The process that runs imports torch and the models once, touches no GPU, and forks for each check; where a forked process cannot use the
+GPU, each check gets a fresh process instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checks import DIED, ERROR, GREEN, NOT_RUN, OVER_TIME, PASSED, Check, Settings, run_check, write_json
+
+HERE = Path(__file__).resolve().parent
+LEAST_SECONDS = 5.0
+"""Below which no check is begun."""
+
+
+@dataclass
+class Running:
+    """A process with a check, and what it writes."""
+
+    check: Check
+    pid: int
+    folder: Path
+    deadline: float
+    began: float
+    seconds: float
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace")[-6000:] if path.exists() else ""
+
+    def answer(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+
+@dataclass
+class Runner:
+    """Runs checks side by side, unless one is to be alone, until all are done or the time is up.
+
+    Args:
+        command: whose checks they are.
+        settings: of all checks; each gets a folder and the seconds of its own.
+        limit: the moment, of `time.monotonic`, at which everything is ended.
+        jobs: checks that run at a time.
+        fork: whether a check's process is forked from this one.
+        report: is called with each check's name and how it ended.
+    """
+
+    command: str
+    settings: Settings
+    limit: float
+    jobs: int
+    report: Callable[[str, dict[str, Any]], None]
+    fork: bool = True
+    patience: float = 1.0
+    _running: list[Running] = field(default_factory=list)
+
+    def run(self, checks: Sequence[Check]) -> None:
+        """Run all of them, in their order as far as there is room."""
+        waiting = list(checks)
+        try:
+            while waiting or self._running:
+                while waiting and self._has_room(waiting[0]):
+                    self._begin(waiting.pop(0))
+                self._look()
+                if self._running:
+                    time.sleep(0.02)
+        finally:
+            for each in self._running:
+                end(each.pid)
+
+    def _has_room(self, check: Check) -> bool:
+        if not self._running:
+            return True
+        busy = check.alone or any(each.check.alone for each in self._running)
+        return not busy and len(self._running) < self.jobs
+
+    def _begin(self, check: Check) -> None:
+        left = self.limit - time.monotonic()
+        if left < LEAST_SECONDS:
+            self.report(check.name, {"status": NOT_RUN, "reason": "the time of the command was up"})
+            return
+        seconds = min(check.seconds * self.patience, left)
+        folder = Path(tempfile.mkdtemp(prefix="check-", dir=self.settings.folder))
+        now = time.monotonic()
+        pid = (self._forked if self.fork else self._spawned)(check, folder, seconds)
+        self._running.append(Running(check, pid, folder, now + seconds, now, seconds))
+
+    def _forked(self, check: Check, folder: Path, seconds: float) -> int:
+        sys.stdout.flush(), sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            be_checks_process(folder)
+            in_process(check, self.settings, folder, seconds)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _spawned(self, check: Check, folder: Path, seconds: float) -> int:
+        command = [sys.executable, str(HERE / "run.py"), "--one", check.name, "--scratch", str(folder)]
+        command += ["--seconds", str(seconds), "--device", self.settings.device, self.command]
+        command += ["--toy"] if self.settings.toy else []
+        command += ["--plant", self.settings.plant] if self.settings.plant else []
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            **check.environment,
+        }
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
+        process.returncode = 0  # it is waited for by its id, below
+        return process.pid
+
+    def _look(self) -> None:
+        for each in list(self._running):
+            ended, status = os.waitpid(each.pid, os.WNOHANG)
+            if ended:
+                self._running.remove(each)
+                end(each.pid, waited=True)  # what it has started goes with it
+                self._tell(each, self._result(each, os.waitstatus_to_exitcode(status)))
+            elif time.monotonic() > each.deadline:
+                self._running.remove(each)
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGABRT)  # has faulthandler write where each thread is
+                time.sleep(1.0)
+                end(each.pid)
+                found = {
+                    "status": OVER_TIME,
+                    "reason": f"ended after {each.seconds:.0f} s\n{each.log}",
+                    "seconds": round(each.seconds, 1),
+                    "figures": (each.answer("partial.json") or {}).get("figures", {}),
+                }
+                self._tell(each, found)
+
+    def _result(self, each: Running, status: int) -> dict[str, Any]:
+        found = each.answer("result.json")
+        if found is None:
+            return {
+                "status": DIED,
+                "reason": f"the process ended with status {status}\n{each.log}",
+                "seconds": round(time.monotonic() - each.began, 1),
+                "figures": (each.answer("partial.json") or {}).get("figures", {}),
+            }
+        if found["status"] == ERROR:
+            found["log"] = each.log
+        return found
+
+    def _tell(self, each: Running, found: dict[str, Any]) -> None:
+        shutil.rmtree(each.folder, ignore_errors=True)
+        self.report(each.check.name, found)
+
+
+def be_checks_process(folder: Path) -> None:
+    """Make this process a group of its own whose output goes to a file, and which says where it was when it is ended."""
+    import faulthandler
+
+    os.setsid()
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable(file=os.fdopen(os.dup(2), "w"), all_threads=True)
+
+
+def in_process(check: Check, settings: Settings, folder: Path, seconds: float) -> None:
+    """Run a check here and write its result into the folder."""
+    os.environ.update(check.environment)
+    own = Settings(
+        settings.device,
+        settings.toy,
+        folder,
+        settings.plant,
+        seconds,
+        folder / "partial.json",
+    )
+    write_json(folder / "result.json", run_check(check, own))
+
+
+def end(pid: int, waited: bool = False) -> None:
+    """End the process group of a check's process, whatever it does, and wait for it."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    if not waited:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def earlier(folder: Path | None, command: str) -> dict[str, Any]:
+    """Return the checks that passed in an earlier call, by their names."""
+    path = None if folder is None else folder / f"{command}.json"
+    if path is None or not path.exists():
+        return {}
+    rows: Mapping[str, Any] = json.loads(path.read_text())["checks"]
+    return {name: row for name, row in rows.items() if row["status"] == PASSED}
+
+
+def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Count how the checks ended; `green` where none failed and none was left."""
+    counts: dict[str, int] = {}
+    for row in rows.values():
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    red = [name for name, row in rows.items() if row["status"] not in GREEN]
+    return {**counts, "red": red, "green": not red and counts.get(PASSED, 0) > 0}
