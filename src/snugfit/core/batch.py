@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.packed_sequences import rows_of_packed, select_packed
+from snugfit.core.rounding import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree, parts
 from snugfit.errors import DataError, SettingError
 
@@ -192,9 +193,17 @@ class Batch:
         return replace(self, extras={**self.extras, **extras})
 
     def to(self, device: torch.device) -> Batch:
-        """Move every tensor to `device`; from pinned memory the copy is asynchronous."""
+        """Move every tensor to `device`; from pinned memory the copy is asynchronous.
+
+        Raises:
+            DataError: a tensor is in a type that the device does not have.
+        """
         if all(tensor.device == device for tensor in leaves(self.data)):
             return self
+        if device.type in NO_FLOAT64 and any(tensor.dtype == torch.float64 for tensor in leaves(self.data)):
+            raise DataError(
+                f"batch: got a tensor in float64, and {device} has none. Return float32 from the data set, as .float() makes it."
+            )
         return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
 
     def pin_memory(self) -> Batch:

@@ -104,6 +104,16 @@ class Sharing(enum.StrEnum):
     SHARDS = "shards"  # each has a part of each weight
 
 
+ONE_MEMORY: Mapping[str, str] = {
+    "mps": "host and device are one memory there, so that it would save nothing. Remove it, or use recompute."
+}
+"""Devices on which nothing is saved by what moves tensors to the host."""
+
+NO_BITSANDBYTES: Mapping[str, str] = {
+    "mps": "bitsandbytes has no kernels for it that Snugfit is tested with. Remove it, or train on a CPU."
+}
+
+
 class Kind(enum.StrEnum):
     """What a technique needs the examples to be."""
 
@@ -124,6 +134,7 @@ class Card:
     that a window which turns out not to be finite sends the run back to its newest checkpoint. `conflicts` maps other
     techniques' names to the reason and the way out; `refuses` does so for all that fill a seam or stand at a stage, and for devices
     that share the model in a way.
+    `not_on` maps kinds of devices that cannot have it to the reason and the way out.
     `saves_memory`: an update needs less at its peak, so that it is named where nothing fits. `fidelity`: how much precision a run
     with it has given up. `needs`: the type of number, as torch names it, or "tf32", that a device has to compute in of itself. `replaces`: techniques in
     whose place it may stand, with their settings, to save memory.
@@ -142,6 +153,7 @@ class Card:
     irrevocable: bool = False
     refuses: Mapping[str | Stage | Sharing, str] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
+    not_on: Mapping[str, str] = field(default_factory=dict)
     saves_memory: bool = False
     fidelity: Fidelity = Fidelity.FULL
     needs: str = ""

@@ -19,6 +19,10 @@ from snugfit.errors import SettingError
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
+CHECKED_AT_ONCE = {"cpu", "cuda", "xpu"}
+"""Devices on which torch's kernel for this adds to what earlier calls found. That of MPS (ATen/native/mps/operations/Amp.mm) forgets it,
+overlooks where a view begins, and waits for the device."""
+
 
 def fastest_kernel(device: torch.device) -> dict[str, Any]:
     """Keyword that picks torch's fastest AdamW kernel for parameters on `device`.
@@ -102,6 +106,9 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         # what a dry run makes is fake, and must not stay in the cache
         one = _one.__wrapped__(place) if is_fake(group[0]) else _one(place)
         here = found if place == device else torch.zeros((), device=place, dtype=torch.float32)
+        if place.type not in CHECKED_AT_ONCE:
+            found = found + _nonfinite_by_norm(group).to(device)
+            continue
         try:
             torch._amp_foreach_non_finite_check_and_unscale_(group, here, one)
         except NotImplementedError as error:
@@ -116,6 +123,15 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         if here is not found:
             found = found + here.to(device)
     return found
+
+
+def _nonfinite_by_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return how many tensors of one type and device hold infinity or NaN: their largest magnitude is one."""
+    filled = [tensor for tensor in tensors if tensor.numel()]
+    if not filled:
+        return torch.zeros((), device=tensors[0].device)
+    largest = torch.stack([norm.float() for norm in torch._foreach_norm(filled, torch.inf)])
+    return largest.isfinite().logical_not().sum()
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

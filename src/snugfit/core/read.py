@@ -6,6 +6,7 @@ caller says which answer to assume: an upper bound, such as finite, weight > 0, 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -29,7 +30,10 @@ def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
     device = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
     if device is None:
         return [tensor.item() for tensor in tensors]
-    return torch.stack([tensor.detach().double().to(device) for tensor in tensors]).tolist()
+    # in the widest type there is among them, not in float64: MPS has none
+    types = (tensor.dtype for tensor in tensors)
+    widest = functools.reduce(torch.promote_types, types, torch.float32)
+    return torch.stack([tensor.detach().to(device, widest) for tensor in tensors]).tolist()
 
 
 def is_fake(tensor: Tensor) -> bool:

@@ -79,6 +79,18 @@ def check_shared(techniques: Sequence[Technique], sharing: Sharing | None) -> No
             raise PlanConflict(f"'{technique.card.name}' cannot be had where {_SHARED[sharing]}: {reason}")
 
 
+def check_on(techniques: Sequence[Technique], device: str) -> None:
+    """Refuse what devices of this kind cannot have; nothing has been allocated yet.
+
+    Raises:
+        PlanConflict: names the technique, the reason and the way out.
+    """
+    for technique in techniques:
+        reason = technique.refused_by(device)
+        if reason is not None:
+            raise PlanConflict(f"'{technique.card.name}' cannot be had on {device}: {reason}")
+
+
 def exchange_of(techniques: Sequence[Technique]) -> Exchange | None:
     """How several devices are to add up gradients; None: as they are. At most one technique says so."""
     found = (technique.exchange() for technique in techniques)

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
+from snugfit.core.card import NO_BITSANDBYTES as NO_BITSANDBYTES
+from snugfit.core.card import ONE_MEMORY as ONE_MEMORY
 from snugfit.core.card import STAGED_SEAMS as STAGED_SEAMS
 from snugfit.core.card import Card as Card
 from snugfit.core.card import Family as Family
@@ -251,6 +253,10 @@ class Technique:
     def seams(self, context: Context) -> Seams:
         """The seams filled for one run."""
         raise NotImplementedError
+
+    def refused_by(self, device: str) -> str | None:
+        """Return why devices of this kind, such as "mps", cannot have it, and the way out; None if they can."""
+        return self.card.not_on.get(device)
 
     def metrics(self) -> tuple[str, ...]:
         """Metrics of the evaluation that it looks at; a run that does not measure them is refused."""

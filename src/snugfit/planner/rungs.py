@@ -19,11 +19,11 @@ def level_of(techniques: Sequence[Technique]) -> Fidelity:
     return max((each.card.fidelity for each in techniques), default=Fidelity.FULL)
 
 
-def placements() -> Iterator[Technique]:
-    """What saves memory and leaves the numbers as they are."""
+def placements(device: Device) -> Iterator[Technique]:
+    """What saves memory on a device and leaves the numbers as they are."""
     for technique in discover().values():
         if technique.card.family is Family.PLACEMENT:
-            yield from technique.rungs()
+            yield from _on(device, technique.rungs())
 
 
 def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
@@ -35,7 +35,11 @@ def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
         card = technique.card
         spared = card.needs == "float16" and "bfloat16" in device.flops
         if card.fidelity is level and not spared and (not card.needs or card.needs in device.flops):
-            yield from technique.rungs()
+            yield from _on(device, technique.rungs())
+
+
+def _on(device: Device, rungs: Sequence[Technique]) -> Iterator[Technique]:
+    return (rung for rung in rungs if rung.refused_by(device.kind) is None)
 
 
 def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques:

@@ -363,7 +363,10 @@ class Search:
     def _rungs(self) -> Techniques:
         """All that may be added on this device."""
         device = self.planner.machine.device
-        found = [*placements(), *(rung for level in Fidelity if level for rung in coarser(level, device))]
+        found = [
+            *placements(device),
+            *(rung for level in Fidelity if level for rung in coarser(level, device)),
+        ]
         own = self.asked.techniques
         return tuple(rung for rung in found if self.may_add(rung) and _go_together(own, rung))
 

@@ -58,6 +58,7 @@ def cards(name: str | None = None) -> list[Card]:
                     for other in known.values()
                     if other is not technique and (reason := exclusion(card, other.card)) is not None
                 },
+                "not_on": dict(card.not_on),
                 "cost": card.cost,
                 "measured": measured.get(card.name),
                 "use_when": card.use_when,
@@ -92,6 +93,7 @@ def page(card: Card) -> str:
     for reason in dict.fromkeys(card["conflicts"].values()):
         others = ", ".join(other for other, why in card["conflicts"].items() if why == reason)
         rows.append(("not with", f"{others}: they {reason}"))
+    rows += [("not on", f"{device}: {reason}") for device, reason in card["not_on"].items()]
     if card["couples_examples"]:
         rows.append(("note", "couples the examples of a micro-batch, so plan.micro_batch changes the result"))
     lines += [f"  {label:<9} {text}" for label, text in rows if text]

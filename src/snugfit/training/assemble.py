@@ -18,7 +18,7 @@ from snugfit.core.placing import place_
 from snugfit.core.quantising import weight_sizes
 from snugfit.core.random import derive_seed
 from snugfit.core.reproducible import fix_sums
-from snugfit.core.selection import check
+from snugfit.core.selection import check, check_on
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
@@ -237,6 +237,7 @@ def check_settings(
         raise SettingError(
             f"plan.device: '{plan.device}' cannot be used here: {reason}. Use auto or cpu."
         ) from error
+    check_on(techniques, torch.device(plan.device).type)
 
 
 def check_dataset(setting: str, dataset: Any) -> None:

@@ -12,6 +12,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.card import Family
 from snugfit.core.imports import describe
 from snugfit.core.memory import is_out_of_memory, release_memory
+from snugfit.core.rounding import in_float64
 from snugfit.errors import SettingError
 from snugfit.techniques import discover
 from snugfit.training.fit import coupling_techniques
@@ -182,7 +183,7 @@ def _apart(terms: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], rows: in
     """Return how far the losses or the weights of the first rows are apart."""
     apart = []
     for one, other in zip(terms, others, strict=True):
-        one, other = one[:rows].double(), other[:rows].double()
+        one, other = in_float64(one[:rows]), in_float64(other[:rows])
         # losses near zero are differences of larger numbers, and rounded as those are
         length = other.norm().clamp(min=_FLOOR * rows**0.5)
         apart.append(float(torch.nan_to_num((one - other).norm() / length, nan=torch.inf)))

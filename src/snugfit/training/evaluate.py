@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from snugfit.core.losses import LossTerms, check_weight
 from snugfit.core.memory import is_out_of_memory, release_memory
 from snugfit.core.phases import phase
 from snugfit.core.random import preserved_randomness
-from snugfit.core.read import read
+from snugfit.core.read import read_scalars
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import OutOfMemory, SettingError
@@ -88,24 +88,34 @@ def evaluate(
     """
     made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
     sums: list[Tensor] = []
-    weights: list[Tensor] = []
+    weights: list[Tensor | float] = []
     with _scoring(scored):
         for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
-            # in float64: the sum of many batches must not depend on how they were cut
-            sums.append(terms.weighted_sum().double())
-            weights.append(torch.as_tensor(terms.weight(), dtype=torch.float64, device=scored.device))
+            sums.append(terms.weighted_sum())
+            weights.append(terms.weight())
             for metric in made.values():
                 metric.update(outputs, part)
-    if not any(scored.strategy.counts(len(sums))):
+    told = scored.strategy.tell((len(sums), *_totals(sums, weights)))
+    count, total, weight = (sum(of_ranks) for of_ranks in zip(*told, strict=True))
+    if not count:
         raise SettingError("evaluate: the data holds no rows.")
-    none = torch.zeros((), dtype=torch.float64, device=scored.device)  # a rank may have had no row
-    totals = scored.strategy.add_up([sum(sums, none), sum(weights, none)])
-    total, weight = read(torch.stack(totals), assume=[0.0, 1.0])
     check_weight(weight)
     found = {"loss": total / weight if weight > 0 else math.nan}
     for name in metrics:
         found[name] = made[name].compute(scored.strategy) if name in made else perplexity(found["loss"])
     return found
+
+
+def _totals(sums: Sequence[Tensor], weights: Sequence[Tensor | float]) -> tuple[float, float]:
+    """Return the sum of the losses and of their weights, in one wait for the device.
+
+    They are added up on the host, in float64: the sum of many batches must not depend on how they were cut.
+    """
+    counted = [weight for weight in weights if isinstance(weight, Tensor)]
+    assumed = [0.0] * len(sums) + [1.0] * len(counted)
+    numbers = read_scalars([*sums, *counted], assumed)
+    known = sum(weight for weight in weights if not isinstance(weight, Tensor))
+    return sum(numbers[: len(sums)]), known + sum(numbers[len(sums) :])
 
 
 def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
@@ -35,8 +36,7 @@ class _RowMean:
     """The mean of a user's row metric."""
 
     function: RowMetric
-    total: float = 0.0
-    rows: int = 0
+    values: list[Tensor] = field(default_factory=list)
 
     def update(self, outputs: Any, part: Batch) -> None:
         values = self.function(outputs, part.data)
@@ -46,11 +46,13 @@ class _RowMean:
                 f"evaluate.metrics: {getattr(self.function, '__name__', 'a metric')} returned {found} for {part.rows} rows. "
                 "Return one value a row, shape (rows,): Snugfit takes the mean over all rows."
             )
-        self.total += read(values.double().sum(), assume=0.0)
-        self.rows += part.rows
+        self.values.append(values.detach().clone())  # a view would keep the outputs
 
     def compute(self, strategy: Strategy) -> float:
-        told = strategy.tell((self.total, self.rows))
+        # in float64, which only the host has everywhere
+        rows = sum(values.numel() for values in self.values)
+        numbers = read(torch.cat(self.values), assume=[0.0] * rows) if rows else []
+        told = strategy.tell((sum(numbers), rows))
         return float(sum(total for total, _ in told) / sum(rows for _, rows in told))
 
 

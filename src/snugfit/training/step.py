@@ -26,7 +26,7 @@ from snugfit.core.phases import phase
 from snugfit.core.placing import cloned
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
-from snugfit.core.selection import check, check_shared, exchange_of, listed, prepare
+from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
 from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
 from snugfit.core.trainable import check_trainable
 from snugfit.errors import SettingError
@@ -125,6 +125,7 @@ class Step:
             )
         model = unwrapped(model)
         check_trainable(model)
+        check_on(techniques, torch.device(device or next(model.parameters()).device).type)
         self._outside = check_outside(model, loss, forward)
         given = set(model.parameters())
         model = prepare(model, techniques, seed)

@@ -13,7 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.module_outputs import Outputs, outputs_recorded
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.read import read
-from snugfit.core.rounding import allowed_rounding
+from snugfit.core.rounding import allowed_rounding, in_float64
 from snugfit.errors import SnugfitError
 from snugfit.training.evaluate import eval_mode
 
@@ -70,7 +70,7 @@ def relative_distance(one: Tensor, other: Tensor) -> float:
     finite = one.isfinite()
     if not torch.equal(finite, other.isfinite()):
         return torch.inf
-    one, other = one[finite].double(), other[finite].double()
+    one, other = in_float64(one[finite]), in_float64(other[finite])
     length = other.norm()
     error: float = read((one - other).norm() / torch.where(length > 0, length, 1.0), assume=0.0)
     return error

@@ -172,3 +172,17 @@ def test_an_average_in_32_bits_of_weights_in_16_takes_one_of_them_in_32_at_a_tim
         lerp_([*averages, other := torch.zeros(3)], [*weights, torch.ones(3)], 0.25)
     assert {float(each.unique()) for each in [*averages, other]} == {0.25}
     assert live.peak <= 2 * 4 * 65_536
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_where_the_kernel_is_not_to_be_trusted_norms_tell_as_much(
+    bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on MPS, whose kernel forgets what it has found in tensors of another type."""
+    monkeypatch.setattr(foreach, "CHECKED_AT_ONCE", set())
+    good = [torch.ones(3), torch.zeros(0), torch.tensor(2.0), torch.full((2,), 3e4, dtype=torch.float16)]
+    assert float(count_nonfinite(good, CPU)) == 0
+    for place in (0, 2, 3):
+        spoiled = [tensor.clone() for tensor in good]
+        spoiled[place].view(-1)[-1] = bad
+        assert float(count_nonfinite(spoiled, CPU)) > 0

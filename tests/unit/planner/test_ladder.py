@@ -13,7 +13,7 @@ ADAMW = find("adamw")()
 
 def rungs(device: str) -> tuple[Technique, ...]:
     found = find_device(device)
-    return (*placements(), *(each for level in Fidelity if level for each in coarser(level, found)))
+    return (*placements(found), *(each for level in Fidelity if level for each in coarser(level, found)))
 
 
 def names(sets: list[tuple[Technique, ...]]) -> list[tuple[str, ...]]:

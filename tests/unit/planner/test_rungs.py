@@ -14,7 +14,7 @@ ADAMW, RECOMPUTE, OFFLOAD = find("adamw")(), find("recompute")(), find("optimize
 
 
 def test_placements_leave_the_numbers_as_they_are() -> None:
-    found = list(placements())
+    found = list(placements(find_device("t4")))
     assert RECOMPUTE in found and OFFLOAD in found
     assert {each.card.family for each in found} == {Family.PLACEMENT}
     assert level_of(found) is Fidelity.FULL

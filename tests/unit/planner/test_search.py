@@ -126,9 +126,9 @@ class Laws:
 @cache
 def every_set(level: Fidelity, coarsest: Fidelity) -> list[list[str]]:
     """The names of all sets of techniques that have laws and are of a level; what is for frozen weights where some are."""
-    device: Any = SimpleNamespace(flops={"float32": 1e12, "bfloat16": 1e12})
+    device: Any = SimpleNamespace(kind="cuda", flops={"float32": 1e12, "bfloat16": 1e12})
     rungs = [
-        *placements(),
+        *placements(device),
         *(each for one in Fidelity if 0 < one <= coarsest for each in coarser(one, device)),
     ]
     rungs = [each for each in rungs if told(each) in LAWS]

@@ -9,8 +9,9 @@ from torch import nn
 
 from snugfit.core.low_bit import state_bytes
 from snugfit.core.parameters import parameter_groups
+from snugfit.core.selection import check_on
 from snugfit.core.technique import Context, Technique
-from snugfit.errors import MissingExtra, SettingError
+from snugfit.errors import MissingExtra, PlanConflict, SettingError
 from snugfit.techniques import find
 from snugfit.techniques.numerics.adamw_4bit import AdamW4bit
 from snugfit.techniques.numerics.adamw_8bit import AdamW8bit
@@ -41,10 +42,11 @@ def test_pages_are_for_cuda_and_bitsandbytes() -> None:
 
 
 def test_a_device_that_bitsandbytes_does_not_know_is_refused_and_torchao_serves_it() -> None:
-    mps = Context(nn.Linear(1, 1), torch.device("mps"))
-    with pytest.raises(SettingError, match=r"^adamw_8bit\.library: bitsandbytes has no kernels for mps"):
-        AdamW8bit().seams(mps)
-    AdamW8bit(library="torchao").seams(mps)
+    with pytest.raises(
+        PlanConflict, match=r"on mps: bitsandbytes has no kernels for it\. Write library: torchao"
+    ):
+        check_on([AdamW8bit()], "mps")
+    check_on([AdamW8bit(library="torchao")], "mps")
 
 
 def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

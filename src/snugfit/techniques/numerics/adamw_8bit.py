@@ -61,12 +61,13 @@ class AdamW8bit(Technique):
             return None
         return "pages are of whole states, and each device has parts of them. Write paged: false (adamw_8bit.paged)."
 
+    def refused_by(self, device: str) -> str | None:
+        if self.library != "bitsandbytes" or device in DEVICES:
+            return None
+        return "bitsandbytes has no kernels for it. Write library: torchao (adamw_8bit.library)."
+
     def seams(self, context: Context) -> Seams:
         device = context.device
-        if self.library == "bitsandbytes" and device.type not in DEVICES:
-            raise SettingError(
-                f"adamw_8bit.library: bitsandbytes has no kernels for {device}. Write library: torchao."
-            )
         if self.paged and device.type != "cuda":
             raise SettingError(
                 f"adamw_8bit.paged: pages are moved between a GPU and the host by CUDA, and the run is on {device}. Write "

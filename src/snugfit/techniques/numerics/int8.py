@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.adapters import warn_without_adapters
 from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
-from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
+from snugfit.core.technique import NO_BITSANDBYTES, Card, Context, Family, Fidelity, Seams, Stage, Technique
 
 LARGEST = 127
 
@@ -77,6 +77,7 @@ class Int8(Technique):
         source="Dettmers et al. 2022 (LLM.int8), arXiv:2208.07339; bitsandbytes",
         seams=("export",),
         stages=(Stage.QUANTISE,),
+        not_on=NO_BITSANDBYTES,
         fidelity=Fidelity.QUANTIZED,
         saves_memory=True,
         cost="weights are rounded to 255 levels a row; each is made whole once in forward and once in backward",

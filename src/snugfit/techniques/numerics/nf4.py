@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from snugfit.core.adapters import warn_without_adapters
 from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
 from snugfit.core.read import is_fake
-from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
+from snugfit.core.technique import NO_BITSANDBYTES, Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError
 
 BLOCK = 64
@@ -128,6 +128,7 @@ class NF4(Technique):
         source="Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; bitsandbytes",
         seams=("export",),
         stages=(Stage.QUANTISE,),
+        not_on=NO_BITSANDBYTES,
         fidelity=Fidelity.QUANTIZED,
         saves_memory=True,
         cost="weights are rounded to 16 levels a block; each is made whole once in forward and once in backward",

@@ -18,7 +18,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.read import is_fake
 from snugfit.core.saved import storage_of, storages_of
 from snugfit.core.streaming.slot import slots
-from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Technique
 from snugfit.units import parse_bytes
 
 AHEAD = 2
@@ -215,6 +215,7 @@ class ActivationOffload(Technique):
         family=Family.PLACEMENT,
         source="torch.autograd.graph.saved_tensors_hooks; Rhu et al. 2016, arXiv:1602.08124; as torchtune's OffloadActivations",
         seams=("forward",),
+        not_on=ONE_MEMORY,
         saves_memory=True,
         cost="two copies over the bus; hidden where computing a block takes longer than copying what it keeps",
         use_when="beside recompute, for long texts: then only the inputs of the blocks travel",

@@ -18,7 +18,7 @@ from snugfit.core.caches import caches_among, caching_configs, without_caches
 from snugfit.core.forwards import replaced_forward
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import is_fake, read
-from snugfit.core.rounding import allowed_rounding
+from snugfit.core.rounding import allowed_rounding, in_float64
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError, nearest
@@ -261,7 +261,7 @@ def _numbers(
             gradients = torch.autograd.grad(
                 trained, [*parameters, *inputs], [tensor.detach() for tensor in trained], allow_unused=True
             )
-    return [tensor.detach().double() for tensor in (*outputs, *gradients) if tensor is not None]
+    return [in_float64(tensor) for tensor in (*outputs, *gradients) if tensor is not None]
 
 
 def _copied(value: Any) -> Any:

@@ -11,6 +11,7 @@ from snugfit.core.host_gradients import HostGradients
 from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import (
+    ONE_MEMORY,
     Card,
     Context,
     Family,
@@ -71,6 +72,7 @@ class GradientOffload(Technique):
             "schedule_free": "it works out the weights to evaluate from its own state beside the gradients on the device. Remove "
             "one, or use adamw.",
         },
+        not_on=ONE_MEMORY,
         saves_memory=True,
         cost="saves the gradients: 4 bytes a parameter in float32, which go over the bus with each micro-batch; one more wait a window",
         use_when="with optimizer_offload, where weights fit the device and gradients beside them do not",

@@ -13,6 +13,7 @@ from snugfit.core.one_by_one import Route, ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.read import is_fake
 from snugfit.core.technique import (
+    ONE_MEMORY,
     Card,
     Context,
     Family,
@@ -114,6 +115,7 @@ class OptimizerOffload(Technique):
             "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are on "
             "the host for the step alone. Remove one, or use adamw.",
         },
+        not_on=ONE_MEMORY,
         saves_memory=True,
         cost="saves the states: 8 bytes a parameter with AdamW; 12 bytes a parameter over the bus an update, and a step on the host",
         use_when="states do not fit the device and windows are large, so that an update is long anyway",

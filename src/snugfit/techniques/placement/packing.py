@@ -20,7 +20,7 @@ from snugfit.core.packed import Packed, computing_rows
 from snugfit.core.packed_bodies import BodyCall, bodies, call_of
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import is_fake, read
-from snugfit.core.rounding import allowed_rounding
+from snugfit.core.rounding import allowed_rounding, in_float64
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
@@ -247,8 +247,8 @@ def _apart(one: Any, other: Any, real: Tensor, examples: list[int] | range) -> f
     found = []
     for a, b in zip(leaves(one), leaves(other), strict=True):
         if a.is_floating_point() and a.shape[:2] == real.shape and a.ndim > 2:
-            wanted = a[chosen][counts].flatten(1).double()
-            apart = (wanted - b[chosen][counts].flatten(1).double()).norm(dim=1).amax()
+            wanted = in_float64(a[chosen][counts].flatten(1))
+            apart = (wanted - in_float64(b[chosen][counts].flatten(1))).norm(dim=1).amax()
             found.append(apart / wanted.norm(dim=1).mean())
     distance: float = read(torch.stack(found).amax(), assume=0.0)
     return distance

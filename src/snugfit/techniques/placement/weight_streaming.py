@@ -14,7 +14,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.streaming.stream import WeightStream, blocks_of
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SnugfitWarning
 
 
@@ -61,6 +61,7 @@ class WeightStreaming(Technique):
         source="ZeRO-Infinity, Rajbhandari et al. 2021, arXiv:2104.07857; for frozen weights, which are never copied back",
         seams=("modules",),
         stages=(Stage.STREAM,),
+        not_on=ONE_MEMORY,
         saves_memory=True,
         cost="2L-2 copies of a layer for each micro-batch of L layers; hidden where enough tokens are computed meanwhile",
         use_when="the frozen base of adapters is larger than the device",
