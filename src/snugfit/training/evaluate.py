@@ -16,6 +16,7 @@ from snugfit.core.head import whole
 from snugfit.core.losses import LossTerms, check_weight
 from snugfit.core.memory import is_out_of_memory, release_memory
 from snugfit.core.phases import phase
+from snugfit.core.product_rounding import products_as_chosen
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import read_scalars
 from snugfit.core.technique import BatchLoss
@@ -133,6 +134,7 @@ def _scoring(scored: Scored) -> Iterator[None]:
         phase("evaluation"),
         torch.no_grad(),
         preserved_randomness(scored.device),
+        products_as_chosen(scored.device),
         eval_mode(model),
         scored.weights(model),
         scored.strategy.score(model),

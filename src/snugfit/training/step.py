@@ -24,6 +24,7 @@ from snugfit.core.modes import Modes
 from snugfit.core.outside_weights import check_outside
 from snugfit.core.phases import phase
 from snugfit.core.placing import cloned
+from snugfit.core.product_rounding import products_as_chosen
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
@@ -194,7 +195,7 @@ class Step:
     def __call__(self, batch: Any) -> StepResult:
         """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
         window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
-        with preserved_randomness(self.device):
+        with preserved_randomness(self.device), products_as_chosen(self.device):
             return self._train_step(self.shared(window))
 
     def shared(self, window: Batch) -> Batch:
@@ -259,7 +260,8 @@ class Step:
         buffers = self._buffers.copy()
         self.inputs.forget()
         try:
-            self._compute(window, buffers)
+            with products_as_chosen(self.device):
+                self._compute(window, buffers)
             yield
         finally:
             self._undo(buffers)
@@ -315,7 +317,12 @@ class Step:
 
         self._modes.resume()
         self.seams.begin(self.model, self.progress, self.seed)
-        with preserved_randomness(self.device), self.kept_buffers(), self.averaged():
+        with (
+            preserved_randomness(self.device),
+            products_as_chosen(self.device),
+            self.kept_buffers(),
+            self.averaged(),
+        ):
             self.seams.settle(self.model, passes)
 
     @property

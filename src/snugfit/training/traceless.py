@@ -11,6 +11,7 @@ from torch import Tensor
 from snugfit.core.autocast import casting_anew
 from snugfit.core.batch import Batch
 from snugfit.core.module_outputs import Outputs, outputs_recorded
+from snugfit.core.product_rounding import products_as_chosen
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.read import read
 from snugfit.core.rounding import allowed_rounding, in_float64
@@ -50,6 +51,7 @@ def losses_of_rows(
         batch = stack.enter_context(step.inputs.given(batch.to(step.device)))
         stack.enter_context(preserved_randomness(step.device))
         stack.enter_context(preserved_elsewhere())
+        stack.enter_context(products_as_chosen(step.device))
         stack.enter_context(step.kept_buffers())
         stack.enter_context(eval_mode(step.model))
         stack.enter_context(step.strategy.score(step.model))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 
 from snugfit.core.batch import Batch
+from snugfit.core.product_rounding import products_in
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
 
@@ -32,27 +32,14 @@ def lacks_tf32(device: torch.device) -> str | None:
     return f"{device} has the compute capability {found[0]}.{found[1]}, and tf32 begins at 8.0"
 
 
-@contextmanager
-def in_tf32() -> Iterator[None]:
-    """Within, CUDA multiplies and convolves float32 in tf32; other devices compute as they do.
+def in_tf32() -> AbstractContextManager[None]:
+    """Temporarily let CUDA multiply and convolve float32 in tf32; other devices compute as they do.
 
     >>> with in_tf32():
     ...     torch.backends.cuda.matmul.fp32_precision
     'tf32'
     """
-    places: tuple[Any, ...] = (
-        torch.backends.cuda.matmul,
-        torch.backends.cudnn.conv,  # type: ignore[attr-defined]
-        torch.backends.cudnn.rnn,
-    )
-    before = [place.fp32_precision for place in places]
-    try:
-        for place in places:
-            place.fp32_precision = "tf32"
-        yield
-    finally:
-        for place, precision in zip(places, before, strict=True):
-            place.fp32_precision = precision
+    return products_in("tf32")
 
 
 @dataclass(frozen=True)
