@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, starmap
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ from snugfit.techniques import find  # noqa: E402
 TABLES, CHOICES = HERE / "results" / "regret-tables.jsonl", HERE / "results" / "regret-choices.jsonl"
 PAGE = HERE / "regret.md"
 
-SETS = 6
-"""Sets of techniques of each level of fidelity."""
+SETS = 5
+"""Sets of techniques of each level of fidelity; three times as many where a window is never split."""
 
 SIZES = 3
 """Micro-batches: the window, a half and a quarter of it."""
@@ -176,7 +176,7 @@ def _goes(own: Techniques, added: Sequence[Technique], frozen: bool = False) -> 
 # ----------------------------------------------------------------------------------------------------------- the table
 
 
-def grid(pair: Pair, device: Device) -> list[Techniques]:
+def grid(pair: Pair, device: Device, most: int) -> list[Techniques]:
     """The sets of techniques of a pair's table: of each level as many, few rungs as likely as many."""
     rungs = pair.rungs(device)
     placing = [each for each in rungs if each.card.family is Family.PLACEMENT]
@@ -191,8 +191,8 @@ def grid(pair: Pair, device: Device) -> list[Techniques]:
     for level in Fidelity:
         of_level = [each for each in formats if max((one.card.fidelity for one in each), default=0) == level]
         sets: list[Techniques] = []
-        for _ in range(20 * SETS):
-            if not of_level or len(sets) == SETS:
+        for _ in range(20 * most):
+            if not of_level or len(sets) == most:
                 break
             format = drawn.choice(of_level)
             count = drawn.choice((0, 0, 1, 1, 2, 2, 3))
@@ -214,9 +214,11 @@ def table(pair: Pair) -> dict[str, Any]:
     plans, refused = [], {}
     with pair.machine() as machine:
         planner = Planner(pair.subject, machine, whole=True)
-        for added in grid(pair, machine.device):
+        fixed = planner.fixed_micro_batch
+        sizes = [pair.subject.window.rows] if fixed else sizes_of(pair)
+        for added in grid(pair, machine.device, 3 * SETS if fixed else SETS):
             names = [told(each) for each in added]
-            for size in [pair.subject.window.rows] if planner.fixed_micro_batch else sizes_of(pair):
+            for size in sizes:
                 try:
                     found = planner.predict(
                         Plan(micro_batch=size, device=machine.type), together(pair.own, added)
@@ -338,7 +340,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def write(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """In the order of the pairs."""
-    order = [Pair(*each).name for each in PAIRS]
+    order = [each.name for each in starmap(Pair, PAIRS)]
     path.parent.mkdir(exist_ok=True)
     path.write_text(
         "".join(json.dumps(each) + "\n" for each in sorted(lines, key=lambda one: order.index(one["pair"])))
@@ -393,21 +395,22 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--anew", action="store_true", help="choices anew")
     parser.add_argument("--tables", action="store_true", help="tables and choices anew")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # in this process, and nothing is written
+    parser.add_argument("--budget", type=int, action="append", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
-        pair = Pair(*PAIRS[asked.one])
+        pair = next(each for each in starmap(Pair, PAIRS) if each.name == asked.one)
         kept = {each["pair"]: each for each in read(TABLES)}.get(pair.name)
         made = table(pair) if asked.tables or kept is None else kept
-        print("\n" + json.dumps({"table": made, "choices": list(choices(pair, made["plans"]))}))
+        found = list(choices(pair, made["plans"], asked.budget))
+        print("\n" + json.dumps({"table": made, "choices": found}))
         return
-    for number, one in enumerate(PAIRS):
-        pair = Pair(*one)
+    for pair in starmap(Pair, PAIRS):
         if asked.names and not any(name in pair.name for name in asked.names):
             continue
         if not (asked.anew or asked.tables) and pair.name in {each["pair"] for each in read(CHOICES)}:
             continue
-        command = [sys.executable, __file__, "--one", str(number), *(["--tables"] if asked.tables else [])]
+        command = [sys.executable, __file__, "--one", pair.name, *(["--tables"] if asked.tables else [])]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             print(f"{pair.name}: {ended.stderr.strip()[-2000:]}", file=sys.stderr)

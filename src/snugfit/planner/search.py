@@ -91,6 +91,8 @@ class Search:
         default_factory=set
     )  # formats whose weights alone do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
+    _exact: list[Candidate] = field(default_factory=list)  # predicted in full
+    _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
 
     def __post_init__(self) -> None:
         self.tried = [self.asked]
@@ -127,10 +129,28 @@ class Search:
         return found
 
     def checked(self, one: Candidate, found: Prediction) -> Candidate:
-        """A plan that was tried, predicted anew in full, and kept so."""
+        """A plan that was tried, predicted anew in full, and kept so.
+
+        Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
+        """
         made = replace(one, found=found, fits=self.budget.holds(found))
         self.tried[self.tried.index(one)] = made
+        self._exact.append(made)
+        if not made.fits:
+            pairs = (
+                (found.most_bytes, one.found.most_bytes),
+                (found.host_peak_bytes, one.found.host_peak_bytes),
+            )
+            self._short = max([self._short, *(full / rough for full, rough in pairs if rough)])
+            self.tried = [
+                each if each in self._exact else replace(each, fits=self._holds(each.found))
+                for each in self.tried
+            ]
         return made
+
+    def _holds(self, found: Prediction) -> bool:
+        """Whether a plan fits that was not predicted in full."""
+        return self.budget.has(found.most_bytes * self._short, found.host_peak_bytes * self._short)
 
     # ------------------------------------------------------------------ the ladder
 
@@ -155,7 +175,7 @@ class Search:
         if weights in self._too_heavy:
             return
         steps = ladder.placed(self.asked.techniques, format, self._rungs)
-        first = self._trace(steps[0], self._ends[0])
+        first = self._trace(steps[0], self._sizes[0])
         if first is None or first.fits:
             self._look(steps[0])
             return
@@ -188,7 +208,7 @@ class Search:
             settled.add(best.techniques)
             for added in self._neighbours(best):
                 if self._level(added) <= coarsest and self._may_be_better(added):
-                    first = self._trace(added, self._ends[0]) if best.fits else None
+                    first = self._trace(added, self._sizes[0]) if best.fits else None
                     if first is None or first.fits or self._may_be_faster(added):
                         self._look(added)
 
@@ -244,11 +264,12 @@ class Search:
         """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
         largest, smallest = self._ends
         last = self._trace(added, smallest)
-        if last is None or not last.fits:
+        if last is None or not (last.fits or self._may_fit_whole(last)):
             return False
-        first = self._trace(added, largest)
-        if first is not None and first.fits and self._sizes[0] != largest:
-            self._trace(added, self._sizes[0])
+        whole = self._trace(added, self._sizes[0])
+        if not last.fits:
+            return whole is not None and whole.fits
+        self._trace(added, largest)
         for size in self._sizes:
             if smallest < size < largest:
                 if self._on_cpu:  # what its caches hold is faster, which is on no line
@@ -298,11 +319,12 @@ class Search:
             size,
             told_added(techniques, self.asked.techniques),
             found,
-            self.budget.holds(found),
+            self._holds(found),
         )
         self.tried.append(made)
-        seconds = self._least_seconds.get(techniques, found.seconds_per_update)
-        self._least_seconds[techniques] = min(seconds, found.seconds_per_update)
+        seconds = self._least_seconds.get(techniques, math.inf)
+        if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
+            self._least_seconds[techniques] = min(seconds, found.seconds_per_update)
         self.progress(self.looked, self.count, self.choice())
         return made
 
@@ -313,12 +335,30 @@ class Search:
 
     # ------------------------------------------------------------------ bounds
 
+    def _may_fit_whole(self, last: Candidate) -> bool:
+        """Whether the window may fit in one pass where its smallest micro-batches do not.
+
+        One pass adds to no gradients that are there already, and where updates are made in backward it never has them all; but it has
+        the activations of the whole window, which are taken for as many times those of a micro-batch.
+        """
+        whole = self._known(last.techniques, self._sizes[0])
+        if whole is not None:
+            return whole.fits
+        phases = (last.found.peak_by_phase or {"": last.found.peak_by_kind}).values()
+        activations = max(kinds.get("activations", 0) for kinds in phases)
+        remains = self._lasting(last) - last.found.peak_by_kind.get("gradients", 0)
+        return remains + activations * self.rows / last.micro_batch <= self.budget.usable
+
+    def _fits_in_no_size(self, one: Candidate) -> bool:
+        """Whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
+        return not one.fits and one.micro_batch == self._sizes[-1] and not self._may_fit_whole(one)
+
     def _may_be_better(self, added: Techniques) -> bool:
         """Whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more."""
         mine = self._techniques(added)
-        smallest, host = self._sizes[-1], self.budget.host_bytes
+        host = self.budget.host_bytes
         return self._may_be_faster(added) and not any(
-            each.micro_batch == smallest and not each.fits and _adds_placements(mine, each.techniques)
+            self._fits_in_no_size(each) and _adds_placements(mine, each.techniques)
             for each in self.tried
             if host is None or each.found.host_peak_bytes <= host
         )

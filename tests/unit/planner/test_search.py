@@ -351,6 +351,25 @@ def test_the_search_goes_on_where_its_choice_turns_out_not_to_fit(megabytes: int
     assert chosen.found.seconds_per_update <= 1.05 * best
 
 
+class Accumulating(Laws):
+    """Where several passes hold gradients that one does not."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law(names, size)
+        more = 0 if size == ROWS else 2000 * MB
+        return replace(found, reserved_bytes=found.reserved_bytes + more)
+
+
+@pytest.mark.parametrize("level", [Fidelity.FULL, Fidelity.MIXED])
+@pytest.mark.parametrize("megabytes", [2300, 1600, 1000])
+def test_a_window_that_fits_in_one_pass_alone_is_chosen_so(megabytes: int, level: Fidelity) -> None:
+    laws = Accumulating(overhead=0.5)
+    chosen = searched(laws, megabytes, level).best()
+    assert chosen is not None and chosen.fits and chosen.micro_batch == ROWS
+    best = min(fastest(laws, megabytes, each, level) for each in Fidelity if each <= level)
+    assert chosen.found.seconds_per_update <= 1.05 * best
+
+
 def test_batch_norm_keeps_the_window_whole() -> None:
     search = searched(Laws(fixed_micro_batch=True), 900)
     search.best()
