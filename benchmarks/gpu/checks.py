@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-COMMANDS = ("correct", "planner")
+COMMANDS = ("correct", "planner", "claims", "speed")
 
 PASSED, FAILED, SKIPPED, ERROR, OVER_TIME, DIED, NOT_RUN = (
     "passed",

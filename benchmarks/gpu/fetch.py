@@ -99,6 +99,7 @@ def main() -> int:
     download(given.dest, given.python)
     for wheel in given.dest.glob("*.whl"):
         strip(wheel, given.cuda)
+    (given.dest / "python").write_text(given.python)  # by another one they are left alone
     sizes = {wheel.name: wheel.stat().st_size for wheel in sorted(given.dest.glob("*.whl"))}
     for name, size in sizes.items():
         print(f"{size / 2**20:6.1f} MiB  {name}")

@@ -22,7 +22,8 @@ LIMIT = 345.0
 """Seconds of a command, with what it takes to import."""
 
 sys.path[:0] = [str(HERE)]
-sys.path += filter(None, [os.environ.get("SNUGFIT_WHEELS")])  # what the machine has itself comes first
+if WHEELS := os.environ.get("SNUGFIT_WHEELS"):
+    sys.path.append(str(Path(WHEELS, "all")))  # what the machine has itself comes first
 
 import machine  # noqa: E402
 from checks import COMMANDS, Settings, checks_of, write_json  # noqa: E402

@@ -43,9 +43,15 @@ fi
 
 extra=$(mktemp -d)
 trap 'rm -rf "$extra"' EXIT
-for wheel in "$here"/wheels/*.whl; do
-    [ -e "$wheel" ] && "$python" -m zipfile -e "$wheel" "$extra"
-done
+mkdir "$extra/all" "$extra/trl"
+if [ "$(cat "$here/wheels/python" 2>/dev/null)" = "$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ]; then
+    for wheel in "$here"/wheels/*.whl; do
+        case "${wheel##*/}" in
+        trl-* | datasets-* | dill-* | multiprocess-* | xxhash-*) "$python" -m zipfile -e "$wheel" "$extra/trl" ;;
+        *) "$python" -m zipfile -e "$wheel" "$extra/all" ;;
+        esac
+    done
+fi
 # what the machine has itself comes first; wheels that it lacks come last
 export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}"
 export SNUGFIT_WHEELS="$extra"

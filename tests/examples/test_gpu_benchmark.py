@@ -31,6 +31,8 @@ PLANTS = {
         "resume": "command line",
     },
     "planner": {"forgotten": "predicted: gpt2: recompute"},
+    "claims": {"resident": "8B under a budget", "gone": "streamed nf4 layers"},
+    "speed": {"slow": "GPT-2 124M in bf16"},
 }
 """Faults that are planted, by command: each with the check that finds it."""
 
