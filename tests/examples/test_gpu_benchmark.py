@@ -211,3 +211,103 @@ GPU 00000000:1B:00.0
     assert "NVIDIA H200" in said and "345 MHz" in said
     for secret in ("1654922006536", "5f2c1c7e", "0x1b00", "1B:00"):
         assert secret not in said
+
+
+MEASURED = {
+    "correct": {
+        "toy": False,
+        "date": "2026-12-01",
+        "checks": {
+            "device": {"status": "passed", "figures": {"name": "NVIDIA H200"}},
+            "laws in fp32": {"status": "passed", "figures": {}},
+            "laws in bf16": {
+                "status": "failed",
+                "reason": "bf16: the laws do not hold for sam",
+                "figures": {},
+            },
+        },
+    },
+    "speed": {
+        "toy": False,
+        "checks": {
+            "GPT-2 124M in bf16 beside others": {
+                "status": "passed",
+                "figures": {
+                    "rows": 2,
+                    "tokens": 50,
+                    "rivals": {
+                        "snugfit step": {
+                            "tokens_per_second": 1234.0,
+                            "seconds_per_update": {"median": 0.1, "least": 0.05, "most": 0.2},
+                            "peak_allocated_bytes": 3 * 2**30,
+                        },
+                        "lightning": {"error": "it fell over"},
+                    },
+                },
+            }
+        },
+    },
+    "planner": {
+        "toy": False,
+        "checks": {
+            "predicted: one": {"status": "passed", "figures": {"errors": {"allocated": -0.01}}},
+            "predicted: two": {"status": "failed", "figures": {"errors": {"allocated": 0.07}}},
+        },
+    },
+    "predicted": {
+        "device": "h200",
+        "runs": {"8B QLoRA": {"tokens_per_second": 777.0, "peak_allocated_bytes": 2**30}},
+    },
+}
+
+
+def results_in(folder: Path, **results: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, result in results.items():
+        (folder / f"{name}.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_what_was_measured_takes_the_place_of_what_was_predicted(tmp_path: Path) -> None:
+    tables = importlib.import_module("tables")
+    before = tables.load(results_in(tmp_path / "before", predicted=MEASURED["predicted"]))
+    assert "| 8B QLoRA | 777 | 1.0 GiB | predicted |" in tables.runs(before)
+    assert "Not measured yet" in tables.beside(before) and "Not measured yet" in tables.planner(before)
+    after = tables.load(results_in(tmp_path / "after", **MEASURED))
+    assert "| GPT-2 124M in bf16 | 1,234 | 3.0 GiB | measured |" in tables.runs(after)
+    assert "| 8B QLoRA | 777 | 1.0 GiB | predicted |" in tables.runs(after)
+    assert "| snugfit step | 1,234 | 500 to 2,000 | 3.0 GiB |" in tables.beside(after)
+    assert "| lightning | does not run |" in tables.beside(after)
+    assert "| bytes allocated | 2% | 1 of 2 |" in tables.planner(after) and "7.0% (two)" in tables.planner(
+        after
+    )
+    proven = tables.TABLES["proven"](after)
+    assert "| laws in fp32 | NVIDIA H200, 2026-12-01 |" in proven
+    assert "| laws in bf16 | failed: bf16: the laws do not hold for sam |" in proven
+    assert "| laws in fp16 | not yet |" in proven
+
+
+def test_results_in_tiny_measure_nothing(tmp_path: Path) -> None:
+    tables = importlib.import_module("tables")
+    toy = {name: {**result, "toy": True} for name, result in MEASURED.items() if name != "predicted"}
+    assert tables.load(results_in(tmp_path, **toy)) == {}
+
+
+def test_a_page_keeps_what_is_around_its_tables_and_its_tables_are_up_to_date() -> None:
+    tables = importlib.import_module("tables")
+    text = "one\n<!-- gpu: planner -->\nold\n<!-- gpu end -->\ntwo\n"
+    made = "one\n<!-- gpu: planner -->\nNot measured yet.\n<!-- gpu end -->\ntwo\n"
+    assert tables.written(text, {}) == made
+    results = tables.load()
+    for page in tables.PAGES:
+        found = page.read_text()
+        assert tables.written(found, results) == found, f"{page}: run python benchmarks/gpu/tables.py"
+
+
+def test_the_names_of_the_pages_are_those_of_the_checks() -> None:
+    checks, tables = importlib.import_module("checks"), importlib.import_module("tables")
+    assert tables.correct_checks() == [each.name for each in checks.checks_of("correct")][1:]
+    names = {each.name for command in checks.COMMANDS for each in checks.checks_of(command)}
+    source = (GPU / "tables.py").read_text()
+    for command, check in tables.re.findall(r'"(speed|claims)", "([^"]+)"', source):
+        assert check in names or check in checks.COMMANDS, f"{command}: there is no check {check!r}"
