@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from snugfit.core.card import Sharing
 from snugfit.core.forwards import replaced_forward
 from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.errors import SettingError
-from snugfit.techniques.placement.compile import Compile, Known, compiled
+from snugfit.techniques.placement.compile import CHECKS, Compile, Known, compiled
 from snugfit.training.step import Step
 from tests.laws import problems
 
@@ -207,10 +208,10 @@ def test_a_check_is_repeated_by_all_ranks_where_one_has_to_repeat_it() -> None:
     with compiled(net, backend="eager", known=known, any_rank=one_repeats):
         net(INPUTS)
         net(INPUTS)
-    assert (said, known.checked) == ([False, False], set())
+    assert (said, dict(known.checked)) == ([False, False], {})
     with compiled(net, backend="eager", known=known):
         net(INPUTS)
-    assert known.checked == {(net, True)}
+    assert known.checked == {(net, True): 1}
 
 
 SLOW = pytest.mark.slow
@@ -403,3 +404,89 @@ def test_what_there_is_not_is_refused_with_the_nearest_name() -> None:
         Compile(mode="reduce-overhead", backend="eager")
     with pytest.raises(SettingError, match="compile.backend: there is no 'inducto'. Did you mean 'inductor'"):
         Compile(backend="inducto").prepare(nn.Linear(2, 2))
+
+
+class Static(torch.autograd.Function):
+    """A weight whose gradient is written into the same memory each time, as a CUDA graph does it."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, memory: Tensor) -> Tensor:
+        ctx.memory = memory
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.memory.copy_(gradients[0])
+        return ctx.memory.view(-1).view(ctx.memory.shape).detach(), None  # another tensor, of the same memory
+
+
+def replayed(calls: list[int], wrong_from: int = 99) -> Callable[..., Any]:
+    """A stand-in for torch.compile, of `Net`, whose call of that number and those after it compute something else."""
+
+    def graphed(forward: Callable[..., Any]) -> Callable[..., Any]:
+        net: Any = forward.__self__  # type: ignore[attr-defined]
+        memory = {name: torch.zeros_like(weight) for name, weight in net.named_parameters()}
+
+        def run(inputs: Tensor) -> Tensor:
+            calls.append(len(calls))
+            weights = {name: Static.apply(weight, memory[name]) for name, weight in net.named_parameters()}
+            found: Tensor = torch.func.functional_call(Net(), weights, (inputs,))
+            return found * (2 if len(calls) > wrong_from else 1)
+
+        return run
+
+    return lambda **options: graphed
+
+
+def trained(techniques: list[Compile], micro_batch: int | None) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    net = Net()
+    step = Step(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), techniques=techniques, micro_batch=micro_batch
+    )
+    for _ in range(2):
+        assert step((INPUTS[:2].repeat(2, 1), torch.tensor([0, 1, 2, 3]))).applied
+    return {name: weight.detach().clone() for name, weight in net.named_parameters()}
+
+
+def test_micro_batches_in_cuda_graphs_are_added_up_though_gradients_come_in_the_same_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only a GPU can show that torch's own graphs do as this stand-in for them."""
+    plain = trained([], 2)
+    calls: list[int] = []
+    monkeypatch.setattr(torch, "compile", replayed(calls))
+    graphed = trained([Compile(mode="reduce-overhead", per_block=False)], 2)
+    assert len(calls) == 8, "two micro-batches of two updates, each checked"
+    for name, weight in plain.items():
+        torch.testing.assert_close(graphed[name], weight)
+
+
+@pytest.mark.parametrize("call", range(2, 8, 2))
+def test_a_cuda_graph_is_checked_when_it_is_replayed_too(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", replayed([], wrong_from=call))
+    with pytest.raises(SettingError, match=r"^compile: what Net gives compiled is "):
+        trained([Compile(mode="reduce-overhead", per_block=False)], 2)
+
+
+def test_gradients_of_their_own_end_with_the_micro_batch_and_are_not_made_without_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda **options: lambda forward: forward)
+    net = Net()
+    for mode in CHECKS:
+        step = Step(net, torch.optim.SGD(net.parameters(), lr=0.1), techniques=[Compile(mode=mode)])
+        hooked: list[int] = []
+        handle = net.register_forward_hook(
+            lambda *_, seen=hooked: seen.append(len(net.first.weight._backward_hooks or ()))
+        )
+        step((INPUTS, torch.tensor([0, 1, 2])))
+        handle.remove()
+        assert hooked == [int(mode != "default")]
+        assert not net.first.weight._backward_hooks
+
+
+def test_weights_that_are_spread_over_devices_are_refused_with_cuda_graphs() -> None:
+    assert "Use mode: default" in str(Compile(mode="max-autotune").refused_on(Sharing.SHARDS))
+    assert Compile(mode="max-autotune").refused_on(Sharing.COPIES) is None
+    assert Compile().refused_on(Sharing.SHARDS) is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -19,22 +21,26 @@ from snugfit.core.forwards import replaced_forward
 from snugfit.core.random import preserved_randomness
 from snugfit.core.read import is_fake, read
 from snugfit.core.rounding import allowed_rounding, in_float64
-from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import Card, Context, Family, Seams, Sharing, Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError, nearest
 
 INDUCTOR = "inductor"
-MODES = ("default", "reduce-overhead", "max-autotune")
+CHECKS = {"default": 1, "reduce-overhead": 4, "max-autotune": 4}
+"""Calls of a module that are checked in each mode. A CUDA graph is warmed up, recorded and replayed in different calls: so many are two
+micro-batches of two updates."""
+
+MODES = tuple(CHECKS)
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What need not be done again: modules that were checked, with whether gradients were on, and what was compiled of each.
+    """What need not be done again: how often modules were checked, with and without gradients, and what was compiled of each.
 
     Torch keeps something of each call of torch.compile until the process ends.
     """
 
-    checked: set[tuple[nn.Module, bool]] = field(default_factory=set)
+    checked: Counter[tuple[nn.Module, bool]] = field(default_factory=Counter)
     runs: dict[nn.Module, tuple[Callable[..., Any], Callable[..., Any]]] = field(default_factory=dict)
 
     def run(
@@ -89,14 +95,39 @@ def compiled(
         if any(is_fake(tensor) for tensor in (*leaves(args), *leaves(kwargs), *module.parameters())):
             return forward(*args, **kwargs)
         with _guarding_hooks(), _disable_current_modes():  # one that watches would end compilation for good
-            if state not in known.checked:
+            if known.checked[state] < CHECKS[mode]:
                 seen = _checked(module, forward, run, args, kwargs)
                 if not any_rank(not seen):
-                    known.checked.add(state)
+                    known.checked[state] += 1
             return run(*args, **kwargs)
 
     with replaced_forward(module, checking):
         yield
+
+
+@contextmanager
+def own_gradients(model: nn.Module) -> Iterator[None]:
+    """Temporarily give each gradient that a backward begins memory of its own.
+
+    A CUDA graph writes a gradient where it wrote the one before. Autograd keeps the first one of a window as it comes, so that the next
+    micro-batch would be added to itself.
+
+    Source: https://github.com/pytorch/pytorch/issues/96693 and 169545.
+    """
+
+    def own(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        return gradient.clone() if parameter.grad is None else gradient  # else it is added in place
+
+    hooks = [
+        parameter.register_hook(partial(own, parameter))
+        for parameter in model.parameters()
+        if parameter.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @dataclass(frozen=True)
@@ -135,6 +166,14 @@ class Compile(Technique):
     def reads_weights(self) -> bool:
         return False
 
+    def refused_on(self, sharing: Sharing) -> str | None:
+        if self.mode == "default" or sharing is not Sharing.SHARDS:
+            return None
+        return (
+            f"'{self.mode}' computes gradients in CUDA graphs, which write the next ones over them while they are exchanged. Use mode: "
+            "default (compile.mode)."
+        )
+
     def prepare(self, model: nn.Module) -> nn.Module:
         known = torch.compiler.list_backends(exclude_tags=())
         if self.backend not in known:
@@ -150,12 +189,15 @@ class Compile(Technique):
         known = Known()
         # a block's weights are gathered before its forward
         any_rank = bool if self.per_block else context.any_rank
+        graphs = self.mode != "default"
 
         @contextmanager
         def compiling(batch: Batch) -> Iterator[None]:
-            if self.mode != "default":
+            if graphs:
                 torch.compiler.cudagraph_mark_step_begin()
             with without_caches(caching), ExitStack() as stack:
+                if graphs:
+                    stack.enter_context(own_gradients(model))
                 for module in modules:
                     stack.enter_context(
                         compiled(module, self.mode, self.dynamic, self.backend, known, any_rank)
