@@ -20,11 +20,12 @@ from snugfit.core.technique import Stage, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, margin_on
+from snugfit.planner.cheapest import make_cheapest
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.export import weighed
 from snugfit.planner.fakes import BareOptimizer
-from snugfit.planner.goals import check_goal
+from snugfit.planner.goals import WORTH, check_goal
 from snugfit.planner.largest import make_largest
 from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
@@ -101,7 +102,7 @@ def plan_module(
 
 def _timeout(target: Target) -> float:
     """Return the seconds to wait for an answer; on several devices a search may take as long twice."""
-    return _SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds
+    return len(target.counts()) * (_SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds)
 
 
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
@@ -147,6 +148,15 @@ def _plan_material(
 def _planned(
     subject: Subject, machine: Machine, plan: Plan, target: Target, about: Mapping[str, Any], beside: int = 0
 ) -> Answer:
+    numbers = target.counts()
+    if len(numbers) > 1:
+
+        def make(nodes: int, devices: int) -> Answer:
+            one = replace(target, nodes=nodes, devices=devices, fewer=False)
+            return _planned(subject, machine, plan, one, about, beside)
+
+        assert target.price is not None
+        return make_cheapest(make, numbers, target.price, WORTH if target.worth is None else target.worth)
     if any(Stage.ADAPT in each.card.stages for each in subject.techniques):
         require_peft()
         import_module("peft")  # which is loaded when adapters are put in

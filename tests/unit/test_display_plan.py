@@ -46,6 +46,16 @@ def test_the_command_that_runs_a_plan_has_the_consent_that_the_plan_was_asked_fo
     assert answer.command == "snugfit train there/r.yaml seed=1 --allow-code"
 
 
+def test_the_command_names_as_many_devices_as_were_chosen_where_the_recipe_names_others() -> None:
+    answer = mlp_on_a_cpu()
+    assert _with_command(answer, "r.yaml", [], 4, [], of_recipe=4).command.endswith("--devices 1")
+
+    shared = replace(answer, choice=replace(answer.choice, devices=2, strategy="ddp"))
+    assert _with_command(shared, "r.yaml", [], 4, []).command.endswith("--devices 2 --strategy ddp")
+    on_nodes = replace(answer, choice=replace(answer.choice, devices=8, strategy="ddp", added=()))
+    assert "--nnodes 2 --nproc-per-node 4" in _with_command(on_nodes, "r.yaml", [], 4, []).command
+
+
 def test_the_plan_is_told_from_the_number_to_the_command() -> None:
     lines = shown(qlora_on_a_4090())
     assert lines[0].startswith("Fits: 11.7 GiB of 24 GiB on rtx4090")

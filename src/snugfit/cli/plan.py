@@ -213,7 +213,8 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
             target = asked.target(1 if asked.probe else recipe.plan.devices)
             answer = plans.plan_recipe(recipe, target, worker, anew=asked.replan)
     consent = ["--allow-code"] if allow_code and recipe.code else []
-    answer = _with_command(answer, path, overrides, asked.nodes, consent)
+    devices = recipe.plan.devices if asked.devices is None else asked.devices
+    answer = _with_command(answer, path, overrides, devices, consent, recipe.plan.devices)
     _deliver(answer, recipe, asked)
     if as_json:
         show(answer.as_dict(), as_json)
@@ -251,7 +252,9 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
         from snugfit import plans
         from snugfit.planner.export import write_export
 
-        exported = plans.export_plan(recipe, answer, asked.export, asked.nodes)
+        exported = plans.export_plan(
+            recipe, answer, asked.export, _nodes(answer, asked.devices or recipe.plan.devices)
+        )
         paths, outdated = write_export(exported, asked.output)
         for path in paths:
             print(f"{asked.export}  {path}", file=sys.stderr)
@@ -259,10 +262,24 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
             print(f"warning: {sentence}", file=sys.stderr)
 
 
+def _nodes(answer: Answer, devices: int) -> int:
+    """Return how many nodes of so many devices the choice takes."""
+    return -(-answer.choice.devices // devices)
+
+
 def _with_command(
-    answer: Answer, path: str, overrides: Sequence[str], nodes: int, consent: Sequence[str]
+    answer: Answer,
+    path: str,
+    overrides: Sequence[str],
+    devices: int,
+    consent: Sequence[str],
+    of_recipe: int = 1,
 ) -> Answer:
-    """The answer with the command that runs its choice; a recipe that is run on one node plans for itself."""
+    """Return the answer with the command that runs its choice; a recipe that is run on one node plans for itself.
+
+    Args:
+        devices: of each node; `of_recipe`: those that the recipe names.
+    """
     import shlex
     from dataclasses import replace
 
@@ -276,7 +293,10 @@ def _with_command(
         }
         overrides = [*overrides, *sizes[answer.largest.what]]
     choice, train = answer.choice, ["snugfit", "train", path, *overrides, *consent]
-    if choice.devices > 1 and nodes == 1:
+    nodes = _nodes(answer, devices)
+    if choice.devices == 1 and of_recipe > 1:
+        train += ["--devices", "1"]
+    elif choice.devices > 1 and nodes == 1:
         train += ["--devices", str(choice.devices), "--strategy", choice.strategy]
     elif choice.devices > 1:
         if choice.added:

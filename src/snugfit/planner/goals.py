@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from snugfit.core.card import Fidelity
 from snugfit.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     from snugfit.planner.candidate import Candidate
+
+Plan = TypeVar("Plan")
 
 GoalName = Literal["fastest", "finest", "smallest", "cheapest"]
 GOALS: tuple[GoalName, ...] = get_args(GoalName)
@@ -35,8 +37,8 @@ class Goal:
 
     Args:
         name: `fastest`: the least time. `finest`: the least time at the finest level at which anything fits. `smallest`: the least
-            memory among those that take no more than `slower` times as long as the fastest. `cheapest`: as fastest; devices times time
-            times a price is compared where numbers of devices are.
+            memory among those that take no more than `slower` times as long as the fastest. `cheapest`: as `fastest` on each number of
+            devices, of which `cheapest` takes the one of the least price.
         worth: how many times as fast a plan of a level below `mixed` has to be to be taken where a finer one fits.
         slower: see `smallest`.
     """
@@ -81,28 +83,42 @@ class Goal:
 
     def _worthwhile(self, fitting: Sequence[Candidate]) -> Candidate:
         """The fastest down to `mixed`; of each level below only what is worth it beside what was taken so far."""
-        best: Candidate | None = None
-        free = [each for each in fitting if each.level <= FREE]
-        groups = [
-            free,
-            *([each for each in fitting if each.level is level] for level in Fidelity if level > FREE),
-        ]
-        for group in filter(None, groups):
-            fastest = _fastest(group)
-            if best is None or self.worth * fastest.found.seconds_per_update <= best.found.seconds_per_update:
-                best = fastest
-        assert best is not None
-        return best
+        return worthwhile(fitting, lambda each: each.level, _fastest, _seconds, self.worth)
+
+
+def worthwhile(
+    plans: Sequence[Plan],
+    level: Callable[[Plan], Fidelity],
+    best: Callable[[Sequence[Plan]], Plan],
+    cost: Callable[[Plan], float],
+    worth: float,
+) -> Plan:
+    """Return the best plan down to `mixed`, or one of a level below that costs `worth` times less than what was taken so far."""
+    groups = [[each for each in plans if level(each) <= FREE]]
+    groups += [[each for each in plans if level(each) is below] for below in Fidelity if below > FREE]
+    first, *rest = (best(group) for group in groups if group)
+    taken = first
+    for each in rest:
+        if worth * cost(each) <= cost(taken):
+            taken = each
+    return taken
+
+
+def least(plans: Sequence[Plan], cost: Callable[[Plan], float], order: Callable[[Plan], Any]) -> Plan:
+    """Return the plan of the least cost; of those that are alike the first by `order`."""
+    limit = ALIKE * min(map(cost, plans))
+    return min((each for each in plans if cost(each) <= limit), key=order)
 
 
 def _fastest(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest; of those that are alike the most faithful, the simplest, and of those the one of the largest micro-batch."""
-    least = min(each.found.seconds_per_update for each in candidates)
-    alike = [each for each in candidates if each.found.seconds_per_update <= ALIKE * least]
-    return min(
-        alike,
-        key=lambda each: (each.level, len(each.added), -each.micro_batch, each.found.seconds_per_update),
+    return least(
+        candidates, _seconds, lambda each: (each.level, len(each.added), -each.micro_batch, _seconds(each))
     )
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.found.seconds_per_update
 
 
 def check_numbers(worth: float | None, slower: float | None, price: float | None) -> None:

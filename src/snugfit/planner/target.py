@@ -15,6 +15,7 @@ from snugfit.core.memory import available_bytes
 from snugfit.core.processes import threads_of_each
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
+from snugfit.planner.cheapest import counts
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.elsewhere import NotElsewhere, elsewhere
@@ -90,6 +91,12 @@ class Target:
         """Return what is said of how to choose, by the names that a `Request` has for it."""
         names = ("fewer", "goal", "worth", "slower", "price", "seconds")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def counts(self) -> list[tuple[int, int]]:
+        """Return the numbers of devices to plan for, as nodes and the devices of each: several where the cheapest is looked for."""
+        if self.goal != "cheapest" or not self.fewer or self.largest is not None:
+            return [(self.nodes, self.devices)]
+        return counts(self.devices, self.nodes, several=self.strategy is not None)
 
     def level(self, device: Device) -> Fidelity:
         """Return the fidelity as a level.
