@@ -1,7 +1,8 @@
 """A plan for several devices: which way they share the work, and that way as one of them runs it.
 
-A run on one device tells what each way comes to (`rules`). The ways that would do are then run as rank 0 of as many ranks, the one
-that should be fastest first, until one fits. Where none does, techniques that save memory are looked for beside the leanest.
+A step on one device tells what each way would come to (`rules`). A search then looks for the best plan of each way as rank 0 runs it,
+each beside those of the ways before it; ways that could not be better are left out. Without a search the recipe's own plan is run in
+the ways that should fit, the fastest first, until one does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from snugfit.core.blocks import repeated_blocks
+from snugfit.core.card import Fidelity
 from snugfit.core.job import AUTO, StrategyName
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.planner.answer import Answer, Choice, Rejected
@@ -36,13 +38,16 @@ from snugfit.training.ranks import HYBRID, check_hybrid, known_strategy
 from snugfit.units import format_bytes
 
 _MOST_RUNS = 4
-"""Ways that are run one after the other as they should fit, before techniques are looked for."""
+"""Ways in which a recipe's own plan is run, where none of them fits, before the answer is that none does."""
 
 _AFTER = (Phase.UNSCALE, Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES)
 _BESIDE = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
 """What sharding divides."""
 
 _OFFLOAD: StrategyName = "fsdp-offload"
+
+_DIVIDE_LESS: tuple[StrategyName, ...] = ("fsdp-zero2", "ddp")
+"""Ways in which a device keeps more than under fsdp, and waits less for the others."""
 
 
 def make_shared_plan(
@@ -184,10 +189,12 @@ class _Shared:
     def _searched(self) -> Answer | None:
         """The best plan of each way, each beside those that were found before; None where none can be run.
 
-        What divides most without the host goes first: where it waits for the others for next to nothing, ways that divide less, and need
-        more memory, are no faster.
+        What divides most without the host goes first. Where it waits for the others for next to nothing, ways that divide less are left
+        out, as they need more memory and are no faster. What lies on the host is slow: it is looked at where nothing else fits that is
+        as fine, or where the least memory is wanted.
         """
         goal = Goal(self.request.goal, self.request.worth, self.request.slower)
+        fine = Fidelity.FULL if goal.name == "finest" else FREE
         ways: tuple[str, ...] = ("fsdp", HYBRID, "fsdp-zero2", "ddp", "single", _OFFLOAD)
         if self.asked is not None:
             ways = (self.asked,)
@@ -196,9 +203,9 @@ class _Shared:
             rivals = [candidate for candidate, _ in best.values()]
             if not self._may_be(way) or (way == HYBRID and self.cluster.nodes == 1):
                 continue
-            if way == "fsdp-zero2" and "fsdp" in best and self._waits("fsdp") < ALIKE - 1:
-                break
-            if way == _OFFLOAD and any(each.level <= FREE for each in rivals):
+            if way in _DIVIDE_LESS and "fsdp" in best and self._waits("fsdp") < ALIKE - 1:
+                continue
+            if way == _OFFLOAD and goal.name != "smallest" and any(each.level <= fine for each in rivals):
                 continue
             answer = self._run(way, self.request, rivals)
             if answer is not None and answer.fits:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from torch import nn
 from snugfit.cli.plan import Asked, check
 from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.core.malloc import resident_bytes
-from snugfit.core.technique import Technique
+from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import SettingError
 from snugfit.planner import sharing
 from snugfit.planner.answer import Answer
+from snugfit.planner.candidate import Candidate
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine
 from snugfit.planner.dryrun import Subject, dry_run
@@ -28,6 +30,7 @@ from snugfit.planner.search import Budget
 from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.strategies.fsdp import FullyShard
+from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from tests.unit.planner.dry import subject_of
 from tests.unit.planner.shards import INPUTS, ROWS, WAYS, blocks, bytes_of, real_ranks
@@ -231,6 +234,57 @@ def test_a_search_finds_the_way_that_is_fastest_of_those_that_fit() -> None:
     assert near.fits and near.choice.devices == 2
     assert (far.choice.strategy, far.choice.devices) == ("single", 1)
     assert narrow.fits and narrow.choice.strategy.startswith("fsdp")
+
+
+def searched(
+    monkeypatch: pytest.MonkeyPatch, plans: dict[str, tuple[float, str, int]], kind: str = "cuda", **wish: Any
+) -> tuple[str, list[str]]:
+    """The way that is chosen where each comes to these seconds, with this technique, in so many bytes; and the ways that were looked at.
+
+    Devices wait for each other for no time.
+    """
+    gpu = replace(machine(), device=replace(machine().device, kind=kind))
+    request = Request(Plan(), Budget(2**40, fidelity=Fidelity.QUANTIZED, margin=0.0), **wish)
+    shared = sharing._Shared(subject(), gpu, request, Cluster(2, 1, FAST, FAST), {}, None)
+    looked: list[str] = []
+
+    def run(self: Any, way: str, request: Request, rivals: Any = ()) -> Any:
+        looked.append(way)
+        if way not in plans:
+            return None
+        seconds, technique, size = plans[way]
+        prediction: Any = SimpleNamespace(seconds_per_update=seconds, most_bytes=size)
+        candidate = Candidate((find(technique)(),), 1, (technique,), prediction, True)
+        self.outcomes[way] = SimpleNamespace(chosen=candidate)
+        return SimpleNamespace(fits=True, way=way)
+
+    monkeypatch.setattr(sharing._Shared, "_run", run)
+    monkeypatch.setattr(sharing._Shared, "_waits", lambda self, way: 0.0)
+    answer: Any = shared._searched()
+    return answer.way, looked
+
+
+@pytest.mark.parametrize("way", ["single", "fsdp-offload"])
+def test_a_finer_plan_is_found_that_one_device_or_the_host_alone_has_room_for(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spread over the devices it fits beneath adapters alone, which are hardly faster."""
+    chosen, looked = searched(monkeypatch, {"fsdp": (1.0, "lora", 5), way: (1.2, "bf16", 5)})
+
+    assert chosen == way
+    assert not {"ddp", "fsdp-zero2"} & {*looked}
+
+
+def test_the_host_is_looked_at_where_nothing_else_fits_that_is_as_fine_or_the_least_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans = {"fsdp": (1.0, "bf16", 5), "fsdp-offload": (1.6, "adamw", 2)}
+
+    assert "fsdp-offload" not in searched(monkeypatch, plans)[1]
+    assert searched(monkeypatch, plans, goal="finest")[0] == "fsdp-offload"
+    assert searched(monkeypatch, plans, goal="smallest")[0] == "fsdp-offload"
+    assert searched(monkeypatch, plans, goal="smallest", slower=1.1)[0] == "fsdp"
+    assert "fsdp-offload" not in searched(monkeypatch, plans, kind="cpu", goal="finest")[1]
 
 
 @pytest.mark.parametrize(("tool", "hybrid"), [(None, True), ("hf", False), ("deepspeed", False)])
