@@ -16,7 +16,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.memory import memory_bytes
 from snugfit.core.skeleton import skeleton
-from snugfit.core.technique import Stage, Technique
+from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, margin_on
@@ -102,7 +102,8 @@ def plan_module(
 
 def _timeout(target: Target) -> float:
     """Return the seconds to wait for an answer; on several devices a search may take as long twice."""
-    return len(target.counts()) * (_SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds)
+    searches = len(target.counts()) * (1 + target.frontier * len(Fidelity))
+    return searches * (_SECONDS if target.seconds is None else _SECONDS + 2 * target.seconds)
 
 
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
@@ -151,12 +152,12 @@ def _planned(
     numbers = target.counts()
     if len(numbers) > 1:
 
-        def make(nodes: int, devices: int) -> Answer:
+        def make_on(nodes: int, devices: int) -> Answer:
             one = replace(target, nodes=nodes, devices=devices, fewer=False)
             return _planned(subject, machine, plan, one, about, beside)
 
         assert target.price is not None
-        return make_cheapest(make, numbers, target.price, WORTH if target.worth is None else target.worth)
+        return make_cheapest(make_on, numbers, target.price, WORTH if target.worth is None else target.worth)
     if any(Stage.ADAPT in each.card.stages for each in subject.techniques):
         require_peft()
         import_module("peft")  # which is loaded when adapters are put in

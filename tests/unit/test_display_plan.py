@@ -12,9 +12,15 @@ from snugfit.cli.plan import _with_command
 from snugfit.display import TerminalDisplay
 from snugfit.display.plan import show_plan
 from snugfit.planner.answer import Answer, Rejected
-from tests.unit.report.fake_plan import MIB, mlp_on_a_cpu, qlora_on_a_4090, seventy_billion_that_do_not_fit
+from tests.unit.report.fake_plan import (
+    MIB,
+    mlp_on_a_cpu,
+    qlora_on_a_4090,
+    seventy_billion_that_do_not_fit,
+    with_a_frontier,
+)
 
-ANSWERS = (qlora_on_a_4090, seventy_billion_that_do_not_fit, mlp_on_a_cpu)
+ANSWERS = (qlora_on_a_4090, seventy_billion_that_do_not_fit, mlp_on_a_cpu, with_a_frontier)
 
 
 def shown(answer: Answer, *, explain: bool = False) -> list[str]:
@@ -182,3 +188,25 @@ def test_a_run_says_what_was_predicted_and_then_what_was_measured() -> None:
     assert lines[-1] == (
         "plan      predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below) and 0.24 s (14 % above)"
     )
+
+
+def test_each_level_has_its_plans_and_what_was_not_searched_is_marked_as_an_estimate(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    rows = section(shown(with_a_frontier()), "Of each level of fidelity")
+
+    assert rows[1].split()[:2] == ["full,", "smallest"] and "(does not fit)" in " ".join(rows[1:3])
+    (estimate,) = (row for row in rows if row.startswith("quantized"))
+    assert estimate.split() == [
+        "quantized,",
+        "at",
+        "best",
+        "estimate,",
+        "not",
+        "searched",
+        "≥",
+        "1.20",
+        "s",
+        "≤",
+        "3,600",
+    ]
+    assert rows[-1].startswith("Estimates are of the arithmetic alone; --frontier")

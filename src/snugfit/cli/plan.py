@@ -75,6 +75,10 @@ def plan(
         typer.Option("--probe", help="Measure on this device, for models that cannot be planned otherwise."),
     ] = False,
     replan: Annotated[bool, typer.Option("--replan", help="Plan anew, though a plan is kept.")] = False,
+    frontier: Annotated[
+        bool,
+        typer.Option("--frontier", help="Search every level of fidelity for its fastest and smallest plan."),
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Why, and all that was tried.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
     export: Annotated[
@@ -119,6 +123,7 @@ def plan(
         search=search,
         probe=probe,
         replan=replan,
+        frontier=frontier,
         explain=explain,
         html=html,
         export=export,
@@ -148,6 +153,7 @@ class Asked:
     search: bool = True
     probe: bool = False
     replan: bool = False
+    frontier: bool = False
     explain: bool = False
     html: Path | None = None
     export: str | None = None
@@ -179,6 +185,7 @@ class Asked:
             goal=self.goal,
             worth=self.worth,
             seconds=self.seconds,
+            frontier=self.frontier,
             search=self.search,
             probe=self.probe,
             largest=self.largest,
@@ -332,6 +339,10 @@ def check(asked: Asked) -> None:
     if asked.largest is not None and asked.export is not None:
         raise SettingError(
             "--max: looks for a size, and --export writes the plan of the recipe as it is. Give one of them."
+        )
+    if asked.frontier and (not asked.search or asked.probe or asked.largest is not None):
+        raise SettingError(
+            "--frontier: searches for plans, and --no-search, --probe and --max search for none. Give one of them."
         )
     if asked.probe and (asked.device is not None or devices * asked.nodes > 1):
         raise SettingError(

@@ -87,8 +87,8 @@ class _View:
         yield from self._section(
             "Choice" if answer.fits else "The smallest plan", self._facts(self._choice())
         )
-        if len(answer.frontier) > 1:
-            yield from self._section("Of each level of fidelity", self._frontier())
+        if len(answer.frontier) > 1 or (self.explain and answer.bounds):
+            yield from self._section("Of each level of fidelity", self._frontier(), self._not_searched())
         if answer.alternatives:
             yield from self._section("Runners-up", self._alternatives())
         if answer.rejected:
@@ -203,14 +203,26 @@ class _View:
             grid.add_column(name, justify="right", no_wrap=True)
         for one in self.answer.frontier:
             tokens = "" if one.tokens_per_second is None else words.digits(one.tokens_per_second)
+            misfit = "" if one.fits else " (does not fit)"
             grid.add_row(
                 f"{one.level}, {one.what}",
-                words.printable(one.rung),
+                words.printable(one.rung) + misfit,
                 *map(format_bytes, (one.reserved_bytes, one.host_bytes)),
                 words.brief_seconds(one.seconds_per_update),
                 tokens,
             )
+        for bound in self.answer.bounds:
+            tokens = "" if bound.tokens_per_second is None else f"≤ {words.digits(bound.tokens_per_second)}"
+            seconds = f"≥ {words.brief_seconds(bound.seconds_per_update)}"
+            grid.add_row(
+                f"{bound.level}, at best", "estimate, not searched", "", "", seconds, tokens, style="dim"
+            )
         return grid
+
+    def _not_searched(self) -> Text | None:
+        from rich.text import Text
+
+        return Text(words.NOT_SEARCHED, "dim") if self.answer.bounds else None
 
     def _alternatives(self) -> Table:
         shown = self.answer.alternatives if self.explain else self.answer.alternatives[:_MOST_ALTERNATIVES]

@@ -88,7 +88,8 @@ class Alternative:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """The fastest or the smallest plan of a level of fidelity that fits, of those that were looked at."""
+    """The fastest or the smallest plan of a level of fidelity that fits, of those that were looked at; where none of a searched level
+    fits, its smallest one."""
 
     level: str
     what: str  # "fastest" or "smallest"
@@ -96,6 +97,16 @@ class FrontierPoint:
     choice: Choice
     reserved_bytes: int
     host_bytes: int
+    seconds_per_update: float
+    tokens_per_second: float | None
+    fits: bool = True
+
+
+@dataclass(frozen=True)
+class FrontierBound:
+    """An estimate for a level of fidelity of which no plan was looked at: the least time of an update by its arithmetic alone."""
+
+    level: str
     seconds_per_update: float
     tokens_per_second: float | None
 
@@ -119,8 +130,8 @@ class Answer:
     """The plan of a run for a device and a budget.
 
     `why` says in sentences how the choice came about; `would_fit` maps each level of fidelity to the smallest budget in bytes at which
-    something fits, where nothing does; `frontier` has the fastest and the smallest plan of each level that was looked at; `command` runs
-    the choice.
+    something fits, where nothing does; `frontier` has the fastest and the smallest plan of each level that was looked at, and `bounds` what
+    the others could come to at best; `command` runs the choice.
     """
 
     fits: bool
@@ -133,6 +144,7 @@ class Answer:
     why: tuple[str, ...] = ()
     would_fit: Mapping[str, int] = field(default_factory=dict)
     frontier: tuple[FrontierPoint, ...] = ()
+    bounds: tuple[FrontierBound, ...] = ()
     command: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # recipe, model, parameters, data, sizes
     rules: tuple[

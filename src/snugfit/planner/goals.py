@@ -54,7 +54,7 @@ class Goal:
             return None
         if self.name == "finest":
             finest = min(each.level for each in fitting)
-            return _fastest([each for each in fitting if each.level is finest])
+            return fastest([each for each in fitting if each.level is finest])
         best = self._worthwhile(fitting)
         if self.name != "smallest":
             return best
@@ -83,7 +83,7 @@ class Goal:
 
     def _worthwhile(self, fitting: Sequence[Candidate]) -> Candidate:
         """The fastest down to `mixed`; of each level below only what is worth it beside what was taken so far."""
-        return worthwhile(fitting, lambda each: each.level, _fastest, _seconds, self.worth)
+        return worthwhile(fitting, lambda each: each.level, fastest, _seconds, self.worth)
 
 
 def worthwhile(
@@ -110,7 +110,7 @@ def least(plans: Sequence[Plan], cost: Callable[[Plan], float], order: Callable[
     return min((each for each in plans if cost(each) <= limit), key=order)
 
 
-def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+def fastest(candidates: Sequence[Candidate]) -> Candidate:
     """The fastest; of those that are alike the most faithful, the simplest, and of those the one of the largest micro-batch."""
     return least(
         candidates, _seconds, lambda each: (each.level, len(each.added), -each.micro_batch, _seconds(each))

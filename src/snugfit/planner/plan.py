@@ -14,15 +14,16 @@ from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory
 from snugfit.planner import channel
-from snugfit.planner.answer import Answer
+from snugfit.planner.answer import Answer, FrontierBound, FrontierPoint
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
+from snugfit.planner.frontier import PARTLY, bounds, explore, frontier
 from snugfit.planner.goals import SLOWER, WORTH, Goal
 from snugfit.planner.predict import Planner
 from snugfit.planner.probe import measure
 from snugfit.planner.search import Search
-from snugfit.planner.told import alternatives, describe, frontier, rejected, why, why_not
+from snugfit.planner.told import alternatives, describe, rejected, why, why_not
 from snugfit.planner.words import brief_bytes
 
 
@@ -38,6 +39,7 @@ class Request:
         goal: one of `goals.GOALS`; worth, slower, price: as `Target` has them.
         seconds: after which no further plan is predicted; None for as long as the search takes.
         fewer: whether one of several devices may be the choice.
+        frontier: whether the fastest and the smallest plan of every level are searched for.
     """
 
     plan: Plan
@@ -53,15 +55,19 @@ class Request:
     price: float | None = None
     seconds: float | None = None
     fewer: bool = True
+    frontier: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search came to: the choice, and where nothing fits the least bytes that each level needs."""
+    """What a search came to: the choice, where nothing fits the least bytes that each level needs, and what each level offers."""
 
     search: Search
     chosen: Candidate | None
     needed: Mapping[str, int]
+    frontier: tuple[FrontierPoint, ...] = ()
+    bounds: tuple[FrontierBound, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def make_plan(
@@ -74,6 +80,8 @@ def make_plan(
     """
     started = time.monotonic()
     outcome = look_for(Planner(subject, machine), request)
+    if request.frontier:
+        outcome = explored(outcome)
     answer = answer_of(outcome, machine, about or {})
     return replace(answer, planned_seconds=time.monotonic() - started)
 
@@ -105,9 +113,21 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
             even=request.export is not None,
         )
         channel.heed(search)
-        chosen = _chosen(search) if request.search else search.choice()
+        if request.search:
+            search.best()
+            chosen = search.confirm(search.choice)
+        else:
+            chosen = search.choice()
         needed = search.needed() if chosen is None and request.search and not rivals else {}
-    return Outcome(search, chosen, needed)
+    found = Outcome(search, chosen, needed, frontier(search))
+    return replace(found, bounds=bounds(search)) if request.search else found
+
+
+def explored(outcome: Outcome) -> Outcome:
+    """Return an outcome with the fastest and the smallest plan of each level, each searched for."""
+    with _settled():
+        points, complete = explore(outcome.search)
+    return replace(outcome, frontier=points, bounds=(), notes=() if complete else (PARTLY,))
 
 
 def _tell(looked: int, of: int, best: Candidate | None) -> None:
@@ -132,9 +152,10 @@ def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> A
         choice=describe(best),
         alternatives=alternatives(search, chosen),
         rejected=rejected(search),
-        why=(*reasons, *early, *upper_bound(search.planner.subject), *machine.notes),
+        why=(*reasons, *early, *outcome.notes, *upper_bound(search.planner.subject), *machine.notes),
         would_fit=outcome.needed,
-        frontier=frontier(search),
+        frontier=outcome.frontier,
+        bounds=outcome.bounds,
         about=about,
     )
 
@@ -185,19 +206,6 @@ def _asked(planner: Planner, request: Request) -> Candidate:
     plan = replace(request.plan, micro_batch=rows)
     found = planner.predict(plan, subject.techniques, rough=request.search)
     return Candidate(subject.techniques, rows, (), found, request.budget.holds(found))
-
-
-def _chosen(search: Search) -> Candidate | None:
-    """The best plan, predicted again in full: what the search took for granted is looked at; where it does not fit after all, the search
-    goes on from there."""
-    chosen = search.best()
-    checked: list[Candidate] = []
-    while chosen is not None and chosen not in checked:
-        plan = replace(search.plan, micro_batch=chosen.micro_batch)
-        made = search.checked(chosen, search.planner.predict(plan, chosen.techniques))
-        checked.append(made)
-        chosen = search.choice() if made.fits else search.best()
-    return chosen
 
 
 def upper_bound(subject: Subject) -> tuple[str, ...]:

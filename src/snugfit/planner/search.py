@@ -52,7 +52,7 @@ _NEAR = 2.0
 _LASTING = ("weights", "gradients", "optimizer", "averages")
 
 _LITTLE = 0.05
-"""Of the memory that may be used: to save less of it makes no room."""
+"""Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
 
 Progress = Callable[[int, int, Candidate | None], None]
 
@@ -69,6 +69,7 @@ class Search:
         may_add: says of a technique whether it may come in.
         even: only micro-batches of one size are tried, as other tools have no others.
         rivals: plans that were found elsewhere, beside which one of these has to be the choice.
+        only: the level of all plans that are looked at; None for all that the budget allows.
         progress: is told how many plans were looked at, of how many, and the best so far.
     """
 
@@ -82,6 +83,7 @@ class Search:
     progress: Progress = lambda looked, of, best: None
     may_add: Callable[[Technique], bool] = lambda technique: True
     even: bool = False
+    only: Fidelity | None = None
     tried: list[Candidate] = field(init=False)
     refused: list[Rejected] = field(default_factory=list)
     complete: bool = True
@@ -100,15 +102,39 @@ class Search:
 
     def best(self) -> Candidate | None:
         """The choice; None where nothing that was tried fits."""
-        coarsest = max(self.asked.level, self.budget.fidelity)
-        for format in self._formats(coarsest):
+        for format in self._formats():
             self._walk(format)
-        self._improve(coarsest)
+        self._improve()
         return self.choice()
+
+    def among(self, level: Fidelity) -> Search:
+        """Return a search for the fastest plan of one level, whatever is allowed, that knows what this one has found."""
+        plans = (self.planner, self.plan, self.budget, self.deadline, self.asked, Goal())
+        made = Search(*plans, progress=self.progress, may_add=self.may_add, even=self.even, only=level)
+        made.tried = list(self.tried)
+        made._sized, made._too_heavy = self._sized, self._too_heavy
+        made._least_seconds, made._exact, made._short = self._least_seconds, list(self._exact), self._short
+        return made
+
+    def shrink(self) -> None:
+        """Look for the plan of the least memory: the leanest of the ladder, then what differs from the smallest by a rung."""
+        size = self._sizes[-1]
+        for added in self._leanest([each for each in self.ladder() if self._allows(each)]):
+            self._trace(added, size)
+        settled: set[Techniques] = set()
+        while (least := self.smallest()) is not None and least.techniques not in settled:
+            settled.add(least.techniques)
+            for added in self._neighbours(least, least.found.most_bytes):
+                if self._allows(added) and not _adds_placements(self._techniques(added), least.techniques):
+                    self._trace(added, size)
 
     def choice(self) -> Candidate | None:
         """Of the plans that were tried."""
         return self.goal.choose(self._allowed())
+
+    def smallest(self) -> Candidate | None:
+        """The plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
+        return min(self._allowed(), key=lambda each: (not each.fits, each.found.most_bytes), default=None)
 
     def least(self) -> Candidate:
         """Of the plans that are no coarser than what is allowed the one that needs the least."""
@@ -117,18 +143,28 @@ class Search:
     def needed(self) -> dict[str, int]:
         """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
         found: dict[str, int] = {}
-        own, rungs = self.asked.techniques, self._rungs
         for level in (each for each in Fidelity if each >= self.asked.level):
-            formats = [each for each in ((), *ladder.formats(own, rungs)) if self._level(each) is level]
-            for format in formats[-2:]:
-                for added in ladder.placed(own, format, rungs)[-2:]:
-                    self._trace(added, self._sizes[-1])
+            formats = [each for each in self.ladder() if self.level(each) is level]
+            for added in self._leanest(formats):
+                self._trace(added, self._sizes[-1])
             needs = [each.found.most_bytes for each in self.tried if each.level is level]
             if needs:
                 found[level.label] = round(min(needs) / (1 - self.budget.margin))
         return found
 
-    def checked(self, one: Candidate, found: Prediction) -> Candidate:
+    def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
+        """What is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
+        not fit after all, the search goes on from there."""
+        confirmed: list[Candidate] = []
+        while (picked := pick()) is not None and picked not in confirmed:
+            plan = replace(self.plan, micro_batch=picked.micro_batch)
+            made = self._checked(picked, self.planner.predict(plan, picked.techniques))
+            confirmed.append(made)
+            if not made.fits:
+                self.best()
+        return picked
+
+    def _checked(self, one: Candidate, found: Prediction) -> Candidate:
         """A plan that was tried, predicted anew in full, and kept so.
 
         Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
@@ -154,19 +190,26 @@ class Search:
 
     # ------------------------------------------------------------------ the ladder
 
-    def _formats(self, coarsest: Fidelity) -> Iterator[Techniques]:
+    def _leanest(self, formats: Sequence[Techniques]) -> Iterator[Techniques]:
+        """The last placements of the last formats of a level."""
+        for format in formats[-2:]:
+            yield from ladder.placed(self.asked.techniques, format, self._rungs)[-2:]
+
+    def ladder(self) -> list[Techniques]:
+        """The recipe's own format and those of the ladder."""
+        return [(), *(each for each in ladder.formats(self.asked.techniques, self._rungs) if each)]
+
+    def _formats(self) -> Iterator[Techniques]:
         """Formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
         cost nothing which is learned the fastest first."""
         found = ladder.formats(self.asked.techniques, self._rungs)
         free = FREE if self.goal.name != "finest" else Fidelity.FULL
         for format in sorted(
             found,
-            key=lambda each: (max(free, self._level(each)), self._arithmetic(each), found.index(each)),
+            key=lambda each: (max(free, self.level(each)), self.arithmetic(each), found.index(each)),
         ):
             # on a CPU the recipe's own plan may be faster in smaller micro-batches
-            if (self._on_cpu and not format) or (
-                self._level(format) <= coarsest and self._may_be_faster(format)
-            ):
+            if self._allows(format) and ((self._on_cpu and not format) or self._may_be_faster(format)):
                 yield format
 
     def _walk(self, format: Techniques) -> None:
@@ -200,21 +243,23 @@ class Search:
             if (room or _moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
                 break
 
-    def _improve(self, coarsest: Fidelity) -> None:
+    def _improve(self) -> None:
         """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better."""
         settled: set[Techniques] = set()
         while left := [each for each in self._leaders() if each.techniques not in settled]:
             best = left[0]
             settled.add(best.techniques)
-            for added in self._neighbours(best):
-                if self._level(added) <= coarsest and self._may_be_better(added):
+            for added in self._neighbours(best, self.budget.usable):
+                if self._allows(added) and self._may_be_better(added):
                     first = self._trace(added, self._sizes[0]) if best.fits else None
                     if first is None or first.fits or self._may_be_faster(added):
                         self._look(added)
 
     def _leaders(self) -> Iterator[Candidate]:
         """The choice, or what comes nearest to fitting; and the best that is finer, where a little more speed would make it the choice."""
-        best = self.choice() or self.least()
+        best = self.choice() or self.smallest()
+        if best is None:
+            return
         if best.fits and self.goal.choose([best, *self.rivals]) is not best:
             return
         yield best
@@ -224,15 +269,15 @@ class Search:
             if finer is not None and finer.found.seconds_per_update < near:
                 yield finer
 
-    def _neighbours(self, one: Candidate) -> list[Techniques]:
-        """Sets of rungs with one less, one in place of another, or one more."""
+    def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
+        """Sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
         own, rungs = self.asked.techniques, self._rungs
         added = tuple(each for each in one.techniques if each not in own)
         known = tuple(rung for rung in rungs if rung in added or any(_same(rung, each) for each in added))
         less = [tuple(each for each in known if each is not rung) for rung in known]
         found = [*less]
         for rung in rungs:
-            if rung in known or not self._matters(rung, one):
+            if rung in known or not self._matters(rung, one, whole):
                 continue
             if self._goes((*known, rung)):
                 found.append((*known, rung))
@@ -240,15 +285,12 @@ class Search:
                 found += [(*each, rung) for each in less]
         return [each for each in found if self._goes(each)]
 
-    def _matters(self, rung: Technique, one: Candidate) -> bool:
+    def _matters(self, rung: Technique, one: Candidate, whole: int) -> bool:
         """Whether there is anything to save for a rung that is about optimizer states and gradients, which adapters hardly have."""
         if not {"optimizer", "stepping"} & {*rung.card.seams} or rung.card.precision:
             return True
         kinds = one.found.peak_by_kind
-        return (
-            not kinds
-            or sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) > _LITTLE * self.budget.usable
-        )
+        return not kinds or sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) > _LITTLE * whole
 
     def _goes(self, added: Techniques) -> bool:
         rest: Techniques = ()
@@ -368,7 +410,7 @@ class Search:
         mine = self._techniques(added)
         limit = self._limit(level_of(mine))
         known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
-        return self._arithmetic(added) < limit and all(seconds < limit for seconds in known)
+        return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
     def _lasting(self, one: Candidate) -> float:
         """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
@@ -377,7 +419,7 @@ class Search:
     def _limit(self, level: Fidelity) -> float:
         return self.goal.limit(level, [*self._allowed(), *self.rivals])
 
-    def _arithmetic(self, added: Techniques) -> float:
+    def arithmetic(self, added: Techniques) -> float:
         """Seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
         device, techniques = self.planner.machine.device, self._techniques(added)
         needs = [each.card.needs for each in techniques if each.card.precision and each.card.needs]
@@ -390,13 +432,23 @@ class Search:
     # ------------------------------------------------------------------ what there is
 
     def _allowed(self) -> list[Candidate]:
-        coarsest = max(self.asked.level, self.budget.fidelity)
-        return [each for each in self.tried if each.level <= coarsest]
+        return [each for each in self.tried if self._is_allowed(each.level)]
+
+    def _allows(self, added: Techniques) -> bool:
+        return self._is_allowed(self.level(added))
+
+    def _is_allowed(self, level: Fidelity) -> bool:
+        return level is self.only if self.only is not None else level <= self.coarsest
+
+    @property
+    def coarsest(self) -> Fidelity:
+        """The coarsest level that may be chosen."""
+        return max(self.asked.level, self.budget.fidelity)
 
     def _techniques(self, added: Techniques) -> Techniques:
         return together(self.asked.techniques, added)
 
-    def _level(self, added: Techniques) -> Fidelity:
+    def level(self, added: Techniques) -> Fidelity:
         return level_of(self._techniques(added))
 
     @cached_property

@@ -26,7 +26,7 @@ from snugfit.planner.export import TOOLS, weighed
 from snugfit.planner.figures import Run
 from snugfit.planner.goals import ALIKE, FREE, Goal
 from snugfit.planner.options import Option, alternatives_of, between, options_of, rejections_of
-from snugfit.planner.plan import Outcome, Request, answer_of, look_for
+from snugfit.planner.plan import Outcome, Request, answer_of, explored, look_for
 from snugfit.planner.predict import Planner
 from snugfit.planner.rank import PASSES, Rank, seconds_of, whole
 from snugfit.planner.records import Phase, Role
@@ -124,6 +124,9 @@ class _Shared:
             raise SettingError(
                 f"devices: no way to share this among {self.cluster.world} could be planned. {told}"
             )
+        way = found.choice.strategy
+        if self.request.frontier and self.request.search and way in self.outcomes:
+            found = self._with_way(answer_of(explored(self.outcomes[way]), self.machine, self.about), way)
         return replace(
             found,
             rules=tuple(self.said),
@@ -257,8 +260,7 @@ class _Shared:
         if not found.fits:
             usable = format_bytes(request.budget.usable)
             self.failed.append(Rejected(rung, f"needs {format_bytes(needed)} of {usable}", needed, seconds))
-        others = (replace(each, choice=self._shared(each.choice, way)) for each in found.alternatives)
-        found = replace(found, choice=self._shared(found.choice, way), alternatives=tuple(others))
+        found = self._with_way(found, way)
         if not found.fits and (self.nearest is None or needed < self.nearest.prediction.reserved_bytes):
             self.nearest = found
         return found
@@ -274,6 +276,17 @@ class _Shared:
             way=name,
             window=self.subject.window,
             depth=self.depth,
+        )
+
+    def _with_way(self, answer: Answer, way: str) -> Answer:
+        """The answer of a rank, whose plans say how the devices share the work."""
+        return replace(
+            answer,
+            choice=self._shared(answer.choice, way),
+            alternatives=tuple(
+                replace(each, choice=self._shared(each.choice, way)) for each in answer.alternatives
+            ),
+            frontier=tuple(replace(each, choice=self._shared(each.choice, way)) for each in answer.frontier),
         )
 
     def _shared(self, choice: Choice, way: str) -> Choice:

@@ -48,6 +48,7 @@ class Target:
         worth: times as fast that a plan below mixed precision has to be to be chosen where something finer fits.
         slower: times the least time that the smallest plan may take.
         price: of one hour of one device, for the cheapest.
+        frontier: whether the fastest and the smallest plan of every level are searched for, beside the choice.
         seconds: that the search may take; by default it is bounded by the predictions that it makes.
         probe: whether it is measured on the device at hand, with few examples, instead of run on fake tensors.
         margin: share of the memory to be left free; by default what `candidate.margin_on` says.
@@ -74,6 +75,7 @@ class Target:
     slower: float | None = None
     price: float | None = None
     seconds: float | None = None
+    frontier: bool = False
     probe: bool = False
     margin: float | None = None
     here: Device | None = None
@@ -89,7 +91,7 @@ class Target:
 
     def choice(self) -> dict[str, Any]:
         """Return what is said of how to choose, by the names that a `Request` has for it."""
-        names = ("fewer", "goal", "worth", "slower", "price", "seconds")
+        names = ("fewer", "goal", "worth", "slower", "price", "seconds", "frontier")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def counts(self) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from snugfit.core.entry import as_entry
 from snugfit.core.technique import Fidelity
-from snugfit.planner.answer import Alternative, Choice, FrontierPoint, Rejected
+from snugfit.planner.answer import Alternative, Choice, Rejected
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.catalogue import SHEETS
 from snugfit.planner.goals import ALIKE, FREE
@@ -119,33 +119,6 @@ def _effort(search: Search) -> Iterator[str]:
             else "more was to be looked at"
         )
         yield f"{search.looked} of {search.count:,} plans were run. None of them is better by 5%, {left}."
-
-
-def frontier(search: Search) -> tuple[FrontierPoint, ...]:
-    """The fastest and the smallest plan of each level at which anything fits."""
-    found = []
-    for level in Fidelity:
-        fitting = [each for each in search.tried if each.fits and each.level is level]
-        if fitting:
-            fastest = min(fitting, key=lambda each: each.found.seconds_per_update)
-            smallest = min(fitting, key=lambda each: each.found.most_bytes)
-            found.append(_point(fastest, "fastest"))
-            if not smallest.same(fastest):
-                found.append(_point(smallest, "smallest"))
-    return tuple(found)
-
-
-def _point(one: Candidate, what: str) -> FrontierPoint:
-    return FrontierPoint(
-        one.level.label,
-        what,
-        one.rung,
-        describe(one),
-        one.found.reserved_bytes,
-        one.found.host_peak_bytes,
-        one.found.seconds_per_update,
-        one.found.tokens_per_second,
-    )
 
 
 def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ KINDS = (
 )
 """The roles that bytes have, in the order in which they are told (`records.Role`, which needs torch to be imported)."""
 
+NOT_SEARCHED = "Estimates are of the arithmetic alone; --frontier searches every level."
+
 _LONG = 48 * 3600.0  # seconds that are told in days
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")

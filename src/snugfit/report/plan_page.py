@@ -7,6 +7,7 @@ from pathlib import Path
 
 from snugfit.planner import words
 from snugfit.planner.answer import Answer, Rejected
+from snugfit.report.frontier import drawn_frontier
 from snugfit.report.page import document, replace_page
 from snugfit.report.parts import facts, figures
 from snugfit.report.stack import BUDGET_IN_VIEW, STACK_STYLE, TONES, stacked
@@ -161,20 +162,27 @@ def _list(title: str, sentences: Iterable[str]) -> str:
 
 
 def _frontier(answer: Answer) -> str:
-    """The fastest and the smallest plan of each level of fidelity."""
+    """The fastest and the smallest plan of each level of fidelity, drawn and as a table."""
     rows = "".join(
-        f"<tr><th scope=row>{one.level}, {one.what}<small>{escape(one.rung)}</small></th>"
+        f"<tr><th scope=row>{one.level}, {one.what}<small>{escape(one.rung)}{'' if one.fits else ' (does not fit)'}</small></th>"
         f"<td class=number>{format_bytes(one.reserved_bytes)}</td><td class='number peak'>{format_bytes(one.host_bytes)}</td>"
         f"<td class=number>{words.brief_seconds(one.seconds_per_update)}</td>"
         f"<td class=number>{'' if one.tokens_per_second is None else words.digits(one.tokens_per_second)}</td></tr>"
         for one in answer.frontier
     )
+    rows += "".join(
+        f"<tr><th scope=row>{one.level}, at best<small>estimate, not searched</small></th><td></td><td class=peak></td>"
+        f"<td class=number>≥ {words.brief_seconds(one.seconds_per_update)}</td>"
+        f"<td class=number>{'' if one.tokens_per_second is None else f'≤ {words.digits(one.tokens_per_second)}'}</td></tr>"
+        for one in answer.bounds
+    )
     head = (
         "<th>level</th><th class=number>in all</th><th class='number peak'>host</th><th class=number>an update</th>"
         "<th class=number>tokens/s</th>"
     )
-    body = f"<table class=plans><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return _section("Of each level of fidelity", body) if len(answer.frontier) > 1 else ""
+    note = f"<p class=note>{escape(words.NOT_SEARCHED)}</p>" if answer.bounds else ""
+    body = f"<table class=plans><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{note}"
+    return _section("Of each level of fidelity", drawn_frontier(answer) + body) if rows else ""
 
 
 def _runners_up(answer: Answer) -> str:

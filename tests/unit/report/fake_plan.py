@@ -6,7 +6,16 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from snugfit.planner.answer import Alternative, Answer, Choice, Prediction, Rejected, Timeline
+from snugfit.planner.answer import (
+    Alternative,
+    Answer,
+    Choice,
+    FrontierBound,
+    FrontierPoint,
+    Prediction,
+    Rejected,
+    Timeline,
+)
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 QLORA = ({"qlora": {"rank": 16, "alpha": 32}}, {"recompute": {}}, {"chunked_loss": {"chunks": 8}})
@@ -245,4 +254,29 @@ def step(
     }
     return Timeline(
         tuple(segment for segment, _ in points), tuple(place * every for place in range(len(points))), kinds
+    )
+
+
+def with_a_frontier() -> Answer:
+    """Plans of two levels, a third that does not fit, and a fourth that was not looked at."""
+    base = qlora_on_a_4090()
+
+    def point(level: str, what: str, reserved: float, seconds: float, fits: bool = True) -> FrontierPoint:
+        choice = replace(base.choice, fidelity=level)
+        size = round(reserved * GIB)
+        return FrontierPoint(
+            level, what, f"{level} + {what}", choice, size, GIB, seconds, 2000 / seconds, fits
+        )
+
+    return replace(
+        base,
+        choice=replace(base.choice, fidelity="adapters"),
+        frontier=(
+            point("full", "smallest", 31.0, 4.0, fits=False),
+            point("mixed", "fastest", 22.0, 3.0),
+            point("mixed", "smallest", 15.0, 3.6),
+            point("adapters", "fastest", 11.7, 1.9),
+            point("adapters", "smallest", 7.0, 2.8),
+        ),
+        bounds=(FrontierBound("quantized", 1.2, 3_600.0),),
     )

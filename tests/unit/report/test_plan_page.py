@@ -22,11 +22,12 @@ from tests.unit.report.fake_plan import (
     prediction,
     qlora_on_a_4090,
     seventy_billion_that_do_not_fit,
+    with_a_frontier,
 )
 from tests.unit.report.fake_run import write_run
 from tests.unit.report.test_report_page import Page
 
-ANSWERS = (qlora_on_a_4090, seventy_billion_that_do_not_fit, mlp_on_a_cpu)
+ANSWERS = (qlora_on_a_4090, seventy_billion_that_do_not_fit, mlp_on_a_cpu, with_a_frontier)
 HOSTILE = "</title><script>alert(1)</script>\"'&\x1b\x00<svg onload=x>"
 
 
@@ -273,3 +274,32 @@ def test_a_run_that_was_planned_and_measured_has_both_in_its_report(tmp_path) ->
         "<p>Predicted 412 MiB and 0.21 s an update; measured 405 MiB (1.7 % below) and 0.24 s (14 % above).</p>"
         in write_report(run_dir).read_text(encoding="utf-8")
     )
+
+
+def test_the_levels_are_drawn_with_their_colours_the_choice_and_the_budget(tmp_path: Path) -> None:
+    page = write(with_a_frontier(), tmp_path)
+    start = page.index("<figure class=wide><figcaption><h3>Time of an update")
+    figure = page[start : page.index("</figure>", start)]
+    chart = ElementTree.fromstring(
+        re.sub(
+            r"=([a-z]+)(?=[ >])", r'="\1"', figure[figure.index("<svg class=plot") : figure.rindex("<div")]
+        )
+    )
+    dots = {each[0].text: each for each in chart.iter("circle") if len(each)}
+
+    assert re.findall(r"tone\d\"></i>(\w+)<", figure) == ["full", "mixed", "adapters"]
+    # 31 GiB and 8% are the whole width, 4 s and what an axis has of air the height
+    smallest = dots["mixed + smallest (mixed): 3.60 s in 15 GiB"]
+    assert float(smallest.get("cx").rstrip("%")) == pytest.approx(100 * 15 / (1.08 * 31), abs=0.1)
+    assert "tone2" in smallest.get("class")
+    (ring,) = (each for each in chart.iter("circle") if "ring" in each.get("class"))
+    chosen = next(each for title, each in dots.items() if title.startswith("recompute + chunked_loss"))
+    assert (ring.get("cx"), ring.get("cy")) == (chosen.get("cx"), chosen.get("cy"))
+    (budget,) = (each for each in chart.iter("line") if "mark" in each.get("class"))
+    assert float(budget.get("x1").rstrip("%")) == pytest.approx(100 * 24 / (1.08 * 31), abs=0.1)
+    assert "quantized, at best estimate, not searched ≥ 1.20 s ≤ 3,600" in words_of(page)
+
+
+def test_a_plan_without_others_has_no_picture_of_them(tmp_path: Path) -> None:
+    answer = replace(qlora_on_a_4090(), alternatives=())
+    assert "Time of an update" not in write(answer, tmp_path)
