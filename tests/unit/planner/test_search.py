@@ -67,7 +67,10 @@ class Laws:
         default_factory=lambda: SimpleNamespace(
             type="cuda",
             device=SimpleNamespace(
-                flops={"float32": 1e12, "bfloat16": 1e12}, efficiency={"matmul": 1.0}, calibrated=False
+                kind="cuda",
+                flops={"float32": 1e12, "bfloat16": 1e12},
+                efficiency={"matmul": 1.0},
+                calibrated=False,
             ),
         )
     )
