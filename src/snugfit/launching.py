@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from snugfit import errors, plans
 from snugfit.core.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.core.redaction import redact
-from snugfit.errors import OutOfMemory, TrainingFailed, UserError
+from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.events import has_begun
 from snugfit.recipe.chosen import with_precision_here
 from snugfit.recipe.jobs import plan_of
@@ -262,6 +262,11 @@ def _first_error(
     logs = sorted(place.glob(f"*/attempt_*/{rank}/stderr.log"))  # the first rank's is shown as it comes
     for line in logs[-1].read_text(errors="replace").splitlines()[-_LAST_LINES:] if logs else ():
         print(redact(line), file=sys.stderr)
+    if failure.exitcode == -signal.SIGABRT:  # NCCL's watchdog raises nothing
+        return RanksLost(
+            f"rank {rank} (process {failure.pid}) was ended by SIGABRT, as NCCL's watchdog does where it has not heard of the other ranks "
+            f"within plan.timeout, and the others were ended. {_way_on(folder)}"
+        )
     how = (
         f"was killed by {failure.signal_name()}"
         if failure.exitcode < 0

@@ -177,3 +177,14 @@ def test_processes_get_what_is_left_of_the_time_and_never_none_at_all() -> None:
     assert 0 < parse_seconds(left, "--stop-after") <= 7.0
     assert 0 < parse_seconds(over, "--stop-after") < 0.1
     assert launching._until(RunOptions()) == []
+
+
+def test_a_rank_that_the_watchdog_of_nccl_ended_has_lost_the_others(tmp_path: Path) -> None:
+    """Only two GPUs can show that the watchdog ends a rank so."""
+    error = told(
+        {0: failure(0, -signal.SIGTERM, seen=99), 1: failure(1, -signal.SIGABRT, seen=101)}, tmp_path
+    )
+    assert type(error) is RanksLost
+    assert "rank 1 (process 1001) was ended by SIGABRT" in str(error)
+    assert "within plan.timeout" in str(error)
+    assert "There is no checkpoint yet" in str(error)

@@ -321,7 +321,12 @@ def replay(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     with lasting_streams():
-        return _main(arguments)
+        code = _main(arguments)
+        if code and is_one_of_several():
+            from snugfit.strategies.world import leave_group  # torch, which has been loaded by then
+
+            leave_group(code)
+        return code
 
 
 def _main(arguments: Sequence[str] | None) -> int:

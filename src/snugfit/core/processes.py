@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,21 @@ the `trace` of an error that nobody expected, else an empty string, and the micr
 
 @dataclass(frozen=True)
 class World:
-    """The place of this process among those that train together: of all, and on its host."""
+    """The place of this process among those that train together: of all, and on its host.
+
+    Args:
+        own_device: whether it sees one GPU, its own, as Slurm does with `--gpus-per-task=1`.
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    own_device: bool = field(default=False, repr=False)
+
+    @property
+    def device(self) -> int:
+        """The number of its GPU among those that it sees."""
+        return 0 if self.own_device else self.local_rank
 
     @property
     def leads(self) -> bool:
@@ -57,6 +67,9 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
     World(rank=3, size=4, local_rank=1)
     >>> this_world({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "a"})
     World(rank=1, size=2, local_rank=0)
+    >>> slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "a"}
+    >>> this_world({**slurm, "CUDA_VISIBLE_DEVICES": "0"}).device, this_world({**slurm, "CUDA_VISIBLE_DEVICES": "0,1"}).device
+    (0, 1)
     >>> this_world({})
     World(rank=0, size=1, local_rank=0)
     """
@@ -74,7 +87,8 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
                 f"{names[1]} is set, which says that several processes train together, and {' or '.join(names)} is missing or no "
                 f"number ({error}). Start them by torchrun, srun or --devices."
             ) from error
-        return World(rank, size, local_rank)
+        one = len(found.get("CUDA_VISIBLE_DEVICES", "").split(",")) == 1 and found.get("CUDA_VISIBLE_DEVICES")
+        return World(rank, size, local_rank, own_device=names[0].startswith("SLURM") and bool(one))
     return World()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ def device_of(setting: str, world: World) -> str:
     >>> device_of("cuda", World(rank=3, size=4, local_rank=1)), device_of("cpu", World())
     ('cuda:1', 'cpu')
     """
-    return f"{setting}:{world.local_rank}" if world.size > 1 and setting in ("cuda", "xpu") else setting
+    return f"{setting}:{world.device}" if world.size > 1 and setting in ("cuda", "xpu") else setting
 
 
 def check_devices(device: str, count: int) -> None:
@@ -47,21 +48,28 @@ def check_devices(device: str, count: int) -> None:
 
 @contextmanager
 def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
-    """Within, this process and the others of its world can exchange tensors; a process by itself needs nothing for that.
+    """Temporarily let this process and the others of its world exchange tensors; a process by itself needs nothing for that.
+
+    After an error the group on GPUs is left as it is: to end it, NCCL waits for exchanges that the others may never make. Leave the process
+    then, by `leave_group`.
 
     Args:
-        timeout_seconds: how long it waits for the others at an exchange before it gives up.
+        timeout_seconds: how long it waits for the others at an exchange before it gives up. On GPUs NCCL's watchdog ends the process then.
     Raises:
         RanksLost: the others do not come.
-        SettingError: Slurm's list of hosts cannot be read.
+        SettingError: Slurm's list of hosts cannot be read, or two ranks have one GPU.
     """
     if world.size == 1 or dist.is_initialized():
         yield
         return
     kind = torch.device(device).type
+    there = None
     if kind == "cuda":
-        check_devices(device, world.local_rank + 1)
-        torch.cuda.set_device(world.local_rank)
+        check_devices(device, world.device + 1)
+        there = torch.device("cuda", world.device)
+        torch.cuda.set_device(there)
+        # an exchange that failed, or was waited for too long, ends the process, and nothing is waited for in that
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     _meeting_point()
     try:
         dist.init_process_group(
@@ -70,6 +78,7 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout_seconds),
+            device_id=there,  # else NCCL guesses it from the rank, which is wrong where each process sees one GPU
         )
     except (RuntimeError, ValueError) as error:
         raise RanksLost(
@@ -78,9 +87,47 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
             "can be reached from every host, and that as many were started."
         ) from error
     try:
+        if there is not None:
+            _check_apart(str(torch.cuda.get_device_properties(there).uuid))
         yield
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        if there is None:
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+
+
+def leave_group(code: int) -> None:
+    """End this process at once with an exit code, if an error has left a group behind; else return.
+
+    Whatever Python would do on its way out, such as to free the group, may wait for other ranks for ever.
+
+    Source: https://github.com/NVIDIA/nccl/issues/1777 and 863.
+    """
+    if dist.is_available() and dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _check_apart(gpu: str) -> None:
+    """Refuse two ranks on one GPU, of which NCCL would only say that something is invalid.
+
+    Args:
+        gpu: the number that its maker gave it.
+    Raises:
+        SettingError: names the ranks and their host.
+        SaidElsewhere: the same, on other ranks than the first.
+    """
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (socket.gethostname(), gpu))
+    for rank, place in enumerate(found):
+        if (first := found.index(place)) < rank:
+            error = SettingError if dist.get_rank() == 0 else SaidElsewhere
+            raise error(
+                f"ranks: {first} and {rank} have the same GPU of {place[0]}. Start one process for each GPU, as srun --gpus-per-task=1 or "
+                "torchrun --nproc-per-node does."
+            )
 
 
 @contextmanager
