@@ -82,10 +82,19 @@ def on(device: str, tree: Any) -> Any:
 
 
 def deterministic() -> None:
-    """Have torch take the same kernels at each call; operators that have none of these warn."""
+    """Have torch take the same kernels at each call, and attention those that add in one order.
+
+    Operators that have none of these warn. The backward of flash attention adds in any order where such operators only warn.
+    """
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
+    for enable in (
+        torch.backends.cuda.enable_flash_sdp,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+        torch.backends.cuda.enable_cudnn_sdp,
+    ):
+        enable(False)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ if WHEELS := os.environ.get("SNUGFIT_WHEELS"):
     sys.path.append(str(Path(WHEELS, "all")))  # what the machine has itself comes first
 
 import machine  # noqa: E402
-from checks import COMMANDS, Settings, checks_of, write_json  # noqa: E402
+from checks import COMMANDS, GREEN, Settings, checks_of, write_json  # noqa: E402
 from runner import Runner, be_checks_process, earlier, in_process, summary  # noqa: E402
 
 IMPORTED = (
@@ -50,6 +50,9 @@ def main() -> int:
     if given.toy:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.environ["OMP_NUM_THREADS"] = "1"
+    if given.command == "correct":  # whose checks run side by side
+        os.environ.setdefault("OMP_NUM_THREADS", "2")
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
     if given.one is not None:
         return run_one(given)
     began = time.monotonic() - max(0.0, BEGAN - float(os.environ.get("SNUGFIT_BEGAN") or BEGAN))
@@ -97,7 +100,7 @@ def main() -> int:
         left = [each for each in found if each.name not in rows]
         first = [each for each in left if each.name == FIRST]
         runner.run(first)
-        if first and settings.cuda and rows[FIRST]["status"] in ("error", "died", "over time"):
+        if first and settings.cuda and rows[FIRST]["status"] not in GREEN:
             print("a forked process cannot use the GPU: each check is started anew", flush=True)
             runner = replace(runner, fork=False, _running=[])
             runner.run(first)
@@ -129,6 +132,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of the whole command")
     parser.add_argument("--jobs", type=int, help="checks at a time")
+    parser.add_argument(
+        "--fresh", action="store_true", help="start Python anew for each check, instead of a fork"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)

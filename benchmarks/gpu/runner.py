@@ -171,7 +171,8 @@ def be_checks_process(folder: Path) -> None:
     """Make this process a group of its own whose output goes to a file, and which says where it was when it is ended."""
     import faulthandler
 
-    os.setsid()
+    with suppress(PermissionError):  # it leads one already
+        os.setsid()
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)

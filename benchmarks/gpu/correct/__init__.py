@@ -2,4 +2,14 @@
 
 from __future__ import annotations
 
-MODULES = ("laws", "placement", "numerics", "faults", "ranks", "compiling", "command_line", "tests_on_gpu")
+MODULES = (
+    "memory",  # alone on the device, and so before what runs side by side
+    "laws",
+    "command_line",
+    "compiling",
+    "placement",
+    "numerics",
+    "faults",
+    "ranks",
+    "tests_on_gpu",
+)

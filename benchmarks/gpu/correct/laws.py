@@ -68,7 +68,7 @@ def laws(settings: Settings, precision: str) -> Mapping[str, Any]:
     figures = {"held": sum(held), "of": len(held), "techniques": table}
     require(not failed, f"{precision}: the laws do not hold for {', '.join(failed)}", **figures)
     require(
-        len(held) >= settings.size(60, 3),
+        len(held) >= settings.size(50, 3),
         f"{precision}: only {len(held)} techniques were looked at",
         **figures,
     )
