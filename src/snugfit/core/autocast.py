@@ -66,10 +66,10 @@ def weights_cast_again() -> AbstractContextManager[None]:
     For weights that are given up between forward and backward, as sharded ones are: their 16-bit copies would be the whole model in 16 bit.
     The numbers are the same. Where other hooks on saved tensors are entered within, those decide.
     """
-    return torch.autograd.graph.saved_tensors_hooks(_without_copy, _with_copy)
+    return torch.autograd.graph.saved_tensors_hooks(without_copy, _with_copy)
 
 
-class _Cast(NamedTuple):
+class Cast(NamedTuple):
     """A weight in place of its copy in another type, or of a view of that copy."""
 
     weight: Tensor
@@ -79,8 +79,14 @@ class _Cast(NamedTuple):
     stride: tuple[int, ...]
     offset: int | torch.SymInt
 
+    def again(self) -> Tensor:
+        """Return the copy made anew, or the view of it, of the same numbers."""
+        copy = self.weight.detach().to(self.device, self.dtype)
+        return copy.as_strided(self.size, self.stride, self.offset)
 
-def _without_copy(tensor: Tensor) -> Tensor | _Cast:
+
+def without_copy(tensor: Tensor) -> Tensor | Cast:
+    """Return the trained weight that a saved tensor is a copy of, as autocast makes them; any other tensor as it is."""
     copy = tensor._base if tensor._base is not None else tensor
     node = copy.grad_fn
     if node is None or node.name() != "ToCopyBackward0":
@@ -88,13 +94,10 @@ def _without_copy(tensor: Tensor) -> Tensor | _Cast:
     weight = getattr(node.next_functions[0][0], "variable", None)
     if weight is None or weight.shape != copy.shape or weight.stride() != copy.stride():
         return tensor
-    return _Cast(
+    return Cast(
         weight, copy.dtype, copy.device, tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
     )
 
 
-def _with_copy(kept: Tensor | _Cast) -> Tensor:
-    if isinstance(kept, Tensor):
-        return kept
-    copy = kept.weight.detach().to(kept.device, kept.dtype)
-    return copy.as_strided(kept.size, kept.stride, kept.offset)
+def _with_copy(kept: Tensor | Cast) -> Tensor:
+    return kept if isinstance(kept, Tensor) else kept.again()

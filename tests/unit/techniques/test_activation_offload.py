@@ -301,3 +301,28 @@ def test_without_gradient_nothing_happens() -> None:
 def test_a_size_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(SettingError, match=r"activation_offload.min_bytes: 'few' cannot be read"):
         ActivationOffload(min_bytes="few")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_copies_that_autocast_makes_of_weights_do_not_travel_and_gradients_are_the_same(tied: bool) -> None:
+    """Only a GPU can show what that saves of its link."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 32), nn.LayerNorm(32))
+    inputs = torch.randn(4, 32)
+    found, travelled = [], []
+    for offload in (nullcontext(), offloaded("cpu", model.parameters(), 1)):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), offload as hooks:
+            outputs = model(inputs)
+            if tied:
+                outputs = nn.functional.linear(outputs, model[0].weight)
+            loss = outputs.float().square().sum()
+        loss.backward()
+        travelled.append(0 if hooks is None else hooks.bytes)
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    weights = 2 * sum(parameter.numel() for parameter in model.parameters())
+    activations = 4 * (
+        32 * 2 + 96 * 2 + 96 * 2 + 32 * 4 + 32 * 4 + 32 * 2 + 96 * 4
+    )  # in 16 bit and in 32, generously
+    assert 0 < travelled[1] <= activations < weights

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from snugfit.core.autocast import Cast, without_copy
 from snugfit.core.batch import Batch
 from snugfit.core.read import is_fake
 from snugfit.core.saved import storage_of, storages_of
@@ -54,7 +55,8 @@ class Offload:
     """Hooks for saved tensors that copy storages to host memory, each once, and back in the reverse order.
 
     On an accelerator the memory of the host is page-locked and the copies run on a stream of their own; the computation waits
-    for the one before the last, so that no more than `AHEAD` storages are on their way.
+    for the one before the last, so that no more than `AHEAD` storages are on their way. Copies that autocast makes of trained weights do not
+    travel: backward casts the weights once more.
 
     Args:
         device: whose tensors are moved; on the CPU they are copied, which saves nothing and shows the same.
@@ -80,9 +82,9 @@ class Offload:
         while self._leaving:
             self._let_go()
 
-    def pack(self, tensor: Tensor) -> Tensor | _View:
-        """What is kept instead of a saved tensor."""
-        if not self._moves(tensor):
+    def pack(self, tensor: Tensor) -> Tensor | Cast | _View:
+        """Return what is kept instead of a saved tensor."""
+        if not self._moves(tensor) or isinstance(tensor := without_copy(tensor), Cast):
             return tensor
         start, stop = _stretch(tensor)
         key = (storage_of(tensor), tensor._version, start, stop)  # changed in place, it is another
@@ -93,10 +95,12 @@ class Offload:
         offset = tensor.storage_offset() - start // tensor.element_size()
         return _View(copy, tensor.dtype, tensor.size(), tensor.stride(), offset)
 
-    def unpack(self, kept: Tensor | _View) -> Tensor:
-        """The saved tensor, of the same numbers, sizes and strides."""
+    def unpack(self, kept: Tensor | Cast | _View) -> Tensor:
+        """Return the saved tensor, of the same numbers, sizes and strides."""
         if isinstance(kept, Tensor):
             return kept
+        if isinstance(kept, Cast):
+            return kept.again()
         copy = kept.copy
         self._to_device(copy)
         flat = copy.flat
