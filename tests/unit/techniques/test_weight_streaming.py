@@ -26,6 +26,7 @@ from snugfit.training import assemble
 from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.test_dry_run import fake_batch, fake_step
+from tests.unit.techniques.live_memory import counting
 from tests.unit.techniques.settings import context, refuses
 
 LAYERS = 5
@@ -330,6 +331,38 @@ def test_spare_memory_is_looked_at_after_some_micro_batches(monkeypatch: pytest.
     monkeypatch.setattr(stream, "spare_device_bytes", lambda device: room)
     one_pass(model, given)
     assert len(given.streamed) == LAYERS - 3
+
+
+def test_host_memory_has_one_block_twice_at_most_while_some_become_resident(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = own()
+    given = stream_weights(model, "cpu", resident="auto")
+    with counting() as live:
+        for _ in range(stream.MEASURED):
+            one_pass(model, given)
+        packed, slots = given.host_bytes, given.slot_bytes
+        kept = live.now()
+        assert packed + slots <= kept
+        monkeypatch.setattr(stream, "spare_device_bytes", lambda device: slots // 2)
+        live.peak = 0
+        with torch.inference_mode(False):
+            given._prepare()
+        assert len(given.streamed) == LAYERS - 1, "they were laid out anew"
+        # the slots are made anew too, when the old ones have gone
+        assert live.peak <= kept + packed // LAYERS
+
+
+def test_a_plan_has_room_on_the_host_for_the_moment_in_which_blocks_are_laid_out_anew() -> None:
+    """While one block comes to new memory, its old one is there beside all others: as when they were laid out at first."""
+    with FakeTensorMode(), counting() as live:
+        model = own()
+        before = live.now()
+        given = stream_weights(model, "cpu", resident="auto")
+        with torch.inference_mode(False):
+            given._prepare()
+        block = given.host_bytes // LAYERS
+        assert live.peak >= before + block
 
 
 def test_on_the_device_are_never_more_than_two_blocks() -> None:

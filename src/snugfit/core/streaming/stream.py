@@ -216,7 +216,10 @@ class WeightStream:
         streamed = {name: found for place, (name, found) in enumerate(weights.items()) if place not in keep}
         self._check_room(streamed)
         pin = self._device.type == "cuda"
-        self._packed = {name: self._pack(name, found, pin) for name, found in streamed.items()}
+        # no block of before is held meanwhile: as its weights come to new memory, the old one is given back
+        self._packed, self._chain = {}, []
+        for name, found in streamed.items():
+            self._packed[name] = self._pack(name, found, pin)
         self.frozen = bool(weights)
         self._chain = list(self._packed.values())
         inside = {id(weight.parameter) for packed in self._chain for weight in packed.weights}

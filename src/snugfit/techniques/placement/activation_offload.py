@@ -84,8 +84,11 @@ class Offload:
 
     def pack(self, tensor: Tensor) -> Tensor | Cast | _View:
         """Return what is kept instead of a saved tensor."""
-        if not self._moves(tensor) or isinstance(tensor := without_copy(tensor), Cast):
+        if not self._moves(tensor):
             return tensor
+        weight = without_copy(tensor)
+        if isinstance(weight, Cast):
+            return weight
         start, stop = _stretch(tensor)
         key = (storage_of(tensor), tensor._version, start, stop)  # changed in place, it is another
         if key not in self._known:
