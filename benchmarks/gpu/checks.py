@@ -147,7 +147,7 @@ def checks_of(command: str) -> list[Check]:
     from device import look_at_device
 
     _REGISTERED.clear()
-    check("device", 60)(look_at_device)
+    check("device", 60, always=True)(look_at_device)
     for name in importlib.import_module(command).MODULES:
         module = importlib.import_module(f"{command}.{name}")
         if not any(each.run.__module__ == module.__name__ for each in _REGISTERED):

@@ -47,7 +47,14 @@ RUNS = (
     Run("Llama 1B in bf16", "1b", 8, 2048, 4, (_CLIP, ("bf16", ()))),
     Run("8B QLoRA", "8b", 4, 2048, 2, _QLORA),
     Run("8B QLoRA, streamed", "8b", 1, 512, 1, (*_QLORA, ("weight_streaming", ()))),
-    Run("70B QLoRA, streamed", "70b", 1, 4096, 1, (*_QLORA, ("weight_streaming", ()))),
+    Run(
+        "70B QLoRA, streamed",
+        "70b",
+        1,
+        4096,
+        1,
+        (*_QLORA, ("weight_streaming", ()), ("activation_offload", (("min_bytes", 2**20),))),
+    ),
 )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -56,7 +57,11 @@ def main() -> int:
     if given.one is not None:
         return run_one(given)
     began = time.monotonic() - max(0.0, BEGAN - float(os.environ.get("SNUGFIT_BEGAN") or BEGAN))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the runner ends its checks
     path = given.out / f"{given.command}.json"
+    found = chosen_checks(given)
+    passed = earlier(given.resume, given.command)  # before the file of that name is written anew
+    kept = [each.name for each in found if each.name in passed and not each.always]
     result: dict[str, Any] = {
         "command": given.command,
         "toy": given.toy,
@@ -67,16 +72,12 @@ def main() -> int:
         "machine": machine.host(),
         "nvidia_smi": machine.nvidia_smi(),
         "clocks": {"before": machine.clocks()},
-        "checks": {},
+        "checks": {name: {**passed[name], "earlier": True} for name in kept},
     }
     write_json(path, result)
     import_all()
     result["imports_seconds"] = round(time.monotonic() - began, 1)
-    found = chosen_checks(given)
     rows = result["checks"]
-    passed = earlier(given.resume, given.command)
-    for name in [each.name for each in found if each.name in passed and not each.always]:
-        rows[name] = {**passed[name], "earlier": True}
     with tempfile.TemporaryDirectory(prefix="snugfit-gpu-", ignore_cleanup_errors=True) as scratch:
         settings = Settings(given.device, given.toy, Path(scratch), given.plant)
 
@@ -95,6 +96,7 @@ def main() -> int:
             began + given.limit,
             jobs(given),
             report,
+            fork=not given.fresh,
             patience=10.0 if given.toy else 1.0,
         )
         left = [each for each in found if each.name not in rows]

@@ -209,6 +209,22 @@ def test_what_passed_in_an_earlier_call_is_taken_over_and_what_failed_is_not(tmp
     assert runner.earlier(tmp_path, "speed") == runner.earlier(None, "correct") == {}
 
 
+@pytest.mark.slow
+def test_a_second_call_takes_up_what_the_first_one_left(tmp_path: Path) -> None:
+    rows = {
+        "fp32 is IEEE in products, convolutions and recurrences": {"status": "passed", "seconds": 12345.0},
+        "a row that is not a number changes nothing": {"status": "failed"},
+    }
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "correct.json").write_text(json.dumps({"checks": rows}))
+    again = ["--resume", str(tmp_path / "out"), "--only", *rows]
+    status, found = run(tmp_path, "correct", "--fresh", *again)
+    first, second = (found["checks"][name] for name in rows)
+    assert status == 0 and first["earlier"] and first["seconds"] == 12345.0
+    assert second["status"] == "passed" and "earlier" not in second
+    assert found["checks"]["device"]["status"] == "passed"
+
+
 def test_a_result_names_no_single_card(tmp_path: Path) -> None:
     machine = importlib.import_module("machine")
     text = """\
