@@ -1,7 +1,6 @@
 """Break one invariant after another in a copy of the source, and see that a test fails each time.
 
     python -m scripts.mutations                 all of them
-    python -m scripts.mutations --rotate        a fifth of them, another one at each commit, as of the slow tests
     python -m scripts.mutations sam token       those whose names contain one of these words
 
 A mutation names a file, a passage that occurs in it once, what to write instead, and the tests that have to notice. The
@@ -19,8 +18,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-from tests.conftest import SLOW_PARTS, commits
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILED = 1
@@ -240,7 +237,6 @@ MUTATIONS = (
 def run_tests(source: Path, tests: tuple[str, ...]) -> int:
     """Pytest's exit status for the package under `source`."""
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    environment.pop("SNUGFIT_SLOW", None)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     return found.returncode
@@ -266,11 +262,9 @@ def caught(mutation: Mutation) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Break invariants, and see tests fail.")
     parser.add_argument("words", nargs="*", help="only mutations whose names contain one of these")
-    parser.add_argument("--rotate", action="store_true", help="a fifth of them, by the number of commits")
     options = parser.parse_args()
-    chosen = MUTATIONS[commits() % SLOW_PARTS :: SLOW_PARTS] if options.rotate else MUTATIONS
-    if options.words:
-        chosen = tuple(each for each in chosen if any(word in each.name for word in options.words))
+    words = options.words or [""]
+    chosen = [each for each in MUTATIONS if any(word in each.name for word in words)]
     with ThreadPoolExecutor(max_workers=2) as pool:
         results = list(pool.map(caught, chosen))
     for mutation, problem in zip(chosen, results, strict=True):

@@ -1,28 +1,17 @@
-"""What every test gets: a folder of its own, no network, none of the developer's trackers, one thread.
-
-`SNUGFIT_SLOW=part` (what `make test` sets) keeps one fifth of the tests marked `slow`. Which fifth goes by the
-test's name and the number of commits: a commit always runs the same ones, and five commits in a row run all. Of tests marked
-`slow(parts=20)` it keeps one twentieth.
-Anything else (plain pytest, `make test-all`) keeps every test.
-"""
+"""What every test gets: a folder of its own, no network, none of the developer's trackers, one thread."""
 
 from __future__ import annotations
 
 import atexit
 import gc
-import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-SLOW_PARTS = 5
 
 # Before anything imports transformers, mlflow or torch: they read these when they are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -44,40 +33,6 @@ for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
     del os.environ[name]
 for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
     os.environ.pop(name, None)
-
-
-def slow_part(test: str, parts: int = SLOW_PARTS) -> int:
-    """Which of the parts a slow test belongs to: the same on every machine."""
-    return int(hashlib.sha256(test.encode()).hexdigest(), 16) % parts
-
-
-def commits() -> int:
-    """The number of commits; 0 outside a git checkout."""
-    command = ["git", "-C", str(ROOT), "rev-list", "--count", "HEAD"]
-    try:
-        counted = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return 0
-    return int(counted.stdout) if counted.returncode == 0 else 0
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("SNUGFIT_SLOW") != "part":
-        return
-    commit = commits()
-
-    def is_left_out(item: pytest.Item) -> bool:
-        marker = item.get_closest_marker("slow")
-        if marker is None:
-            return False
-        parts = marker.kwargs.get("parts", SLOW_PARTS)
-        return slow_part(item.nodeid, parts) != commit % parts
-
-    left_out = list(filter(is_left_out, items))
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        dropped = set(left_out)
-        items[:] = [item for item in items if item not in dropped]
 
 
 class _Garbage:

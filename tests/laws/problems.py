@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import importlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -254,6 +255,31 @@ def has_momentum(optimizer: Technique) -> bool:
 def legal_pairs() -> list[tuple[Technique, ...]]:
     """Every two techniques that composition does not refuse."""
     return [fitted(pair) for pair in itertools.combinations(examples(), 2) if is_legal(pair)]
+
+
+def covering(pairs: Sequence[tuple[Technique, ...]]) -> list[tuple[Technique, ...]]:
+    """Return some of the pairs, in which every technique meets a technique of every seam that it meets in any of them."""
+    meets = [frozenset(_meets(pair)) for pair in pairs]
+    queue = [(-len(each), place) for place, each in enumerate(meets)]
+    heapq.heapify(queue)
+    met: set[tuple[str, str]] = set()
+    sample = []
+    while queue:  # those that bring most that is new go first; what a pair brings only becomes less
+        before, place = heapq.heappop(queue)
+        new = len(meets[place] - met)
+        if new == -before:
+            sample.append(pairs[place])
+            met |= meets[place]
+        elif new:
+            heapq.heappush(queue, (-new, place))
+    return sample
+
+
+def _meets(pair: tuple[Technique, ...]) -> Iterator[tuple[str, str]]:
+    """Names of techniques, each with the seams of the other."""
+    for one, other in itertools.permutations(pair, 2):
+        for seam in other.card.seams:
+            yield one.card.name, seam
 
 
 def together() -> tuple[Technique, ...]:

@@ -68,3 +68,19 @@ def changed(before: object, after: object) -> set[str]:
     return {
         path for path in differences(before, after) if not path.endswith(("/lr", "/momentum", "/betas/0"))
     }
+
+
+def test_a_sample_of_the_pairs_has_each_technique_meet_each_seam_that_it_meets_in_any_of_them() -> None:
+    pairs = problems.legal_pairs()[::7]
+
+    def meetings(given: list[tuple[Technique, ...]]) -> set[tuple[str, str]]:
+        return {
+            (one.card.name, seam)
+            for pair in given
+            for one, other in (pair, pair[::-1])
+            for seam in other.card.seams
+        }
+
+    sample = problems.covering(pairs)
+    assert meetings(sample) == meetings(pairs)
+    assert len(sample) < 0.9 * len(pairs) and all(pair in pairs for pair in sample)

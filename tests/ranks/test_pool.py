@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tests.ranks.pool import Ranks
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_ended_is_named_and_the_next_function_meets_new_ranks(two: Ranks) -> None:
     before = two.run(added)
     with pytest.raises(AssertionError, match="rank 1: the process has ended"):

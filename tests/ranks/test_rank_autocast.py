@@ -83,6 +83,7 @@ CAST, AS_THEY_ARE = WIDTH * WIDTH + WIDTH, 2 * WIDTH
 """Numbers of a block that only its product reads, and those of its norm."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp", "fsdp-zero2", "fsdp-offload"])
 def test_weights_that_are_only_cast_are_gathered_in_16_bits_with_the_bits_of_whole_gathers(
     two: Ranks, strategy: str

@@ -110,6 +110,7 @@ def test_the_scores_of_two_ranks_are_those_of_one(
     assert_exact(two, tmp_path, "tokens", strategy, batch, micro_batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_score_is_exact_on_two_ranks(

@@ -97,6 +97,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return trained(run)
 
 
+@pytest.mark.slow
 def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint_and_ends_as_if_it_had_not_been(
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
 ) -> None:

@@ -47,6 +47,7 @@ def fitted(folder: Path, room: tuple[int, int], micro_batch: Any) -> dict[str, A
     return {"found": found, "untouched": untouched, "weights": weights, "told": told}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "expected"), [((9, 9), 5), ((9, 2), 2), ((4, 9), 4)])
 def test_ranks_take_what_fits_on_each_of_them_and_train_as_with_that_number(
     two: Ranks, tmp_path: Path, room: tuple[int, int], expected: int
@@ -59,6 +60,7 @@ def test_ranks_take_what_fits_on_each_of_them_and_train_as_with_that_number(
     assert [each["weights"] for each in found] == [each["weights"] for each in given]
 
 
+@pytest.mark.slow
 def test_what_is_told_says_that_another_device_has_less_room(two: Ranks, tmp_path: Path) -> None:
     (told,) = two.run(fitted, tmp_path, (9, 2), "auto")[0]["told"]
     assert told["message"].startswith("micro-batches of 2, tried on the 5 largest examples: 5: ")
@@ -72,6 +74,7 @@ def refused(folder: Path, room: tuple[int, int]) -> tuple[type[SnugfitError], st
     return error.type, str(error.value)
 
 
+@pytest.mark.slow
 def test_a_device_on_which_nothing_fits_ends_all(two: Ranks, tmp_path: Path) -> None:
     (kind, message), (_, echoed) = two.run(refused, tmp_path, (0, 9))
     assert kind is OutOfMemory and message == echoed

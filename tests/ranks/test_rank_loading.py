@@ -91,6 +91,7 @@ def read(
 KINDS = ["llama", "llama_tied", "gpt2", "bert_without_head", "bert_with_another_head"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_ranks_read_in_parts_is_the_model_bit_for_bit(two: Ranks, tmp_path: Path, kind: str) -> None:
     folder = saved(kind, tmp_path)

@@ -142,6 +142,7 @@ MOVES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), MOVES)
 def test_a_run_ends_the_same_wherever_it_goes_on(two: Ranks, tmp_path: Path, first: str, then: str) -> None:
     places = [Place(name, None if name == "alone" else two) for name in (first, then)]
@@ -179,7 +180,7 @@ SHARDED = [
 ]
 
 
-@pytest.mark.slow(parts=20)
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [("fsdp", "alone"), ("alone", "fsdp"), ("fsdp", "fsdp")])
 @pytest.mark.parametrize("techniques", SHARDED, ids=problems.name_of)
 def test_the_state_of_every_technique_moves_between_shards_and_one_device_and_other_shards(
@@ -189,12 +190,14 @@ def test_the_state_of_every_technique_moves_between_shards_and_one_device_and_ot
     agree(tmp_path, techniques, *places, micro_batch=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["alone", "fsdp"])
 def test_moments_of_rows_and_columns_go_on_in_shards(two: Ranks, tmp_path: Path, first: str) -> None:
     places = [Place(name, None if name == "alone" else two) for name in (first, "fsdp")]
     agree(tmp_path, problems.find_examples("adafactor"), *places, micro_batch=2)
 
 
+@pytest.mark.slow
 def test_moments_in_four_bits_go_on_in_the_shards_that_they_were_saved_by(two: Ranks, tmp_path: Path) -> None:
     in_one_place(tmp_path, problems.find_examples("adamw_4bit"), Place("fsdp", two))
 

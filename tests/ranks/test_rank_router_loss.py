@@ -30,6 +30,7 @@ def trained(strategy: str, rows: int, micro_batch: int) -> list[list[float]]:
     return [*weights, [result.loss, float(result.metrics["router_loss"])]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("rows", [6, 5, 1])
 def test_the_routers_are_balanced_over_the_tokens_of_all_ranks(two: Ranks, strategy: str, rows: int) -> None:

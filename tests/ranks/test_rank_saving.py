@@ -84,6 +84,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp", "fsdp-offload"])
 def test_what_ranks_save_is_of_its_moment_though_they_went_on_before_it_was_written(
     two: Ranks, tmp_path: Path, strategy: str
@@ -131,6 +132,7 @@ def failing(folder: Path, strategy: str, rank: int, goes_on: int) -> tuple[str, 
     return result.status, str(result.stop_reason), run.step.progress.windows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "rank"), [("fsdp", 1), ("fsdp", 0), ("ddp", 0)])
 @pytest.mark.parametrize("goes_on", [5, 7])
 def test_all_ranks_train_on_when_one_cannot_write_and_stop_at_the_end_with_its_failure(

@@ -55,6 +55,7 @@ CASES = [("fsdp", each) for each in TECHNIQUES] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "techniques"), CASES, ids=name_of)
 def test_a_single_number_that_trains_beside_shards_has_the_update_of_one_device(
     two: Ranks, strategy: str, techniques: tuple[Technique, ...]

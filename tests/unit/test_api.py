@@ -403,6 +403,7 @@ def test_adapters_are_put_into_the_model_given_and_merged_in_the_best_one(tmp_pa
     }
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_tracked_loads_no_tracker_nor_other_extras() -> None:
     code = """
 import sys, torch, snugfit as sf

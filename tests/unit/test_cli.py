@@ -429,6 +429,7 @@ def test_report_and_replay_say_what_they_did(monkeypatch, capsys):
     assert last_line(capsys) == {"sent": 3, "remaining": 0, "run_id": "abc", "uri": "https://me:***@host"}
 
 
+@pytest.mark.slow
 def test_every_technique_is_listed_and_described(capsys):
     assert main(["techniques"]) == 0
     listing = capsys.readouterr().out
@@ -471,6 +472,7 @@ def test_help_lists_the_commands_and_no_arguments_are_a_call_for_help(capsys):
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error():
     code = "import sys; from snugfit.cli import main; sys.exit(main(['schema']))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,4 +1,4 @@
-"""The gate tries a fifth of the mutations at each commit; that each still fits the source is seen at once."""
+"""`make test-all` tries the mutations; that each still fits the source is seen at once."""
 
 from __future__ import annotations
 

@@ -77,6 +77,7 @@ def test_the_error_says_what_took_the_memory_and_where_the_page_is(tmp_path: Pat
     assert end[0]["stop_reason"] == said and end[0]["status"] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "error"),
     [
@@ -116,6 +117,7 @@ def test_memory_that_runs_out_in_the_update_is_told_with_what_a_window_takes(tmp
     assert "did not run out of memory" in text and "gradients of 2" in text
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_runs_out_of_memory_leaves_a_page_about_scoring(tmp_path: Path) -> None:
     held_out = TensorDataset(torch.randn(4, 4), torch.arange(4) % 3)
     said = str(fails(tmp_path, Scoring(4, 3), validation=held_out, updates=1))
@@ -126,6 +128,7 @@ def test_an_evaluation_that_runs_out_of_memory_leaves_a_page_about_scoring(tmp_p
     assert REASON.rstrip(".") in text and "Memory over an evaluation" in text
 
 
+@pytest.mark.slow
 def test_where_no_micro_batch_fits_the_run_has_failed_and_its_page_says_what_the_smallest_takes(
     tmp_path: Path,
 ) -> None:

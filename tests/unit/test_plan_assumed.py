@@ -88,6 +88,7 @@ def test_a_given_number_of_updates_is_a_known_time(folder):
     assert not any("train.updates" in sentence for sentence in answer.why)
 
 
+@pytest.mark.slow
 def test_what_is_assumed_needs_what_full_examples_need(folder):
     assumed = planned(folder)
     add_tokenizer(folder)
@@ -137,6 +138,7 @@ def test_examples_longer_than_the_models_positions_stay_an_error(folder):
         planned(folder)
 
 
+@pytest.mark.slow
 def test_a_head_that_is_tied_to_its_embeddings_is_counted_once(folder):
     totals = {}
     for tied in (False, True):

@@ -59,6 +59,7 @@ def test_a_recipe_runs_the_way_to_share_that_its_plan_chose(tmp_path: Path, name
     assert with_choice(recipe(tmp_path), choice).plan.strategy == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "fsdp-zero2"])
 def test_the_way_to_share_that_a_recipe_names_is_the_one_that_is_planned(tmp_path: Path, name: str) -> None:
     answer = planned(recipe(tmp_path, strategy=name))
@@ -67,6 +68,7 @@ def test_the_way_to_share_that_a_recipe_names_is_the_one_that_is_planned(tmp_pat
     assert f"{name} is the way to share that was asked for." in answer.rules
 
 
+@pytest.mark.slow
 def test_a_run_on_several_processes_of_a_cpu_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +121,7 @@ def test_nodes_that_cannot_each_have_a_copy_are_refused(places: list[int], said:
         nodes_and_devices(places)
 
 
+@pytest.mark.slow
 def test_a_way_to_share_that_other_tools_are_not_told_of_is_not_exported(tmp_path: Path) -> None:
     found = recipe(tmp_path)
     answer = planned(found)
@@ -128,6 +131,7 @@ def test_a_way_to_share_that_other_tools_are_not_told_of_is_not_exported(tmp_pat
             export_plan(found, replace(answer, choice=choice), "hf")
 
 
+@pytest.mark.slow
 def test_the_way_to_share_that_a_search_picks_on_two_devices_is_exported(tmp_path: Path) -> None:
     found = recipe(tmp_path)
     answer = planned(found)

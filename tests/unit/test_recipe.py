@@ -686,6 +686,7 @@ def test_a_written_recipe_is_read_back_equal(write, text):
     assert load_recipe(write(recipe.to_yaml())).hash() == recipe.hash()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12))
 def test_any_column_name_survives_writing(write, text):

@@ -374,6 +374,7 @@ def test_the_plan_of_a_recipe_is_made_without_its_weights(project: Path, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_planned_says_what_was_predicted_and_measured(project: Path, tmp_path: Path) -> None:
     wanted = recipe(project, tmp_path, "plan.micro_batch=null")
     result = train_recipe(wanted, RunOptions(plan=True))
@@ -444,6 +445,7 @@ def test_only_classifiers_are_registered(project: Path, tmp_path: Path) -> None:
 MERGED = 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("adapters", "rate"),
     [

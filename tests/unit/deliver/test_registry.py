@@ -95,6 +95,7 @@ def client_of(uri: str) -> Any:
     return MlflowClient(uri)
 
 
+@pytest.mark.slow
 def test_the_best_model_comes_back_by_its_registry_name_with_signature_example_and_equal_files(
     tracked: tuple[Path, str, str], champion: Registered
 ) -> None:

@@ -42,6 +42,7 @@ def calibrated(quick, random_states):
     return found
 
 
+@pytest.mark.slow
 def test_a_calibration_is_what_this_device_answers_from_then_on(calibrated):
     assert this_device("cpu") == calibrated
     assert calibrated.calibrated and not uncalibrated("cpu").calibrated

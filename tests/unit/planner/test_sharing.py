@@ -224,6 +224,7 @@ def test_where_the_optimizer_takes_the_time_its_states_are_spread() -> None:
     assert found.choice.strategy == "fsdp-zero2"
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_way_that_is_fastest_of_those_that_fit() -> None:
     """A copy has five times the weights; over a slow link one device is faster than two, where it has room."""
     near, far, narrow = (
@@ -295,6 +296,7 @@ def test_a_plan_to_be_exported_shares_in_no_way_that_the_tool_has_not(tool: str 
     assert ways == {"ddp", "fsdp", "fsdp-zero2", *(["fsdp-hybrid"] if hybrid else [])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [False, True])
 def test_the_way_to_share_that_was_asked_for_is_the_only_one(search: bool) -> None:
     """A copy does not fit, and spreading the model would."""

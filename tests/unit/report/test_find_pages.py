@@ -103,6 +103,7 @@ def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
         assert "<script" not in text and "alert(1)" in text
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_in_the_format_of_its_name(tmp_path: Path) -> None:
     path = write_lr_picture("m", falling(), tmp_path / "lr.png")
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -351,6 +351,7 @@ def test_evaluation_never_makes_all_the_logits_and_finds_the_loss_that_it_finds_
     assert largest < ROWS * TOKENS * VOCABULARY
 
 
+@pytest.mark.slow
 def test_metrics_that_look_at_logits_get_them() -> None:
     def spread(outputs: Any, data: Any) -> Tensor:
         logits: Tensor = outputs.logits

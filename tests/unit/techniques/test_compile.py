@@ -178,6 +178,7 @@ def test_wrong_gradients_of_right_outputs_are_refused() -> None:
         assert _checked(net, net.forward, wrong, (INPUTS,), {})
 
 
+@pytest.mark.slow
 def test_a_backend_that_draws_other_dropout_in_backward_is_refused() -> None:
     """Torch's eager backend, of layers that compute themselves again. Mended there, the law of recomputation needs no other one."""
     problem = problems.bert(())
@@ -226,6 +227,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "per_block", "backend"), CASES)
 def test_a_model_trains_the_same_compiled_with_dropout_and_all(
     make: problems.Maker, per_block: bool, backend: str
@@ -254,6 +256,7 @@ def deep_gpt2() -> nn.Module:
     )
 
 
+@pytest.mark.slow
 def test_blocks_of_one_kind_are_compiled_once_for_all_and_once_more_for_all_other_lengths() -> None:
     model = deep_gpt2()
     step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), "causal_lm", [EXAMPLE])
@@ -320,6 +323,7 @@ def test_the_check_leaves_lists_that_a_block_fills_and_inputs_that_it_changes_as
     assert step.model.marks == plain.model.marks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_block", [True, pytest.param(False, marks=SLOW)])
 def test_what_hooks_catch_of_a_block_is_caught_once(per_block: bool) -> None:
     """As transformers catches the scores of routers, which become a part of the loss."""
@@ -347,6 +351,7 @@ def with_routers(outputs: Any, data: Any) -> LossTerms:
     return LossTerms(terms.values + outputs.aux_loss, terms.weights)
 
 
+@pytest.mark.slow
 def test_torch_keeps_nothing_more_with_each_micro_batch() -> None:
     from torch._dynamo.eval_frame import cached_backends
 
@@ -359,6 +364,7 @@ def test_torch_keeps_nothing_more_with_each_micro_batch() -> None:
     assert len(cached_backends) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [

@@ -300,6 +300,7 @@ def test_what_says_otherwise_how_a_layer_computes_is_refused(other: str) -> None
         Step(llama(), find("adamw")(), techniques=[FP8(emulate=True), find(other).example()])
 
 
+@pytest.mark.slow
 def test_a_stock_llama_learns_in_fp8_as_in_bf16_and_fp32() -> None:
     losses = {}
     for name, techniques in (

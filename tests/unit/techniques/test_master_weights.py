@@ -255,6 +255,7 @@ def test_a_quantised_base_computes_in_bf16_beneath_adapters(tmp_path: Path) -> N
     assert losses[-1] < losses[0] - 0.3
 
 
+@pytest.mark.slow
 def test_the_best_model_has_the_weights_that_were_scored_and_the_checkpoint_the_masters(
     tmp_path: Path,
 ) -> None:

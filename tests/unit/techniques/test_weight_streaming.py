@@ -211,6 +211,7 @@ def test_it_does_so_beside_other_techniques(make: Callable[[], nn.Module], names
     same(make, *problems.find_examples(*names))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["nf4"], ["int8"], ["nf4", "recompute", "bf16"]], ids="+".join)
 def test_a_base_that_is_quantised_on_the_way_trains_the_same_bit_for_bit(names: list[str]) -> None:
     techniques = [find(name)() for name in names]

@@ -138,6 +138,7 @@ class Never(nn.Linear):
         return super().forward(rows)
 
 
+@pytest.mark.slow
 def test_on_a_cpu_what_is_predicted_not_to_fit_is_not_run() -> None:
     step = sf.Step(net(), sf.AdamW())
     free = find_batch(step, window(64), updates=1)

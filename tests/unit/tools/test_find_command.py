@@ -140,6 +140,7 @@ def test_the_setting_of_a_schedule_whose_peak_is_not_1_is_told_in_its_own_terms(
     assert scaled.settings["learning_rate"] == pytest.approx(scaled.learning_rate / peak, rel=0.06)
 
 
+@pytest.mark.slow
 def test_a_micro_batch_is_found_kept_and_written(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = recipe.read_text()
     assert main(["find", "batch", str(recipe), "--updates=1", "--apply", "--json"]) == 0
@@ -150,6 +151,7 @@ def test_a_micro_batch_is_found_kept_and_written(recipe: Path, capsys: pytest.Ca
     assert recipe.read_text() == f"{before}plan: {{micro_batch: {found['micro_batch_fastest']}}}\n"
 
 
+@pytest.mark.slow
 def test_a_memory_in_which_nothing_fits_ends_with_exit_code_1(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
