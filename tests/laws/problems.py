@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -194,11 +195,21 @@ def with_batch_norm(techniques: Sequence[Technique]) -> list[Maker]:
     return [normed] if is_accepted(normed, techniques) else []
 
 
-def cases(
+def with_problems(
     given: Sequence[tuple[Technique, ...]], *kinds: Callable[[Sequence[Technique]], list[Maker]]
 ) -> list[tuple[Maker, tuple[Technique, ...]]]:
     """Each combination with each problem of these kinds."""
     return [(make, techniques) for techniques in given for kind in kinds for make in kind(techniques)]
+
+
+def cases(
+    given: Sequence[tuple[Technique, ...]], *kinds: Callable[[Sequence[Technique]], list[Maker]]
+) -> list[Any]:
+    """The same for `parametrize`: those of stock models are slow tests, as the same is tried on somebody's own module."""
+    return [
+        pytest.param(make, techniques, marks=[pytest.mark.slow] if make in STOCK else [])
+        for make, techniques in with_problems(given, *kinds)
+    ]
 
 
 def is_accepted(make: Maker, techniques: Sequence[Technique]) -> bool:

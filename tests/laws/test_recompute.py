@@ -20,7 +20,7 @@ PRECISE = problems.find_examples("bf16")
 OWN = [given for given in problems.singles() if all(each.card.kind is not Kind.TOKENS for each in given)]
 STOCK = [
     (make, given)
-    for make, given in problems.cases(problems.singles(), problems.suitable)
+    for make, given in problems.with_problems(problems.singles(), problems.suitable)
     if make in problems.STOCK
 ]
 
@@ -48,6 +48,7 @@ def test_blocks_of_ones_own_net_may_be_computed_again(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "techniques"), STOCK, ids=problems.name_of)
 def test_stock_models_may_compute_their_layers_again(
     make: problems.Maker, techniques: tuple[Technique, ...]

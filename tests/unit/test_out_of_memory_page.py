@@ -64,6 +64,7 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_error_says_what_took_the_memory_and_where_the_page_is(tmp_path: Path) -> None:
     said = str(fails(tmp_path))
     page = run_dir(tmp_path) / "memory.html"
@@ -142,6 +143,7 @@ def test_where_no_micro_batch_fits_the_run_has_failed_and_its_page_says_what_the
     assert events[0]["plan"]["micro_batch"] == "auto" and events[1]["stop_reason"] == said
 
 
+@pytest.mark.slow
 def test_what_is_predicted_not_to_fit_is_not_run_for_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -484,6 +484,7 @@ def test_adapters_are_merged_into_the_model_that_is_saved(
     assert said["rows"] == len(rows) and said["weights"] == "ema"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_with_adapters_goes_on_to_the_same_weights(project: Path, tmp_path: Path) -> None:
     chosen = recipe(project, tmp_path, "techniques=[{lora: {dropout: 0.1}}]", "train.epochs=2")
     whole = train_recipe(chosen)

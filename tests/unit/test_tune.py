@@ -165,6 +165,7 @@ def test_a_trial_killed_between_the_decision_to_prune_it_and_its_end_is_pruned(
     assert [each["state"] for each in kept["trials"]] == ["pruned"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_killed_after_its_end_is_not_trained_again(
     project: Path, tmp_path: Path, monkeypatch
 ):
@@ -193,6 +194,7 @@ def test_a_search_that_is_done_is_read_and_nothing_is_run(project: Path, tmp_pat
     assert (Path(first.folder) / "events.jsonl").read_bytes() == events
 
 
+@pytest.mark.slow
 def test_more_trials_are_added_and_another_search_begins_anew(project: Path, tmp_path: Path):
     recipe = parabola(project, tmp_path)
     first = tune(recipe, RATES, trials=1)
@@ -202,6 +204,7 @@ def test_more_trials_are_added_and_another_search_begins_anew(project: Path, tmp
     assert tune(parabola(project, tmp_path, "train.epochs=1"), RATES, trials=1).folder != first.folder
 
 
+@pytest.mark.slow
 def test_a_pruned_trial_stops_early_cleanly_and_leaves_no_checkpoint_and_no_model(
     project: Path, tmp_path: Path
 ):

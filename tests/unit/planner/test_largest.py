@@ -89,6 +89,7 @@ def test_the_largest_is_the_one_that_a_walk_would_find(need, start, step):
     assert len(set(asked)) <= 16
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_one_more_example_does_not():
     memory = needs(subject_of(llama(2), tokens(3, LENGTH)), 3)
     answer = ask("batch", LLAMA, memory)

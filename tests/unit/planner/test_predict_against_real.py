@@ -188,6 +188,7 @@ def test_few_blocks_and_micro_batches_tell_what_all_of_them_need(make, names, mi
     assert "carried on" in few.confidence["memory"] and "carried on" not in every.confidence["memory"]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_do_without_some_of_its_blocks_is_run_with_all_of_them():
     planned = subject(Counted(16), Batch.of(texts()), ("adamw",))
     cpu = uncalibrated("cpu")

@@ -184,6 +184,7 @@ def test_rank_0_of_two_real_ones_needs_what_the_dry_run_says(tmp_path: Path) -> 
         assert found - torch.get_rng_state().nbytes == pytest.approx(real[-1][1], abs=8), name
 
 
+@pytest.mark.slow
 def test_a_model_that_fits_is_copied_to_each_device(copied: Answer) -> None:
     assert copied.fits
     assert (copied.choice.strategy, copied.choice.devices) == ("ddp", 2)
@@ -191,6 +192,7 @@ def test_a_model_that_fits_is_copied_to_each_device(copied: Answer) -> None:
     assert {each.choice.strategy for each in copied.alternatives} >= {"single", "fsdp"}
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_sharded() -> None:
     """A copy has its weights, two moments, gradients and buckets: five times the weights."""
     memory = resident_bytes(4 * WEIGHTS, 0)
@@ -202,6 +204,7 @@ def test_a_model_that_does_not_fit_is_sharded() -> None:
     assert any(each.rung.startswith("ddp") for each in found.rejected)
 
 
+@pytest.mark.slow
 def test_one_device_is_enough_where_the_link_is_slower_than_computing() -> None:
     found = plan(2**40, Cluster(2, 1, SLOW, FAST))
 
@@ -216,6 +219,7 @@ def test_a_run_that_has_its_devices_is_not_put_on_one_of_them() -> None:
     assert (found.choice.strategy, found.choice.devices) == ("ddp", 2)
 
 
+@pytest.mark.slow
 def test_where_the_optimizer_takes_the_time_its_states_are_spread() -> None:
     slow = replace(machine(), device=replace(machine().device, bandwidth=1e6))
     request = Request(Plan(), Budget(2**40, margin=0.0), False)
@@ -308,6 +312,7 @@ def test_the_way_to_share_that_was_asked_for_is_the_only_one(search: bool) -> No
     assert found.prediction.reserved_bytes > memory
 
 
+@pytest.mark.slow
 def test_what_fits_no_way_is_said_with_the_least_that_was_found() -> None:
     found = plan(WEIGHTS // 4, Cluster(2, 1, FAST, FAST))
 

@@ -247,6 +247,7 @@ def test_an_adapted_head_is_computed_under_the_autocast_of_forward_again() -> No
     assert relative_error(gradients(chunked), gradients(plain)) <= 2e-2  # bf16 has 8 bits
 
 
+@pytest.mark.slow
 def test_dropout_in_the_head_draws_the_same_in_backward() -> None:
     model = lora_(nn.Sequential(nn.Linear(WIDTH, VOCABULARY)), rank=2, dropout=0.5, targets=["0"]).double()
     nn.init.normal_(model[0].lora_B["default"].weight)

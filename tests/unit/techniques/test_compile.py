@@ -145,6 +145,7 @@ def lies() -> Iterator[str]:
     _COMPILER_FNS.pop("lying", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_block", [False, True])
 def test_a_compiler_that_computes_something_else_is_refused_with_the_numbers(
     lies: str, per_block: bool

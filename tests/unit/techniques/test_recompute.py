@@ -303,6 +303,7 @@ def test_what_is_kept_of_linear_layers_in_tiles_gives_the_same_gradients(bias: b
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_a_budget_keeps_as_many_blocks_as_fit_and_no_more() -> None:
     model, inputs = llama(layers=8), texts(8)
     everything = memory(model, inputs, None)[0]
@@ -379,6 +380,7 @@ def test_by_rows_a_stock_model_trains_the_same(make: problems.Maker, rows: int) 
     assert problems.relative_error(problems.weights(changed), problems.weights(plain)) < 1e-10
 
 
+@pytest.mark.slow
 def test_by_rows_the_peak_grows_by_the_inputs_alone() -> None:
     model = llama(layers=2)
     small, large = (texts(rows) for rows in (4, 32))

@@ -589,6 +589,7 @@ def test_two_forwards_before_one_backward_give_the_same_gradient() -> None:
         assert one.grad is other.grad is None or torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.slow
 def test_from_a_disk_it_trains_the_same_and_the_files_are_safetensors(tmp_path: Path) -> None:
     from safetensors import safe_open
 

@@ -169,6 +169,7 @@ def test_a_recipe_has_to_be_named(command: str, capsys: pytest.CaptureFixture[st
     assert f"for example: snugfit find {command} agnews.yaml" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_in_python_the_model_the_optimizer_and_randomness_stay_as_they_are(tmp_path: Path) -> None:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.2))
