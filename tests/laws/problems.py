@@ -214,13 +214,20 @@ def cases(
 
 def is_accepted(make: Maker, techniques: Sequence[Technique]) -> bool:
     """Whether the model has what the techniques change in it, such as residual blocks; the main problem's always has."""
-    model = make(techniques).model()
-    try:
-        for technique in in_order(techniques, "prepare"):
-            model = technique.prepare(model)
-    except SettingError:
-        return False
-    return True
+    key = make, repr(techniques)
+    if key not in _ACCEPTED:  # to make hundreds of models takes longer than many a law
+        model = make(techniques).model()
+        try:
+            for technique in in_order(techniques, "prepare"):
+                model = technique.prepare(model)
+        except SettingError:
+            _ACCEPTED[key] = False
+        else:
+            _ACCEPTED[key] = True
+    return _ACCEPTED[key]
+
+
+_ACCEPTED: dict[tuple[Maker, str], bool] = {}
 
 
 def takes_images(techniques: Sequence[Technique]) -> bool:
