@@ -10,6 +10,8 @@ from snugfit.doctor.findings import PITFALLS, is_ill
 from snugfit.doctor.observe.detect import OBSERVED
 from tests.doctor.corpus import ELSEWHERE, MISSED_AT_FIRST, Case, examine, missing_package, scripts
 
+pytestmark = pytest.mark.slow
+
 FAULTY = [*scripts("faulty"), *scripts("fresh")]
 CLEAN = scripts("clean")
 

@@ -22,6 +22,8 @@ from snugfit.doctor.observe.log import read_log, write_log
 from snugfit.errors import SettingError
 from tests.doctor.corpus import HERE, scripts
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import json, sys
 import torch
@@ -43,7 +45,6 @@ open(sys.argv[1], "w").write(json.dumps({"losses": losses, "name": __name__, "pa
 """
 
 
-@pytest.mark.slow
 def test_losses_randomness_and_sys_path_are_those_of_the_script_alone() -> None:
     Path("train.py").write_text(TRAIN)
     subprocess.run([sys.executable, "train.py", "alone.json", "3"], check=True)
@@ -53,13 +54,11 @@ def test_losses_randomness_and_sys_path_are_those_of_the_script_alone() -> None:
     assert seen.findings == ()
 
 
-@pytest.mark.slow
 def test_the_scripts_own_exit_code_and_a_module_by_name_are_seen() -> None:
     Path("job.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.zeros(1, 2))\nraise SystemExit(3)")
     assert observe([sys.executable, "-m", "job"]).exit_code == 3
 
 
-@pytest.mark.slow
 def test_a_script_that_fails_is_said_to_with_the_end_of_its_traceback() -> None:
     Path("job.py").write_text(
         "import torch\ntorch.nn.Linear(2, 2)(torch.zeros(1, 2))\nraise KeyError('no such column')"
@@ -97,7 +96,6 @@ def _seen(**given: Any) -> Observation:
     return Observation((), **{**told, "saves_seen": 0, "seconds": 1.0, **given})
 
 
-@pytest.mark.slow
 def test_a_script_that_goes_on_is_stopped_when_its_time_is_over() -> None:
     Path("train.py").write_text(TRAIN)
     seen = observe([sys.executable, "train.py", "never.json", "1000000"], seconds=1.0)
@@ -107,7 +105,6 @@ def test_a_script_that_goes_on_is_stopped_when_its_time_is_over() -> None:
     assert not Path("never.json").exists()
 
 
-@pytest.mark.slow
 def test_a_script_that_never_comes_to_a_step_again_is_ended_after_the_grace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
 HIDDEN = ("pydantic", "bitsandbytes", "torchao", "mlflow", "datasets")
@@ -78,7 +80,6 @@ def test_every_command_has_planted_faults() -> None:
             assert text in found[name]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_a_command_runs_in_tiny_and_is_green(command: str, tmp_path: Path) -> None:
     status, found = run(tmp_path, command)
@@ -88,7 +89,6 @@ def test_a_command_runs_in_tiny_and_is_green(command: str, tmp_path: Path) -> No
     assert len(skipped) < len(found["checks"]) / 2, skipped
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_a_command_runs_where_libraries_and_git_are_not_installed(command: str, tmp_path: Path) -> None:
     shadow = tmp_path / "shadow"
@@ -111,7 +111,6 @@ def test_a_command_runs_where_libraries_and_git_are_not_installed(command: str, 
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_a_planted_fault_turns_a_command_red(command: str, tmp_path: Path) -> None:
     plant, text = next(iter(PLANTS[command].items()))
@@ -124,7 +123,6 @@ def test_a_planted_fault_turns_a_command_red(command: str, tmp_path: Path) -> No
 OTHERS = [(command, plant) for command in PLANTS for plant in list(PLANTS[command])[1:]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("command", "plant"), OTHERS)
 def test_a_planted_fault_turns_its_check_red(command: str, plant: str, tmp_path: Path) -> None:
     checks = importlib.import_module("checks")
@@ -209,7 +207,6 @@ def test_what_passed_in_an_earlier_call_is_taken_over_and_what_failed_is_not(tmp
     assert runner.earlier(tmp_path, "speed") == runner.earlier(None, "correct") == {}
 
 
-@pytest.mark.slow
 def test_a_second_call_takes_up_what_the_first_one_left(tmp_path: Path) -> None:
     rows = {
         "fp32 is IEEE in products, convolutions and recurrences": {"status": "passed", "seconds": 12345.0},

@@ -20,6 +20,8 @@ from transformers import (
 
 from snugfit.cli import main
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WORDS = ["[PAD]", "[UNK]", "the", "film", "was", "good", "bad"]
 

@@ -16,6 +16,8 @@ from snugfit.training import checkpoint
 from tests.faults.scenarios import UPDATES
 from tests.laws.problems import differences
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Any]
 
 
