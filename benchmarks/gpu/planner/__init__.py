@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-MODULES = ("predictions", "attention_kernels", "cases", "budgets")
+MODULES = ("predictions", "attention_kernels", "cases", "budgets", "allocator_settings")

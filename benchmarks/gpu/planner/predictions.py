@@ -19,7 +19,7 @@ from planner.subjects import BUDGETS, CASES, TOY_BUDGETS, TOY_CASES, Budgeted, C
 DEVICE, FOUND = "device.pickle", "predictions.pickle"
 PLANNING = 100.0
 """Seconds that the predictions of one process may take."""
-SEARCHING = 45.0
+SEARCHING = 30.0
 """Seconds that the search under one budget may take."""
 RIVALS = 2
 """Plans that are trained beside the choice."""
