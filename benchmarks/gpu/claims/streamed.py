@@ -130,7 +130,7 @@ def seventy(settings: Settings) -> Mapping[str, Any]:
         host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         require(host > 80 * GIB, f"needs 80 GiB of host memory, and there are {host / GIB:.0f}")
     figures: dict[str, Any] = {"tokens": tokens, "shape": dict(LLAMAS[shape])}
-    repeats = settings.size(4, 3)
+    repeats = settings.size(5, 3)
     for name, gib, resident in (("streamed", 14, 0), ("resident", 1e9, layers)):
         if settings.cuda:
             memory_fraction(gib)
