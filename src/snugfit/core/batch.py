@@ -207,8 +207,16 @@ class Batch:
         return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory; what torch's `DataLoader` calls when it is asked to pin."""
-        return replace(self, data=map_tree(lambda tensor: tensor.pin_memory(), self.data))
+        """Return the same batch in page-locked memory; what torch's `DataLoader` calls when it is asked to pin.
+
+        Tensors that a data set has put on a device stay, and so do sparse ones, which cannot be pinned.
+        """
+
+        def pinned(tensor: Tensor) -> Tensor:
+            can_be = tensor.device.type == "cpu" and tensor.layout is torch.strided
+            return tensor.pin_memory() if can_be else tensor
+
+        return replace(self, data=map_tree(pinned, self.data))
 
 
 def shared_out(rows: int, ranks: int, together: int = 1) -> list[range]:

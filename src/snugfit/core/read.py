@@ -7,11 +7,15 @@ caller says which answer to assume: an upper bound, such as finite, weight > 0, 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+COPIES_BESIDE = ("cuda", "xpu")
+"""Devices that copy to the host while they compute."""
 
 
 def read(tensor: Tensor, assume: Any) -> Any:
@@ -27,13 +31,43 @@ def read_scalars(tensors: list[Tensor], assume: list[float]) -> list[float]:
     """Several scalars in one pass: one wait for the device, whatever their number."""
     if any(is_fake(tensor) for tensor in tensors):
         return assume
-    device = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
-    if device is None:
-        return [tensor.item() for tensor in tensors]
+    device = _device_of(tensors)
+    return [tensor.item() for tensor in tensors] if device is None else _stacked(tensors, device).tolist()
+
+
+def read_scalars_later(tensors: list[Tensor], assume: list[float]) -> Callable[[], list[float]]:
+    """Begin to copy several scalars to the host; what is returned gives them, and waits for that copy alone.
+
+    What the device was asked for since goes on meanwhile. Where there are no copies beside the computation they are read at once.
+
+    >>> read_scalars_later([torch.tensor(1.5)], assume=[0.0])()
+    [1.5]
+    """
+    device = _device_of(tensors)
+    if device is None or device.type not in COPIES_BESIDE or any(is_fake(tensor) for tensor in tensors):
+        numbers = read_scalars(tensors, assume)
+        return lambda: numbers
+    host = _stacked(tensors, device).to("cpu", non_blocking=True)  # to pinned memory
+    copied = torch.accelerator.current_stream(device).record_event()
+
+    def arrived() -> list[float]:
+        copied.synchronize()
+        found: list[float] = host.tolist()
+        return found
+
+    return arrived
+
+
+def _device_of(tensors: list[Tensor]) -> torch.device | None:
+    """Return the accelerator that some of the tensors are on; None where all are on the host."""
+    return next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
+
+
+def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
     # in the widest type there is among them, not in float64: MPS has none
     types = (tensor.dtype for tensor in tensors)
     widest = functools.reduce(torch.promote_types, types, torch.float32)
-    return torch.stack([tensor.detach().to(device, widest) for tensor in tensors]).tolist()
+    return torch.stack([tensor.detach().to(device, widest) for tensor in tensors])
 
 
 def is_fake(tensor: Tensor) -> bool:

@@ -128,6 +128,8 @@ class Loader:
         for number in range(start, stop):
             with phase("data"):
                 window = self._fetch(self.order.window(number))
+                if self._pin:  # else its copy to the device would wait for what the device still computes
+                    window = window.pin_memory()
             yield window
 
     def origins(self, ids: Sequence[int]) -> list[str]:

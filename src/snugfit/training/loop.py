@@ -65,6 +65,7 @@ class Training:
         self.last_metrics: dict[str, float] = {}
         self._evaluated_at_once: int | None = None
         self._telling = Telling(self.emit, self.step)
+        self.emit = self._telling.emit
         self.saving = Saving(self)
         self._compared = False
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
@@ -171,7 +172,7 @@ class Training:
         """
         start, examples = time.monotonic(), self.step.progress.examples
         status: str = "finished"
-        with self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):
+        with self._telling, self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):
             self._write_owed(stop)
             reason = self._exhausted()
             while self.step.progress.windows < self.total_windows and reason is None:

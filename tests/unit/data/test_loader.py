@@ -247,3 +247,17 @@ def test_a_collate_of_ones_own_is_used_for_a_tensor_dataset_too() -> None:
     )
     (window,) = loader.windows(0, 1)
     assert window.data["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_windows_that_are_loaded_in_this_process_are_pinned_where_a_gpu_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pinned: list[int] = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor.shape[0]) or tensor)
+    given = Loader(Noisy(), Order(EXAMPLES, WINDOW, 3), None, pin=True)
+    assert len(list(given.windows(0, 2))) == 2
+    assert pinned == [WINDOW] * 4, "two tensors of two windows"
+    pinned.clear()
+    list(loader().windows(0, 2))
+    Batch.of((torch.ones(2, 2, device="meta"), torch.ones(2, 2).to_sparse())).pin_memory()
+    assert not pinned, "not for a CPU, and neither what is on a device nor what is sparse"
