@@ -18,6 +18,7 @@ from snugfit.core.memory import memory_bytes
 from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader, Order
+from snugfit.planner.adapter_rate import said_of_adapters
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, margin_on
 from snugfit.planner.cheapest import make_cheapest
@@ -97,7 +98,8 @@ def plan_module(
         answer: Answer = worker.run(_plan_material, *asked, timeout=_timeout(target))
     finally:
         worker.close()
-    return answer
+    said = said_of_adapters(techniques, answer.choice.techniques)
+    return replace(answer, why=(*answer.why[:1], *said, *answer.why[1:]))
 
 
 def _timeout(target: Target) -> float:

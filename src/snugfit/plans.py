@@ -11,6 +11,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Plan
 from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
 from snugfit.kept_plans import place_of
+from snugfit.planner.adapter_rate import said_of_adapters
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
@@ -58,7 +59,7 @@ def plan_recipe(
     if place is not None and not anew:
         kept, problem = place.read()
         if kept is not None:
-            return kept
+            return _with_adapters_said(recipe, kept)
         if problem:
             warnings.warn(problem, SnugfitWarning, stacklevel=2)
     answer = planning.plan_recipe(recipe, job, plan, within, worker, watch)
@@ -67,7 +68,13 @@ def plan_recipe(
             place.write(answer)
         except OSError as error:
             warnings.warn(f"The plan cannot be kept for later runs: {error}.", SnugfitWarning, stacklevel=2)
-    return answer
+    return _with_adapters_said(recipe, answer)
+
+
+def _with_adapters_said(recipe: Recipe, answer: Answer) -> Answer:
+    """Return an answer that says of adapters which it has put in what they are; a plan that is kept may be one for other learning rates."""
+    said = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
+    return dataclasses.replace(answer, why=(*answer.why[:1], *said, *answer.why[1:]))
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
@@ -145,7 +152,8 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
         raise impossible(answer)
     from snugfit.recipe.chosen import with_choice
 
-    return with_choice(recipe, answer.choice), answer, []
+    said = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
+    return with_choice(recipe, answer.choice), answer, list(said)
 
 
 def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from snugfit.core.entry import as_entry
 from snugfit.core.selection import check
 from snugfit.core.technique import Family, Fidelity, Stage, Technique, as_settings
+from snugfit.planner.adapter_rate import adapts, at_rate_of_adapters
 from snugfit.planner.device import Device
 from snugfit.techniques import discover
 
@@ -43,7 +44,7 @@ def _on(device: Device, rungs: Sequence[Technique]) -> Iterator[Technique]:
 
 
 def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques:
-    """All of them; one that may stand in the place of another does.
+    """All of them; one that may stand in the place of another does, and adapters that are added bring the learning rate of adapters.
 
     Raises:
         PlanConflict: they exclude each other.
@@ -56,7 +57,7 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques
         else:
             found[place] = each.in_place_of(found[place]) or each
     check(found)
-    return tuple(found)
+    return tuple(map(at_rate_of_adapters, found)) if adapts(added) else tuple(found)
 
 
 def is_for_frozen(technique: Technique) -> bool:
@@ -88,6 +89,8 @@ def told(technique: Technique, replaced: Technique | None = None) -> str:
 
 def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
     """What a plan has beyond the recipe's own techniques, in words."""
+    if adapts(techniques) and not adapts(own):  # the learning rate that comes with adapters is said by itself
+        own = [at_rate_of_adapters(each) for each in own]
     gone = [each for each in own if each not in techniques]
 
     def replaced(by: Technique) -> Technique | None:
