@@ -157,7 +157,7 @@ class Pair:
 
     def rungs(self, device: Device) -> list[Technique]:
         """All that may be added, but what is not trained at that rate on the device."""
-        found = [*placements(), *(rung for level in Fidelity if level for rung in coarser(level, device))]
+        found = [*placements(device), *(rung for level in Fidelity if level for rung in coarser(level, device))]
         return [each for each in found if _goes(self.own, (each,), frozen=True)]
 
     def budget(self, memory: int, level: Fidelity, kind: str) -> Budget:

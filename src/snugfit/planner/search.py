@@ -281,6 +281,7 @@ class Search:
                 continue
             if self._goes((*known, rung)):
                 found.append((*known, rung))
+                found += [(*each, rung) for each, gone in zip(less, known, strict=True) if _alike(rung, gone)]
             else:  # in the place of what excludes it
                 found += [(*each, rung) for each in less]
         return [each for each in found if self._goes(each)]
@@ -519,6 +520,12 @@ def _moves_what_lasts(added: Techniques) -> bool:
     """Whether a placement among these says where weights, gradients or states are."""
     placed = (each.card for each in added if each.card.family is Family.PLACEMENT)
     return _streams(added) or any("stepping" in card.seams for card in placed)
+
+
+def _alike(one: Technique, other: Technique) -> bool:
+    """Whether both are placements of what lasts, or both of what a pass leaves."""
+    places = {one.card.family, other.card.family} == {Family.PLACEMENT}
+    return places and _moves_what_lasts((one,)) == _moves_what_lasts((other,))
 
 
 def _streams(added: Techniques) -> bool:

@@ -373,6 +373,27 @@ def test_a_window_that_fits_in_one_pass_alone_is_chosen_so(megabytes: int, level
     assert chosen.found.seconds_per_update <= 1.05 * best
 
 
+class Offloaded(Laws):
+    """Where only what lasts is large: with the optimizer on the host all fits, and so it does with gradients there, in less time."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law([], size)
+        away = {"optimizer_offload", "gradient_offload"} & {*names}
+        slower = 20.0 if "optimizer_offload" in away else 10.0 if away else 1.0
+        less = 400 * MB * len(away)
+        return replace(
+            found,
+            reserved_bytes=found.reserved_bytes - less,
+            seconds_per_update=slower * found.seconds_per_update,
+        )
+
+
+def test_what_is_offloaded_gives_its_place_to_what_is_faster() -> None:
+    alone = Offloaded().law([], ROWS)
+    chosen = searched(Offloaded(), alone.reserved_bytes / MB - 300).best()
+    assert chosen is not None and chosen.added == ("gradient_offload",)
+
+
 def test_batch_norm_keeps_the_window_whole() -> None:
     search = searched(Laws(fixed_micro_batch=True), 900)
     search.best()
