@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -157,7 +158,10 @@ class Pair:
 
     def rungs(self, device: Device) -> list[Technique]:
         """All that may be added, but what is not trained at that rate on the device."""
-        found = [*placements(device), *(rung for level in Fidelity if level for rung in coarser(level, device))]
+        found = [
+            *placements(device),
+            *(rung for level in Fidelity if level for rung in coarser(level, device)),
+        ]
         return [each for each in found if _goes(self.own, (each,), frozen=True)]
 
     def budget(self, memory: int, level: Fidelity, kind: str) -> Budget:
@@ -270,7 +274,9 @@ class Table:
         for level in sorted(drawn.sample(there, min(LEVELS, len(there)))):
             peaks = sorted(each.found.most_bytes for each in everything if each.level <= level)
             for low, high in QUANTILES:
-                peak = peaks[int(drawn.uniform(low, high) * (len(peaks) - 1))]
+                place = drawn.uniform(low, high) * (len(peaks) - 1)
+                below, above = peaks[int(place)], peaks[math.ceil(place)]
+                peak = below + (above - below) * (place % 1)
                 yield self.pair.budget(int(peak / (1 - margin_on(kind))) + 2, level, kind)
 
 

@@ -43,8 +43,8 @@ from snugfit.training.fit import sizes
 MOST = 120
 """Predictions of one search."""
 
-_FROZEN = 0.66
-"""Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, and a backward to what is trained."""
+_FORWARD = 1 / 3
+"""Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
 
 _NEAR = 2.0
 """Times the time that it would need up to which a finer plan may become the choice."""
@@ -313,12 +313,18 @@ class Search:
         if not last.fits:
             return whole is not None and whole.fits
         self._trace(added, largest)
-        for size in self._sizes:
-            if smallest < size < largest:
-                if self._on_cpu:  # what its caches hold is faster, which is on no line
-                    self._trace(added, size)
-                else:
-                    self._tell(added, size)
+        between = [size for size in self._sizes if smallest < size < largest]
+        for size in between:
+            if self._on_cpu:  # what its caches hold is faster, which is on no line
+                self._trace(added, size)
+            else:
+                self._tell(added, size)
+        for size in reversed(
+            between
+        ):  # a line lies above what it stands for: the first size that does not fit by it may
+            one = self._known(self._techniques(added), size)
+            if one is not None and not one.fits and not self._fits_when_run(added, one):
+                break
         return True
 
     def _trace(self, added: Techniques, size: int) -> Candidate | None:
@@ -346,6 +352,16 @@ class Search:
             self._refuse(added, refusal)
             return None
         return self._keep(techniques, size, found)
+
+    def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
+        """Whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
+        if one.found.seconds_per_update >= self._limit(one.level):
+            return False
+        self.tried.remove(one)
+        made = self._trace(added, one.micro_batch)
+        if made is None:
+            self.tried.append(one)
+        return made is not None and made.fits
 
     def _tell(self, added: Techniques, size: int) -> None:
         """A plan by those of other sizes that were run."""
@@ -427,8 +443,16 @@ class Search:
         rate = device.flops.get(needs[0] if needs else "float32", math.inf)
         if not device.calibrated:
             rate *= device.efficiency["matmul"]
-        share = _FROZEN if freezes(techniques) != freezes(self.asked.techniques) else 1.0
-        return share * self.asked.found.flops_per_update / rate
+        return self._flops(techniques) / rate
+
+    def _flops(self, techniques: Techniques) -> float:
+        """Operations of an update at least: those of the recipe's own plan, or beside frozen weights those of the plans that have them so
+        and were tried."""
+        frozen = freezes(techniques)
+        if frozen == freezes(self.asked.techniques):
+            return self.asked.found.flops_per_update
+        alike = (each.found.flops_per_update for each in self.tried if freezes(each.techniques) == frozen)
+        return min(alike, default=_FORWARD * self.asked.found.flops_per_update)
 
     # ------------------------------------------------------------------ what there is
 

@@ -377,21 +377,60 @@ class Offloaded(Laws):
     """Where only what lasts is large: with the optimizer on the host all fits, and so it does with gradients there, in less time."""
 
     def law(self, names: Sequence[str], size: int) -> Prediction:
-        found = super().law([], size)
+        found = super().law([], 1)
         away = {"optimizer_offload", "gradient_offload"} & {*names}
         slower = 20.0 if "optimizer_offload" in away else 10.0 if away else 1.0
-        less = 400 * MB * len(away)
+        less = 300 * MB * len(away)
         return replace(
             found,
+            peak_by_kind={"weights": 100 * MB, "optimizer": 400 * MB},
             reserved_bytes=found.reserved_bytes - less,
-            seconds_per_update=slower * found.seconds_per_update,
+            seconds_per_update=slower * ROWS / size,
         )
 
 
 def test_what_is_offloaded_gives_its_place_to_what_is_faster() -> None:
     alone = Offloaded().law([], ROWS)
-    chosen = searched(Offloaded(), alone.reserved_bytes / MB - 300).best()
+    chosen = searched(Offloaded(), alone.reserved_bytes / MB - 100).best()
     assert chosen is not None and chosen.added == ("gradient_offload",)
+
+
+class Bent(Laws):
+    """Whose peaks between two sizes lie far below the line through them."""
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        traced = super().by_size(plan, techniques)
+
+        def between(size: int) -> Prediction:
+            found = traced.between(size)
+            return replace(found, reserved_bytes=found.reserved_bytes + 150 * MB)
+
+        return SimpleNamespace(traced=traced.traced, between=between)
+
+
+def test_a_size_that_others_say_does_not_fit_is_run_where_it_would_be_the_choice() -> None:
+    laws = Bent(overhead=0.2)
+    need = laws.law([], 4).reserved_bytes / MB
+    search = replace(searched(laws, need + 1), may_add=lambda technique: False)
+    chosen = search.best()
+    assert chosen is not None and chosen.micro_batch == 4
+
+
+class LastLayer(Laws):
+    """Whose adapters are beside the last layer alone, so that nothing goes back through the others."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        share = (0.4 if "lora" in names else 1.0) * (0.8 if "pure_bf16" in names else 1.0)
+        flops = 0.4 if "lora" in names else 1.0
+        found = super().law([], 1)
+        return replace(found, seconds_per_update=share * ROWS / size, flops_per_update=round(flops * 9e11))
+
+
+def test_what_training_beside_frozen_weights_takes_is_told_by_the_plans_that_were_tried() -> None:
+    laws = LastLayer()
+    laws.machine.device.flops["bfloat16"] = laws.machine.device.flops["float32"]
+    chosen = searched(laws, 4000, Fidelity.ADAPTERS).best()
+    assert chosen is not None and chosen.added == ("lora", "pure_bf16")
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:
