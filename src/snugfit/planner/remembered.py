@@ -9,6 +9,7 @@ How a fake tensor is made of a meta tensor is torch's own business: tests/unit/p
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from snugfit.planner.op_costs import OpCosts
+from snugfit.planner.values import by_places
 
 _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -58,6 +60,8 @@ class Call:
             elif isinstance(each, Tensor):
                 self._take_tensor(each)
                 self.told = False
+            elif isinstance(each, torch.Generator):  # what it draws is no part of what a fake tensor is
+                self.kind += (of, each.device)
             elif isinstance(each, (list, tuple)):
                 self.kind += (of, len(each))
                 self.take(each)
@@ -122,7 +126,30 @@ class _New(NamedTuple):
             plain = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
             if self.on is not None:
                 plain.set_(given[self.on].untyped_storage(), self.offset, self.shape, self.stride)
-        return FakeTensor(mode, plain, self.device)
+        return _fake(mode, plain, self.device)
+
+
+def _fake(mode: FakeTensorMode, plain: Tensor, device: torch.device) -> Tensor:
+    """A fake tensor of a meta tensor, as torch makes it, for a quarter of the time."""
+    found: Any = Tensor._make_subclass(
+        FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
+    )
+    if mode._allow_unsafe_data_ptr_access:
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(found)
+    else:
+        torch._C._set_throw_on_mutable_data_ptr(found)
+    vars(found).update(_attributes(device), fake_mode=mode)
+    return found  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _attributes(device: torch.device) -> dict[str, Any]:
+    """What torch says of each new fake tensor on a device, but for its mode."""
+    with torch._C._DisableTorchDispatch():
+        plain = torch.empty_strided((), (), device="meta")
+    found = dict(vars(FakeTensor(FakeTensorMode(), plain, device)))
+    del found["fake_mode"]
+    return found
 
 
 class Result(NamedTuple):
@@ -162,7 +189,9 @@ class Remembered:
     ) -> None:
         """Keep what a call has given, if it follows from its kind, and can be made as torch has made it."""
         func = call.func
-        if not call.told or func.namespace not in _PURE or any(tag in func.tags for tag in _BEYOND):
+        if not call.told or func.namespace not in _PURE:
+            return
+        if any(tag in func.tags for tag in _BEYOND) and not by_places(func, args):
             return
         if found is None and not call.tensors:
             return  # it was called for something else than its result

@@ -9,7 +9,7 @@ weights and activations are finite is taken for granted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 _LIMIT = 1 << 20
-_LIMIT_OF_FLOATS = 1 << 20
-"""Elements of a value that is still worth computing; nobody asks for the floats of a large tensor."""
+"""Elements of a value that is still worth computing."""
 
 _aten: Any = torch.ops.aten
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -55,7 +54,7 @@ class KnownValues:
         number = func in _NUMBERS
         if func is _aten._pack_padded_sequence.default:
             return True, self._packed(*args)
-        if not number and (torch.Tag.dynamic_output_shape not in func.tags or _by_places(func, args)):
+        if not number and (torch.Tag.dynamic_output_shape not in func.tags or by_places(func, args)):
             return False, None
         known = all(self._value(tensor) is not None for tensor in tensors)
         self.asked += known
@@ -77,11 +76,10 @@ class KnownValues:
     ) -> None:
         """After an operator: learn the value of what it gave, or forget what it overwrote."""
         overwritten = written(func, args, kwargs) if func._schema.is_mutable else []
-        known = all(self._value(tensor) is not None for tensor in tensors) and all(map(_worth, made))
-        kept = all(tensor in self._values for tensor in overwritten)  # no tensor of the user's is written to
         if (
-            known
-            and kept
+            all(map(_worth, made))  # which is quickly said, and mostly not so
+            and all(self._value(tensor) is not None for tensor in tensors)
+            and all(tensor in self._values for tensor in overwritten)  # no tensor of the user's is written to
             and func.namespace == "aten"
             and _RANDOM not in func.tags
             and "empty" not in func.name()
@@ -202,7 +200,7 @@ def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
     return found
 
 
-def _by_places(func: Any, args: tuple[Any, ...]) -> bool:
+def by_places(func: Any, args: Sequence[Any]) -> bool:
     """Whether a tensor is indexed by places alone, whose number is that of what is taken, and not by masks."""
     masks = (torch.bool, torch.uint8)
     return func is _aten.index.Tensor and not any(
@@ -212,5 +210,4 @@ def _by_places(func: Any, args: tuple[Any, ...]) -> bool:
 
 def _worth(tensor: Tensor) -> bool:
     """Whether a value is small enough to be followed, and not a weight's."""
-    limit = _LIMIT_OF_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _LIMIT
-    return tensor.numel() <= limit and not isinstance(tensor, Parameter)
+    return tensor.numel() <= _LIMIT and not isinstance(tensor, Parameter)

@@ -218,3 +218,18 @@ def test_an_operator_has_its_work_and_what_it_reads_and_writes() -> None:
 
     op = record(product).ops[-1]
     assert (op.name, op.flops, op.read, op.written) == ("aten.mm.default", 2 * 3 * 4 * 2, 4 * (12 + 8), 4 * 6)
+
+
+def test_labels_of_a_profiler_are_operators_that_cost_the_host_alone() -> None:
+    mode = FakeTensorMode()
+    recorder = Recorder(KnownValues(mode))
+    with mode, recorder, torch.autograd.profiler.record_function("step"):
+        torch.zeros(2)
+    begins, _, ends = recorder.trace.ops
+    assert [begins.name, ends.name] == [
+        "profiler._record_function_enter_new.default",
+        "profiler._record_function_exit._RecordFunction",
+    ]
+    assert all(
+        (each.device, each.flops, each.read, each.written) == ("cpu", 0, 0, 0) for each in (begins, ends)
+    )

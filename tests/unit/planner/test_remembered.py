@@ -17,7 +17,7 @@ from snugfit.core.job import Plan
 from snugfit.planner.dryrun import dry_run
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Trace
-from snugfit.planner.remembered import Call, Remembered, Result
+from snugfit.planner.remembered import Call, Remembered, Result, _New
 from snugfit.planner.values import KnownValues
 from snugfit.techniques import find
 from tests.unit.planner.dry import rows_of, subject_of
@@ -104,6 +104,8 @@ def told(found: Any, given: Tensor) -> list[Any]:
         ("uniform_.default", lambda x: x.uniform_()),
         ("bernoulli.default", lambda x: aten.bernoulli(x)),
         ("detach.default", lambda x: x.detach()),
+        ("random_.default", lambda x: x.random_(generator=torch.Generator())),
+        ("index.Tensor", lambda x: x[torch.zeros(3, dtype=torch.int64)]),
     ],
 )
 def test_what_is_made_from_memory_is_what_torch_makes(
@@ -121,7 +123,6 @@ def test_what_is_made_from_memory_is_what_torch_makes(
         ("t_", lambda x: x.t_()),
         ("set_", lambda x: torch.zeros(3).set_(x)),
         ("add", lambda x: torch.add(x, 1, out=torch.empty(0))),
-        ("rand", lambda x: torch.rand(3, generator=torch.Generator())),
         ("lift_fresh", lambda x: torch.tensor([1.0, 2.0])),
         ("_conj", lambda x: torch.view_as_complex(x.view(4, 3, 2)).conj()),
     ],
@@ -132,6 +133,17 @@ def test_what_the_arguments_do_not_tell_is_left_to_torch(
     alone, again, answered = twice(function, 4, 6)
     assert again == alone
     assert not any(name.split(".")[1] == operator for name in answered)
+
+
+def test_a_fake_tensor_that_is_made_directly_has_all_that_torch_gives_one() -> None:
+    mode, device = FakeTensorMode(), torch.device("cpu")
+    plain = torch.empty_strided((3, 2), (2, 1), device="meta")
+    made = _New(plain.shape, plain.stride(), 0, plain.dtype, device, None).make([], mode)
+    with mode:
+        torchs = torch.empty(3, 2)
+    assert vars(made) == vars(torchs)
+    assert made.fake_mode is mode  # type: ignore[attr-defined]
+    assert torch._C._dispatch_key_set(made) == torch._C._dispatch_key_set(torchs)
 
 
 def test_an_operator_of_others_is_asked_each_time() -> None:
