@@ -57,6 +57,12 @@ def peak_memory_bytes(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_bytes` begin anew, where it can: what a process did before a run is no part of the run."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def memory_bytes(device: torch.device) -> int:
     """What is in use now: allocated on an accelerator, resident on a CPU (its peak where that is not told)."""
     if device.type == "cuda":

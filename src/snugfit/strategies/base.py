@@ -158,10 +158,18 @@ class SeveralRanks(Strategy):
         return torch.cat(parts)
 
     def average_(self, buffers: Sequence[Tensor]) -> None:
-        """Give each buffer its mean over ranks, in place."""
-        for buffer in buffers:
-            dist.all_reduce(buffer)
-            buffer.div_(self.world_size)
+        """Give each buffer its mean over ranks, in place, in one exchange for all buffers of a type and device."""
+        for kind in {(buffer.dtype, buffer.device): None for buffer in buffers}:
+            alike = [buffer for buffer in buffers if (buffer.dtype, buffer.device) == kind]
+            if len(alike) == 1 and alike[0].is_contiguous():
+                dist.all_reduce(alike[0])
+                alike[0].div_(self.world_size)
+                continue
+            sums = torch.cat([buffer.reshape(-1) for buffer in alike])
+            dist.all_reduce(sums)
+            sums.div_(self.world_size)
+            for buffer, part in zip(alike, sums.split([buffer.numel() for buffer in alike]), strict=True):
+                buffer.copy_(part.view(buffer.shape))
 
     @torch.no_grad()
     def take_first_(self, tensors: Sequence[Tensor]) -> None:

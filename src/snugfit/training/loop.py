@@ -11,7 +11,7 @@ from typing import Any
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
-from snugfit.core.memory import peak_memory_bytes
+from snugfit.core.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
 from snugfit.strategies.world import agreed, answered
@@ -170,6 +170,7 @@ class Training:
                 resumable.
             RanksLost: other ranks have ended, or do not answer.
         """
+        reset_peak_memory(self.step.device)
         start, examples = time.monotonic(), self.step.progress.examples
         status: str = "finished"
         with self._telling, self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):

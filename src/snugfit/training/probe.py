@@ -12,7 +12,7 @@ import torch
 
 from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
-from snugfit.core.memory import available_bytes, is_out_of_memory, release_memory
+from snugfit.core.memory import available_bytes, is_out_of_memory, release_memory, reset_peak_memory
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
@@ -23,6 +23,9 @@ from snugfit.units import format_bytes
 
 if TYPE_CHECKING:
     from snugfit.training.step import Step
+
+HEADROOM = 0.05
+"""Part of the free memory of a GPU that a trial leaves: later windows have other shapes, and the allocator's blocks do not suit all."""
 
 RESIDENT = 1.3
 """What a process takes of the host for each byte that is allocated: the C library keeps up to 30 % of what is freed."""
@@ -151,13 +154,15 @@ class Probe:
         self.limit = limit_bytes
         self._alone: Forecast | None = None
         self._among_others: Forecast | None = None
+        self._has_room_to_update = True
         smallest = sizes[-2:][::-1]
         try:
             if not _has_state(step):  # an update of a small window, whose weights are given back
+                self._has_room_to_update = False
                 self._run(self._rows(smallest[0]), smallest[0], self._moments[-1], update=True)
-            if limit_bytes is None and step.device.type == "cpu":
-                left = available_bytes(step.device)
-                self.limit = None if left is None else round(left / RESIDENT / processes)
+                self._has_room_to_update = True
+            if limit_bytes is None:
+                self.limit = limit_on(step.device, processes)
             if step.device.type == "cpu" and len(smallest) == 2:
                 # the first micro-batch meets no gradients yet, and a window of one needs no place for a sum of them
                 self._alone = self._forecast(smallest, micro_batches=1)
@@ -168,7 +173,9 @@ class Probe:
         release_memory(step.device)  # what is tried next may tell more
 
     def trial(self, size: int) -> Trial:
-        """Whether the window fits in micro-batches of that size."""
+        """Return whether the window fits in micro-batches of that size; none does where the optimizer has no room for its step."""
+        if not self._has_room_to_update:
+            return Trial(size, False, None)
         line = self._alone if size == self._batch.rows else self._among_others
         if line is not None and self.limit is not None and (predicted := line.at(size)) > self.limit:
             return Trial(size, False, predicted, predicted=True)
@@ -215,6 +222,20 @@ class Probe:
         with _kept_weights(step) if moves else nullcontext(), step.computed(batch):
             if update:
                 step.optimizer.step()
+
+
+def limit_on(device: torch.device, processes: int) -> int | None:
+    """Return how much a trial may allocate beside what is there; None where the system does not tell.
+
+    On a GPU that is what is free now, whoever has the rest, less what the allocator's blocks may leave unused in later windows.
+
+    Args:
+        processes: that share the memory of a CPU.
+    """
+    left = available_bytes(device)
+    if left is None:
+        return None
+    return round(left / RESIDENT / processes) if device.type == "cpu" else round(left * (1 - HEADROOM))
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
@@ -268,8 +289,7 @@ def _kept(step: Step) -> Iterator[None]:
         for parameter, gradient in zip(step.parameters, gradients, strict=True):
             parameter.grad = gradient
         release_memory(step.device)
-        if step.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(step.device)  # what was tried is no part of the run's peak
+        reset_peak_memory(step.device)  # what was tried is no part of the run's peak
 
 
 @contextmanager

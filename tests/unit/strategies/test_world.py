@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from snugfit.cli import app
 from snugfit.core.processes import World, this_world
 from snugfit.errors import SaidElsewhere, SettingError
 from snugfit.strategies import world as module
+from snugfit.strategies.base import SeveralRanks
 from snugfit.strategies.world import device_of, joined, leave_group
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "a"}
@@ -131,3 +133,21 @@ def test_two_ranks_on_one_gpu_are_refused_by_name_and_the_first_says_so(
         gathered(rank, twice)
         with pytest.raises(kind, match=r"^ranks: 1 and 2 have the same GPU of b\."):
             module._check_apart("GPU-1")
+
+
+def test_statistics_of_all_batch_norms_are_averaged_in_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged: list[int] = []
+
+    def other_rank_has_twice_as_much(tensor: Tensor) -> None:
+        exchanged.append(tensor.numel())
+        tensor.mul_(3)
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "all_reduce", other_rank_has_twice_as_much)
+    means = [torch.arange(6.0).view(2, 3), torch.ones(4, 2).t(), torch.ones(()), torch.zeros(0)]
+    wide = torch.ones(2, dtype=torch.float64)
+    expected = [mean * 1.5 for mean in (*means, wide)]
+    SeveralRanks().average_([*means, wide])
+    assert exchanged == [6 + 8 + 1, 2], "one for each type"
+    assert all(torch.equal(*pair) for pair in zip((*means, wide), expected, strict=True))

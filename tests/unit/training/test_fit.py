@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import snugfit as sf
+from snugfit.core import memory
 from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
@@ -21,6 +22,7 @@ from snugfit.errors import OutOfMemory, SettingError
 from snugfit.report.story import read_story
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.sgd import SGD
+from snugfit.training import probe
 from snugfit.training.fit import advice, cut, sizes
 from snugfit.training.loop import Training
 from snugfit.training.probe import Fit, find_micro_batch
@@ -187,6 +189,47 @@ def test_the_optimizers_state_is_there_while_sizes_are_tried() -> None:
     find_micro_batch(step, padded(texts(8)))
     assert kept[0] == 0 and set(kept[1:]) == {len(list(model.parameters()))}
     assert not step.optimizer.state
+
+
+def test_where_the_optimizer_has_no_room_for_its_step_no_size_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its states and temporaries are as large for any micro-batch: a run would end in its first update."""
+    step = sf.Step(Capped(10**9), AdamW(learning_rate=0.1))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory: states")
+
+    monkeypatch.setattr(step.optimizer, "step", full)
+    with pytest.raises(
+        OutOfMemory, match="auto found none that fits a window of 8 examples: 8: ran out of memory"
+    ):
+        find_micro_batch(step, padded(texts(8)))
+
+
+@pytest.mark.parametrize(("device", "limit"), [("cuda", 950), ("cpu", 385)])
+def test_a_trial_may_take_what_is_free_but_for_some_headroom(
+    device: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU by what is free, not by what it has: others may have the rest. Only a GPU can show how much headroom suffices."""
+    asked: list[str] = []
+    monkeypatch.setattr(probe, "available_bytes", lambda given: asked.append(given.type) or 1000)
+    assert probe.limit_on(torch.device(device), processes=2) == limit
+    assert asked == [device]
+    monkeypatch.setattr(probe, "available_bytes", lambda given: None)
+    assert probe.limit_on(torch.device(device), 1) is None
+
+
+def test_the_peak_of_a_run_begins_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reset: list[str] = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: reset.append(device.type))
+    memory.reset_peak_memory(torch.device("cuda"))
+    memory.reset_peak_memory(torch.device("cpu"))
+    assert reset == ["cuda"]
+    training = text_run(tmp_path, Capped(10**9), micro_batch=None)
+    monkeypatch.setattr(
+        "snugfit.training.loop.reset_peak_memory", lambda device: reset.append(training.step.progress.updates)
+    )
+    finish(training)
+    assert reset == ["cuda", 0]
 
 
 def test_on_a_cpu_larger_sizes_are_predicted_from_smaller_ones_and_the_chosen_one_is_measured() -> None:
