@@ -80,7 +80,6 @@ def of_technique(device: str, each: Any, precision: Sequence[Any], tolerance: fl
     import torch
 
     from snugfit.core.technique import Family
-    from snugfit.core.tree import map_tree
     from tests.laws import problems
 
     techniques = (each, *precision)
@@ -115,11 +114,10 @@ def of_technique(device: str, each: Any, precision: Sequence[Any], tolerance: fl
     moved = problems.besides_scale(split, set(problems.differences(before, problems.saved(split))))
     found["moved by a skipped window"] = sorted(path for path in moved if not path.endswith(COUNTED))[:5]
     found["skip"] = not skipped.applied and not found["moved by a skipped window"]
-    state = problems.saved(split)
     resumed = step(micro_batch=3, model_seed=2)
-    resumed.load_state_dict(map_tree(lambda tensor: tensor.to(device), state))
+    resumed.load_state_dict(on("cpu", problems.saved(split)))  # as from a file
     split(windows[2]), resumed(windows[2])
-    apart = problems.differences(problems.saved(split), problems.saved(resumed))
+    apart = problems.differences(on("cpu", problems.saved(split)), on("cpu", problems.saved(resumed)))
     found["other after a resume"] = apart[:5]
     found["resume"] = not apart
     errors = [found[name] for name in ("split", "placement") if name in found]
