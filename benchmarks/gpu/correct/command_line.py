@@ -193,5 +193,5 @@ def plan(settings: Settings) -> Mapping[str, Any]:
     status = snugfit(settings, "plan", str(recipe), "--json", out=printed)
     require(status == 0, f"snugfit plan ended with {status}: {printed.read_text()[-800:]}")
     found = json.loads(printed.read_text().strip().splitlines()[-1])
-    require(found["plan"]["fits"], "the plan does not fit", plan=found["plan"])
-    return {"plan": found["plan"]}
+    require(found["fits"], "the plan does not fit", plan=found)
+    return {"plan": found}

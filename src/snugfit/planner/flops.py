@@ -90,8 +90,24 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     formula = flop_registry.get(getattr(torch.ops.aten, _SAME_AS.get(bare, bare)))
     if formula is None:
         return 0
+    if bare.startswith("_scaled_dot_product"):
+        args = _with_all_heads(func, args)
     count = int(formula(*args, **kwargs, out_val=out))
     return count // 2 if kind == "attention" and _is_causal(func, args, kwargs) else count
+
+
+def _with_all_heads(func: Any, args: Sequence[Any]) -> list[Any]:
+    """Return the arguments of an attention with keys and values as the shapes they have for all heads of the queries.
+
+    Needed by torch 2.11, whose formulas refuse fewer heads of keys; those of torch 2.13 count the same by themselves.
+    """
+    names = [argument.name for argument in func._schema.arguments]
+    query, *places = (names.index(name) for name in ("query", "key", "value"))
+    found = list(args)
+    for place in places:
+        batch, _, *rest = args[place].shape
+        found[place] = torch.Size((batch, args[query].shape[1], *rest))
+    return found
 
 
 def _is_causal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -92,6 +92,31 @@ def test_causal_attention_counts_half_forward_and_backward(causal, share):
     assert counted == [2 * product * share, 5 * product * share]
 
 
+def test_attention_with_fewer_heads_of_keys_counts_all_heads_of_the_queries(monkeypatch):
+    asked = []
+
+    def as_torch_2_11(name, formula):
+        def strict(*args, **kwargs):
+            shapes = [tuple(getattr(each, "shape", each)) for each in args[:4] if each is not None]
+            shapes = [shape for shape in shapes if len(shape) == 4]
+            assert len({shape[1] for shape in shapes}) == 1, "query/key/value shapes are incompatible"
+            asked.append(name)
+            return formula(*args, **kwargs)
+
+        return strict
+
+    for name in ("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward"):
+        packet = getattr(torch.ops.aten, name)
+        monkeypatch.setitem(flops.flop_registry, packet, as_torch_2_11(name, flops.flop_registry[packet]))
+    query, key = torch.randn(2, 4, 16, 8, requires_grad=True), torch.randn(2, 2, 16, 8, requires_grad=True)
+    mode = seen(
+        lambda: functional.scaled_dot_product_attention(query, key, key, enable_gqa=True).sum().backward()
+    )
+    product = 2 * 2 * 4 * 16 * 16 * 8
+    counted = [each[1] for each in mode.ops if op_class(f"aten.{each[0]}.default") == "attention"]
+    assert counted == [2 * product, 5 * product] and len(asked) == 2
+
+
 def test_an_lstm_costs_each_weight_once_per_step_and_example():
     layer, inputs = nn.LSTM(5, 6), torch.randn(7, 3, 5)
     mode = seen(lambda: layer(inputs)[0].sum().backward())
