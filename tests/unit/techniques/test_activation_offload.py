@@ -273,6 +273,46 @@ def test_on_an_accelerator_few_copies_are_under_way_and_each_comes_before_it_is_
         assert made.log.count("side behind main") == 5, "each comes back once"
 
 
+def test_memory_of_what_is_sent_for_and_never_asked_for_is_given_back_behind_its_copy() -> None:
+    """As where a part of the graph has no backward. Given back at once, what is computed next would be written over by the copy."""
+    offload = Offload(torch.device("cpu"), (), 1)
+    with streams(offload) as made:
+        with offload.forward():
+            views = [offload.pack(torch.full((4,), float(place))) for place in range(3)]
+        offload.unpack(views[2])
+        made.log.clear()
+        del views[0]
+        assert made.log == ["main waits for copy 6"]
+        made.log.clear()
+        offload.unpack(views[0])
+        made.log.clear()
+        views.clear()
+        assert not made.log, "what was asked for has been waited for"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_copies_that_come_late_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy of the side stream is delayed: whoever does not wait for one reads what is not there yet."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(6))).cuda()
+    inputs = torch.randn(2048, 512, device="cuda")
+    behind, found = Offload._behind, []
+
+    @contextmanager
+    def late(offload: Offload) -> Any:
+        with behind(offload):
+            torch.cuda._sleep(20_000_000)
+            yield
+
+    for offload in (nullcontext(), offloaded("cuda", model.parameters(), 1)):
+        model.zero_grad()
+        with offload:
+            loss = model(inputs).square().mean()
+        loss.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+        monkeypatch.setattr(Offload, "_behind", late)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_gradient_is_the_same_and_memory_falls() -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(16))).cuda()

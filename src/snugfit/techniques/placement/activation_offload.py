@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -32,13 +32,18 @@ ASYNCHRONOUS = ("cuda", "xpu")
 class _Copy:
     """One storage, or a stretch of one, in host memory, and on the device while it is on its way or in use."""
 
-    __slots__ = ("__weakref__", "flat", "host", "place", "ready", "views")
+    __slots__ = ("__weakref__", "flat", "host", "place", "ready", "views", "wait_for")
 
-    def __init__(self, host: Tensor, place: int) -> None:
-        self.host, self.place = host, place
+    def __init__(self, host: Tensor, place: int, wait_for: Callable[[Any], None]) -> None:
+        self.host, self.place, self.wait_for = host, place, wait_for
         self.views = 0  # that backward still asks for
         self.flat: Tensor | None = None
         self.ready: Any = None
+
+    def __del__(self) -> None:
+        # one that was sent for and never asked for, as where a part of the graph has no backward: its memory is still written
+        if self.flat is not None and self.ready is not None:
+            self.wait_for(self.ready)
 
 
 class _View(NamedTuple):
@@ -109,7 +114,7 @@ class Offload:
         flat = copy.flat
         assert flat is not None
         if copy.ready is not None:
-            self._current().wait_event(copy.ready)
+            self._wait_for(copy.ready)
         for place in range(copy.place - 1, max(copy.place - 1 - AHEAD, -1), -1):
             before = self._order[place]()
             if before is not None and before.views:
@@ -144,7 +149,7 @@ class Offload:
             self._leaving.append((flat, self._stream.record_event()))
             if len(self._leaving) > AHEAD:
                 self._let_go()
-        copy = _Copy(host, len(self._order))
+        copy = _Copy(host, len(self._order), self._wait_for)
         self._order.append(weakref.ref(copy))
         self.bytes += size
         return copy
@@ -170,7 +175,10 @@ class Offload:
     def _let_go(self) -> None:
         """Let the computation wait until the oldest copy is done; its memory may then be used again."""
         _, done = self._leaving.popleft()
-        self._current().wait_event(done)
+        self._wait_for(done)
+
+    def _wait_for(self, copied: Any) -> None:
+        self._current().wait_event(copied)
 
     def _current(self) -> Any:
         return torch.accelerator.current_stream(self._device)
