@@ -194,4 +194,5 @@ def plan(settings: Settings) -> Mapping[str, Any]:
     require(status == 0, f"snugfit plan ended with {status}: {printed.read_text()[-800:]}")
     found = json.loads(printed.read_text().strip().splitlines()[-1])
     require(found["fits"], "the plan does not fit", plan=found)
-    return {"plan": found}
+    kept = ("fits", "choice", "peak_bytes", "reserved_bytes", "seconds_per_update", "confidence", "why")
+    return {name: found[name] for name in kept}

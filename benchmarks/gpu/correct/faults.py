@@ -128,12 +128,12 @@ class Waits:
 
 
 def place() -> str:
-    """Return the innermost lines of the call that are not torch's and not of this file."""
+    """Return the innermost lines of the call that are Snugfit's or transformers'."""
     frames = [
-        f"{frame.filename.rpartition('/snugfit/')[2]}:{frame.lineno} {frame.name}"
+        f"{frame.filename.rpartition(package)[2]}:{frame.lineno} {frame.name}"
         for frame in traceback.extract_stack()
-        if "/torch/" not in frame.filename
-        and not frame.filename.endswith(("faults.py", "warnings.py", "mock.py"))
+        for package in ("/src/snugfit/", "/site-packages/")
+        if package in frame.filename and "/torch/" not in frame.filename
     ]
     return " < ".join(reversed(frames[-5:]))
 
