@@ -37,12 +37,22 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
+def has_statistics(device: torch.device) -> bool:
+    """Return whether torch counts what is allocated on the device, by `torch.accelerator`; it does not on a CPU and on MPS.
+
+    >>> has_statistics(torch.device("cuda")), has_statistics(torch.device("mps"))
+    (True, False)
+    """
+    return device.type not in ("cpu", "mps")
+
+
 def release_memory(device: torch.device) -> None:
     """Give back what nothing refers to any more. To be called when the error that told of the want is forgotten: its
     traceback holds every tensor of the frames it went through."""
     gc.collect()
     if device.type != "cpu":
-        torch.accelerator.empty_cache()
+        # not torch.accelerator's, which raises on MPS: its allocator is no "DeviceAllocator"
+        torch.get_device_module(device).empty_cache()
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -25,7 +25,7 @@ from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
 from snugfit.core.malloc import resident_bytes
-from snugfit.core.memory import release_memory
+from snugfit.core.memory import has_statistics, release_memory
 from snugfit.core.phases import watched
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Technique
@@ -138,7 +138,8 @@ def _measured(
     """Updates of a window of `count` micro-batches of `size` rows: one to fill the optimizer's state, one for memory, one for time."""
     release_memory(device)
     accelerated = device.type != "cpu"
-    before = torch.accelerator.memory_allocated(device) if accelerated else 0
+    counted = has_statistics(device)
+    before = torch.accelerator.memory_allocated(device) if counted else 0
     batch = longest_rows(subject.window, size * count)
     on_host = _bytes(leaves(batch.data))
     with (
@@ -149,7 +150,7 @@ def _measured(
         with FlopCounterMode(display=False) as flops:
             step(batch)
         gc.collect()
-        if accelerated:
+        if counted:
             torch.accelerator.reset_peak_memory_stats(device)
         begin, begin_host = len(allocated.history), len(host.history)
         watch = _Watch(allocated)
@@ -157,12 +158,12 @@ def _measured(
             step(batch)
     history = [now + (0 if accelerated else on_host) for now in allocated.history[begin:]]
     clocks = [_timed(step, batch, device) for _ in range(_REPEATS)]
-    most = torch.accelerator.max_memory_allocated(device) - before if accelerated else max(history)
+    most = torch.accelerator.max_memory_allocated(device) - before if counted else max(history)
     return _Measured(
         history=history,
         host=[now + on_host for now in host.history[begin_host:]],
         beside=max(0, most - max(history)),
-        reserved=torch.accelerator.max_memory_reserved(device) / (before + most) if accelerated else 1.0,
+        reserved=torch.accelerator.max_memory_reserved(device) / (before + most) if counted else 1.0,
         weights=_bytes([*step.model.parameters(), *step.model.buffers()]),
         states=_bytes(leaves(step.optimizer.state_dict()["state"])),
         pass_seconds=min(passes for passes, _ in clocks) / count,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import snugfit as sf
 from snugfit.core import rounding
 from snugfit.core.batch import Batch
+from snugfit.core.memory import release_memory
 from snugfit.core.read import read_scalars
 from snugfit.core.rounding import in_float64
 from snugfit.core.selection import check_on
@@ -155,3 +156,14 @@ def test_the_planner_weighs_nothing_that_is_refused_there_and_stays_at_full_prec
     assert {*OFFLOADS} <= {each.card.name for each in placements(on_cuda)}
     assert usual_level(mac).label == "full"
     assert usual_precision(mac) is None
+
+
+def test_memory_is_given_back_by_the_devices_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's function for any accelerator raises on a Mac: "Allocator for mps is not a DeviceAllocator"."""
+    emptied: list[str] = []
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: emptied.append("mps"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("cuda"))
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: emptied.append("any"))
+    for device in ("mps", "cuda", "cpu"):
+        release_memory(torch.device(device))
+    assert emptied == ["mps", "cuda"]
