@@ -47,6 +47,8 @@ def logits_of_class_0(outputs: Tensor, data: Any) -> Tensor:
 def test_updates_and_evaluation_with_a_technique_make_no_float64(technique: Technique) -> None:
     if getattr(problems.oracle_of(technique), "CHANGES_WEIGHTS", False):
         pytest.skip("weights change their type, so that the model of the laws does not fit them alone")
+    if technique.refused_by("mps") is not None:
+        pytest.skip("it is refused there")
     problem = problems.main((technique,))
     step = problems.make_step(problem, (technique,), dtype=torch.float32, micro_batch=3)
     window, *_ = problem.windows(torch.float32)
@@ -126,7 +128,7 @@ def test_a_batch_in_float64_is_refused_by_name() -> None:
         batch.to(MPS)
 
 
-@pytest.mark.parametrize("name", [*OFFLOADS, "nf4", "int8", "adamw_8bit"])
+@pytest.mark.parametrize("name", [*OFFLOADS, "nf4", "int8", "adamw_8bit", "fp8"])
 def test_what_needs_memory_or_kernels_of_its_own_is_refused_there(name: str) -> None:
     technique = find(name)()
     with pytest.raises(PlanConflict, match=f"^'{name}' cannot be had on mps: "):

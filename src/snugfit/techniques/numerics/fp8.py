@@ -209,6 +209,9 @@ class FP8(Technique):
             "qat": "both say how a linear layer computes: with the grid it will be run in, or in fp8. Remove one, or use bf16 with qat.",
             "tiled_linear": "a layer that computes in tiles does so in bf16, and the plan would change the result. Remove one.",
         },
+        not_on={
+            "mps": "torchao computes its scales in float64, which mps does not have. Use plan.numerics: fp32."
+        },
         cost="3 bits of each fraction in two of the three products of a layer; scales are computed anew each time",
         use_when="full training of large layers on Ada, Hopper or newer, with compile",
     )
