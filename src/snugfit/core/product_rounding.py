@@ -10,6 +10,8 @@ tests/unit/core/test_product_rounding.py tells when one moves.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -103,6 +105,7 @@ def products_in(precision: str) -> Iterator[None]:
     ...     torch.backends.cuda.matmul.fp32_precision, torch.get_float32_matmul_precision()
     ('tf32', 'high')
     """
+    _hear_once()
     before = Switches.now()
     before.with_float32(precision).set()
     try:
@@ -120,6 +123,14 @@ def products_as_chosen(device: torch.device) -> AbstractContextManager[None]:
         return _NOTHING
     multiplies_in_tf32 = _C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
     return products_in("tf32" if multiplies_in_tf32 else "ieee")
+
+
+@functools.cache
+def _hear_once() -> None:
+    """Have some versions of torch say unheard that the older names are deprecated, which they say once in a process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Switches.now().set()
 
 
 def _older_matmul(matmul: str, host: str) -> str:

@@ -5,6 +5,7 @@ Only a GPU can show the digits of a product; tests/unit/techniques/test_tf32.py 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from snugfit.core import product_rounding as module
 from snugfit.core.batch import Batch
 from snugfit.core.product_rounding import Switches, products_as_chosen, products_in
 from snugfit.training import evaluate as evaluation
@@ -133,8 +135,8 @@ SEEN: list[tuple[str, ...]] = []
 
 def test_updates_and_evaluation_compute_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA, where torch alone would convolve in tf32."""
-    for module in (training, evaluation):
-        monkeypatch.setattr(module, "products_as_chosen", lambda device: products_as_chosen(CUDA))
+    for place in (training, evaluation):
+        monkeypatch.setattr(place, "products_as_chosen", lambda device: products_as_chosen(CUDA))
     SEEN.clear()
     model = Looking(2, 3)
     step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batch=2)
@@ -146,3 +148,22 @@ def test_updates_and_evaluation_compute_float32_in_float32(monkeypatch: pytest.M
         pass
     assert len(SEEN) == 6 and {*SEEN} == {("ieee",) * 3}
     assert Switches.now() == before
+
+
+def test_nobody_hears_that_torch_would_rather_have_the_newer_names_alone(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    said: list[str] = []
+    put = torch._C._set_cudnn_allow_tf32
+
+    def once(value: bool) -> None:
+        if not said:
+            said.append("Please use the new API settings to control TF32 behavior")
+            warnings.warn(said[0], stacklevel=1)
+        put(value)
+
+    monkeypatch.setattr(torch._C, "_set_cudnn_allow_tf32", once)
+    module._hear_once.cache_clear()
+    with products_in("ieee"):
+        pass
+    assert said and not recwarn.list
