@@ -17,6 +17,12 @@ from snugfit.core.technique import MakeOptimizer
 
 NARROW = (torch.bfloat16, torch.float16)
 
+NARROW_HEAD = "it computes the head in fp32 from weights in fp32, and here they are in 16 bits. Remove one."
+"""Why what needs the head's weights in float32 does not go with weights of 16 bits."""
+
+MASTERS_STEPPED = "it works out the weights to evaluate from its own state beside the weights it steps, which are masters here. Remove one, or use adamw."
+"""Why an optimizer whose state gives other weights to evaluate does not go with masters."""
+
 
 def narrow_(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Turn a model's matrices into `dtype` in place; norms, biases, other vectors and buffers are in float32 afterwards.

@@ -103,14 +103,14 @@ def _lines(
 ) -> Iterator[str]:
     """What each number of devices comes to."""
     for each in offers:
-        found = each.answer.prediction
+        prediction = each.answer.prediction
         name = _devices(each.devices)
         if not each.answer.fits:
-            yield f"On {name}: nothing fits, the smallest plan takes {brief_bytes(found.reserved_bytes)} of each."
+            yield f"On {name}: nothing fits, the smallest plan takes {brief_bytes(prediction.reserved_bytes)} of each."
             continue
         seconds = brief_seconds(3600 * each.price / price / each.devices)
         yield (
-            f"On {name}: {brief_seconds(found.seconds_per_update)} an update, {seconds} for {_length(each.answer)}, "
+            f"On {name}: {brief_seconds(prediction.seconds_per_update)} an update, {seconds} for {_length(each.answer)}, "
             f"{_figure(each.price)}, at {each.answer.choice.fidelity}."
         )
     for devices, error in problems:
@@ -119,9 +119,9 @@ def _lines(
 
 def _hours(answer: Answer) -> float:
     """Of the run, or of as many updates as `_length` says."""
-    found = answer.prediction
-    seconds = found.seconds_total
-    return (_UPDATES * found.seconds_per_update if seconds is None else seconds) / 3600
+    prediction = answer.prediction
+    seconds = prediction.seconds_total
+    return (_UPDATES * prediction.seconds_per_update if seconds is None else seconds) / 3600
 
 
 def _length(answer: Answer) -> str:

@@ -19,13 +19,13 @@ PARTLY = "Of each level of fidelity not all was looked at that was to be: --seco
 def frontier(search: Search) -> tuple[FrontierPoint, ...]:
     """Return the fastest and the smallest plan of each level at which anything fits, of those that the search looked at."""
     fits = [each for each in search.tried if each.fits]
-    found: list[FrontierPoint] = []
+    points: list[FrontierPoint] = []
     for level in Fidelity:
         plans = [each for each in fits if each.level is level]
         if plans:
             smallest = min(plans, key=lambda each: each.found.most_bytes)
-            found += _points(fastest(plans), smallest)
-    return tuple(found)
+            points += _points(fastest(plans), smallest)
+    return tuple(points)
 
 
 def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], bool]:
@@ -36,7 +36,7 @@ def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], bool]:
     Returns:
         The points, and whether all was looked at that was to be.
     """
-    found: list[FrontierPoint] = []
+    points: list[FrontierPoint] = []
     complete = True
     for level in (each for each in Fidelity if each >= search.asked.level):
         one = search.among(level)
@@ -49,22 +49,22 @@ def explore(search: Search) -> tuple[tuple[FrontierPoint, ...], bool]:
             one.confirm(one.smallest)
         smallest = one.smallest()
         if smallest is not None:
-            found += _points(one.choice(), smallest)
-    return tuple(found), complete
+            points += _points(one.choice(), smallest)
+    return tuple(points), complete
 
 
 def bounds(search: Search) -> tuple[FrontierBound, ...]:
     """Return for each level beyond what is allowed the least time that its arithmetic takes: no plan of it was looked at."""
     asked = search.asked.found
-    found = []
+    least = []
     for level in (each for each in Fidelity if each > search.coarsest):
         times = [search.arithmetic(each) for each in search.ladder() if search.level(each) is level]
         seconds = min(times, default=0.0)
         if seconds > 0:
             tokens = asked.tokens_per_second
             most = None if tokens is None else tokens * asked.seconds_per_update / seconds
-            found.append(FrontierBound(level.label, seconds, most))
-    return tuple(found)
+            least.append(FrontierBound(level.label, seconds, most))
+    return tuple(least)
 
 
 def _points(quickest: Candidate | None, smallest: Candidate) -> Iterator[FrontierPoint]:

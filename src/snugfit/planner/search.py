@@ -155,11 +155,9 @@ class Search:
     def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
         """What is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
         not fit after all, the search goes on from there."""
-        confirmed: list[Candidate] = []
-        while (picked := pick()) is not None and picked not in confirmed:
+        while (picked := pick()) is not None and picked not in self._exact:
             plan = replace(self.plan, micro_batch=picked.micro_batch)
             made = self._checked(picked, self.planner.predict(plan, picked.techniques))
-            confirmed.append(made)
             if not made.fits:
                 self.best()
         return picked

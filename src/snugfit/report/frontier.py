@@ -26,12 +26,12 @@ class _Plan:
     bytes: int
     seconds: float
     rung: str
-    chosen: bool = False
+    ringed: bool = False
 
     def dot(self, size: float) -> Dot:
         """Its dot, where a unit of memory has so many bytes."""
         said = f"{words.brief_seconds(self.seconds)} in {words.brief_bytes(self.bytes)}"
-        return Dot(self.bytes / size, self.seconds, f"{self.rung} ({self.level}): {said}", self.chosen)
+        return Dot(self.bytes / size, self.seconds, f"{self.rung} ({self.level}): {said}", self.ringed)
 
 
 def drawn_frontier(answer: Answer) -> str:
@@ -64,17 +64,17 @@ def drawn_frontier(answer: Answer) -> str:
     ]
     alone = f", all plans at {series[0].name}" if len(series) == 1 else ""  # one curve has no legend
     chart = Chart("Time of an update", f"seconds{alone}", series, wide=True, limits=(0.0, slowest))
-    chosen = "the choice" if answer.fits else "the smallest plan that was found"
+    ring = "the choice" if answer.fits else "the smallest plan there was"
     line = f"; the dashed line is {budget}" if in_view else ""
-    note = f"Each dot is a plan; the ring is {chosen}{line}. A line joins the plans of a level beside which none is both smaller and faster."
+    note = f"Each dot is a plan; the ring is {ring}{line}. A line joins the plans of a level beside which none is both smaller and faster."
     return f"<div class=charts>{figure(chart, frame)}</div><p class=note>{escape(note)}</p>"
 
 
 def _plans(answer: Answer) -> list[_Plan]:
     """The plans that are told, each once, and the choice first."""
-    found = answer.prediction
+    prediction = answer.prediction
     choice = _Plan(
-        answer.choice.fidelity, found.reserved_bytes, found.seconds_per_update, _name(answer), True
+        answer.choice.fidelity, prediction.reserved_bytes, prediction.seconds_per_update, _name(answer), True
     )
     others: list[FrontierPoint | Alternative] = [*answer.frontier, *answer.alternatives]
     plans = {(choice.bytes, choice.seconds): choice}

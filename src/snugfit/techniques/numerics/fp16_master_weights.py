@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from snugfit.core.half import HalfPrecision
-from snugfit.core.masters import narrow_, on_masters
+from snugfit.core.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Sharing, Stage
 
 
@@ -31,9 +31,8 @@ class FP16MasterWeights(HalfPrecision):
         needs="float16",
         precision=True,
         conflicts={
-            "fp32_logits": "it computes the head in fp32 from weights in fp32, and here they are in fp16. Remove one.",
-            "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are "
-            "masters here. Remove one, or use adamw.",
+            "fp32_logits": NARROW_HEAD,
+            "schedule_free": MASTERS_STEPPED,
         },
         refuses=dict.fromkeys(
             Sharing,

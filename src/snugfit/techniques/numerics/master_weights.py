@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.bf16 import alternative, has_bf16
-from snugfit.core.masters import narrow_, on_masters
+from snugfit.core.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 from snugfit.core.technique import (
     Card,
     Context,
@@ -46,9 +46,8 @@ class MasterWeights(Technique):
         needs="bfloat16",
         precision=True,
         conflicts={
-            "fp32_logits": "it computes the head in fp32 from weights in fp32, and here they are in bf16. Remove one.",
-            "schedule_free": "it works out the weights to evaluate from its own state beside the weights it steps, which are "
-            "masters here. Remove one, or use adamw.",
+            "fp32_logits": NARROW_HEAD,
+            "schedule_free": MASTERS_STEPPED,
             "powersgd": "its gradients are in bf16, in which columns do not become orthogonal. Remove one, or use bf16_gradients.",
         },
         saves_memory=True,
