@@ -122,11 +122,17 @@ class Search:
         for added in self._leanest([each for each in self.ladder() if self._allows(each)]):
             self._trace(added, size)
         settled: set[Techniques] = set()
+        useless: set[Technique] = set()  # rungs that saved nothing beside what was the smallest then
         while (least := self.smallest()) is not None and least.techniques not in settled:
             settled.add(least.techniques)
             for added in self._neighbours(least, least.found.most_bytes):
-                if self._allows(added) and not _adds_placements(self._techniques(added), least.techniques):
-                    self._trace(added, size)
+                mine = self._techniques(added)
+                new = {*mine} - {*least.techniques}
+                if new <= useless or not self._allows(added) or _adds_placements(mine, least.techniques):
+                    continue
+                one = self._trace(added, size)
+                if one is None or one.found.most_bytes >= least.found.most_bytes:
+                    useless |= new
 
     def choice(self) -> Candidate | None:
         """Of the plans that were tried."""
