@@ -5,9 +5,9 @@ micro-batch. The ladder of plans that an expert would try goes first (`ladder`):
 the fastest on until one fits. Then the neighbours of the choice are tried, with one rung more, less or another, until none is better.
 
 Three bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
-already is too slow, and what takes some away from a set that does not fit does not fit either. No level is faster than its arithmetic at
-the device's peak. And a level below `mixed` is looked at only where it could be worth it. Predictions are counted, not timed: the choice does
-not depend on what else the machine does.
+already is too slow, and what takes some away from a set that fits in no micro-batch does not fit either, unless recomputation is taken
+away from what is done to activations. No level is faster than its arithmetic at the device's peak. And a level below `mixed` is looked at
+only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -421,7 +421,7 @@ class Search:
         mine = self._techniques(added)
         host = self.budget.host_bytes
         return self._may_be_faster(added) and not any(
-            self._fits_in_no_size(each) and _adds_placements(mine, each.techniques)
+            self._fits_in_no_size(each) and _saves_less(mine, each.techniques)
             for each in self.tried
             if host is None or each.found.host_peak_bytes <= host
         )
@@ -564,6 +564,18 @@ def _adds_placements(fewer: Techniques, more: Techniques) -> bool:
     """Whether what the larger set has beyond the smaller one only says where things are."""
     rest = {*more} - {*fewer}
     return {*fewer} <= {*more} and all(each.card.family is Family.PLACEMENT for each in rest)
+
+
+def _saves_less(fewer: Techniques, more: Techniques) -> bool:
+    """Whether the larger set has placements beyond the smaller one, none of which is in the way of those that both have.
+
+    A block that is computed again has all its activations on the device then, those too that would be elsewhere without.
+    """
+    placed = (each.card for each in fewer if each.card.family is Family.PLACEMENT)
+    recomputed = any(Stage.RECOMPUTE in each.card.stages for each in {*more} - {*fewer})
+    return _adds_placements(fewer, more) and not (
+        recomputed and any("forward" in card.seams for card in placed)
+    )
 
 
 def _same(rung: Technique, other: Technique) -> bool:

@@ -433,6 +433,30 @@ def test_what_training_beside_frozen_weights_takes_is_told_by_the_plans_that_wer
     assert chosen is not None and chosen.added == ("lora", "pure_bf16")
 
 
+class OneBlock(Laws):
+    """Of one large block, which has all its activations again when it is computed again, though they would be on the host without."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        recomputed = any(name.startswith("recompute") for name in names)
+        away = "activation_offload" in names and not recomputed
+        found = super().law([], size)
+        slower = 1.1 if "activation_offload" in names else 1.0
+        slower *= (1.3 if recomputed else 1.0) * (1.2 if "optimizer_offload" in names else 1.0)
+        need = 600 if away else 840 if recomputed else 900
+        need -= 100 if "optimizer_offload" in names else 0
+        return replace(
+            found,
+            peak_by_kind={"weights": 100 * MB, "optimizer": 200 * MB},
+            reserved_bytes=need * MB,
+            seconds_per_update=slower * ROWS / size,
+        )
+
+
+def test_activations_elsewhere_are_tried_without_recomputation_though_with_it_they_do_not_fit() -> None:
+    chosen = searched(OneBlock(), 760).best()
+    assert chosen is not None and chosen.added == ("activation_offload",)
+
+
 def test_batch_norm_keeps_the_window_whole() -> None:
     search = searched(Laws(fixed_micro_batch=True), 900)
     search.best()
