@@ -205,7 +205,7 @@ class _View:
             tokens = "" if one.tokens_per_second is None else words.digits(one.tokens_per_second)
             misfit = "" if one.fits else " (does not fit)"
             grid.add_row(
-                f"{one.level}, {one.what}",
+                f"{one.level},\n{one.what}",  # below each other: names of plans are long
                 words.printable(one.rung) + misfit,
                 *map(format_bytes, (one.reserved_bytes, one.host_bytes)),
                 words.brief_seconds(one.seconds_per_update),
@@ -215,7 +215,7 @@ class _View:
             tokens = "" if bound.tokens_per_second is None else f"≤ {words.digits(bound.tokens_per_second)}"
             seconds = f"≥ {words.brief_seconds(bound.seconds_per_update)}"
             grid.add_row(
-                f"{bound.level}, at best", "estimate, not searched", "", "", seconds, tokens, style="dim"
+                f"{bound.level},\nat best", "estimate, not searched", "", "", seconds, tokens, style="dim"
             )
         return grid
 
