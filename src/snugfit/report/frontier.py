@@ -14,6 +14,9 @@ from snugfit.report.svg import Chart, Dot, Frame, Mark, Series, escape, figure
 _LEVELS = ("full", "mixed", "compact", "adapters", "quantized")
 """From the finest, each with its tone."""
 
+_FEWEST = 4
+"""Units that the memory axis is long at least."""
+
 _ROOM = 1.08
 """Times the largest value that an axis reaches."""
 
@@ -43,7 +46,8 @@ def drawn_frontier(answer: Answer) -> str:
     largest, slowest = max(each.bytes for each in plans), max(each.seconds for each in plans)
     in_view = answer.budget_bytes <= BUDGET_IN_VIEW * largest
     largest = max(largest, answer.budget_bytes) if in_view else largest
-    unit, size = next(each for each in BYTES if largest >= each[1] or each[1] == 1)
+    # an axis has whole numbers, of which there have to be a few
+    unit, size = next(each for each in BYTES if largest >= _FEWEST * each[1] or each[1] == 1)
     budget = f"the budget, {words.brief_bytes(answer.budget_bytes)}"
     frame = Frame(
         end=_ROOM * largest / size,
