@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from snugfit.core.phases import alike
 from snugfit.core.pieces import own_rows, piece_rows, pieces, put_rows
 from snugfit.core.placing import set_data_
 from snugfit.core.sharded import is_sharded, sharded_like, spread_state
+from snugfit.core.tree import leaves
 
 
 def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
@@ -100,6 +101,9 @@ class Route:
 
     device: torch.device | None = None
     """Where the step is made; None for where each parameter is."""
+
+    looks_ahead: ClassVar[bool] = False
+    """Whether a parameter is asked for while the one before it is stepped."""
 
     def bring(
         self, parameters: Iterable[nn.Parameter], gradient_of: Callable[[nn.Parameter], Tensor | None]
@@ -201,7 +205,8 @@ class ShadowOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.stepper()([parameter for parameter in self.shadows if self.gradient_of(parameter) is not None])
+        stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
+        self.stepper()(stepped if self.route.looks_ahead else alike(stepped, self._kind, listed=True))
         self.optimizer.step()  # without a gradient: it counts
         return loss
 
@@ -216,6 +221,17 @@ class ShadowOptimizer(Optimizer):
                 del stand_in  # or it would be there beside the next one
 
         return step_on
+
+    def _kind(self, parameter: nn.Parameter) -> Hashable:
+        """What decides how a parameter is stepped; the first step leaves a state behind, so that no other one is like it."""
+        shadow = self.shadows[parameter]
+        if shadow not in self.state:
+            return self._places[parameter]
+        held = leaves([parameter, self.gradient_of(parameter), self.state[shadow], self.own.get(parameter)])
+        group = next(
+            n for n, group in enumerate(self.param_groups) if any(each is shadow for each in group["params"])
+        )
+        return group, *((type(each), each.shape, each.stride(), each.dtype, each.device) for each in held)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the parameters; shadows keep none."""

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 Part = TypeVar("Part")
 Label = Callable[[str], AbstractContextManager[object]]
-Shorten = Callable[[Sequence[Any], Sequence[Hashable]], Iterator[Any]]
-"""From the parts of a loop and the kind of each to those that are run."""
+Shorten = Callable[[Sequence[Any], Sequence[Hashable], bool], Iterator[Any]]
+"""From the parts of a loop and the kind of each to those that are run; whether operators of the others are listed beside them."""
 
 _watching: Label | None = None
 _shorten: Shorten | None = None
@@ -21,7 +21,7 @@ def phase(name: str) -> AbstractContextManager[object]:
     return _NOTHING if _watching is None else _watching(name)
 
 
-def alike(parts: Sequence[Part], kind: Callable[[Part], Hashable]) -> Iterator[Part]:
+def alike(parts: Sequence[Part], kind: Callable[[Part], Hashable], listed: bool = False) -> Iterator[Part]:
     """The parts of a loop, one after the other: all of them wherever there are numbers.
 
     A dry run leaves out those of which it has seen the like, so the loop may leave nothing behind for a part but numbers, in memory
@@ -29,11 +29,13 @@ def alike(parts: Sequence[Part], kind: Callable[[Part], Hashable]) -> Iterator[P
 
     Args:
         kind: what decides which operators run for a part, on tensors of which sizes.
+        listed: whether a dry run lists the operators of each part that it leaves out, in place of counting those that it runs several
+            times: seconds are then added up in the order of the loop.
 
     >>> list(alike([3, 3, 1], kind=int))
     [3, 3, 1]
     """
-    return iter(parts) if _shorten is None else _shorten(parts, [kind(part) for part in parts])
+    return iter(parts) if _shorten is None else _shorten(parts, [kind(part) for part in parts], listed)
 
 
 @contextmanager

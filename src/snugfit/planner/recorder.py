@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -257,14 +258,22 @@ class Recorder(TorchDispatchMode):
     def _labelled(self, name: str) -> Any:
         return self.label(name)
 
-    def _shortened(self, parts: Sequence[Any], kinds: Sequence[Hashable]) -> Iterator[Any]:
+    def _shortened(self, parts: Sequence[Any], kinds: Sequence[Hashable], listed: bool) -> Iterator[Any]:
         """Those parts of a loop that are needed to know of all; all of them from where one asked for a number, by which others may differ."""
         asked, due, run, ends = self.values.asked, set(needed(kinds)), [], [len(self.trace.ops)]
+        last: dict[Hashable, list[Op]] = {}
         for place, part in enumerate(parts):
+            start = len(self.trace.ops)
             if place in due or self.values.asked > asked:
                 yield part
                 run.append(place)
                 ends.append(len(self.trace.ops))
+                last[kinds[place]] = self.trace.ops[start:]
+            elif listed:
+                event = len(self.trace.events)
+                self.trace.ops += [replace(op, event=event) for op in last[kinds[place]]]
+        if listed:
+            return
         for times, (start, end) in zip(counts(kinds, run), itertools.pairwise(ends), strict=True):
             for op in self.trace.ops[start:end] if times > 1 else ():
                 op.times *= times

@@ -35,6 +35,7 @@ CASES: dict[str, list[Technique]] = {
     "pieces": [sf.PureBF16()],
     "pieces and their rests": [sf.PureBF16(rounding="kahan", states="fp32")],
     "pieces in the rounding alone": [sf.PureBF16(), sf.Lion()],
+    "masters": [sf.MasterWeights()],
     "tiles": [sf.TiledLinears(tiles=7, above=0)],
     "tiles in bf16": [sf.TiledLinears(tiles=5, above=0), sf.BF16()],
     "all of them": [

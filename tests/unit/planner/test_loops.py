@@ -90,6 +90,20 @@ def test_an_operator_counts_for_those_of_the_parts_that_are_left_out_within_loop
     assert len(recorder.trace.ops) == 1 + 3 * (1 + 3)
 
 
+def test_operators_of_parts_that_are_left_out_are_listed_in_the_order_of_the_loop() -> None:
+    def traced(shortens: bool) -> tuple[list[tuple[str, int, int]], int]:
+        recorder = Recorder(KnownValues(MODE), shortens=shortens)
+        with MODE, recorder:
+            for rows in alike([2, 2, 3] * 4, kind=int, listed=True):
+                torch.zeros(rows).add_(rows)
+        ops = recorder.trace.ops
+        return [(op.name, op.written, op.times) for op in ops], len(recorder.trace.events)
+
+    (some, fewer), (whole, events) = traced(True), traced(False)
+    assert some == whole
+    assert fewer < events
+
+
 def test_parts_that_ask_for_numbers_are_all_run() -> None:
     asked: list[int] = []
     with MODE, Recorder(KnownValues(MODE), shortens=True):

@@ -35,6 +35,7 @@ class ToHost(Route):
     """
 
     device = HOST
+    looks_ahead = True
 
     def bring(
         self, parameters: Iterable[nn.Parameter], gradient_of: Callable[[nn.Parameter], Tensor | None]
