@@ -135,8 +135,8 @@ MUTATIONS = (
     Mutation(
         "batch norm of an average: what settling counted stays in the model that is trained",
         "training/step.py",
-        "with preserved_randomness(self.device), self.kept_buffers(), self.averaged():",
-        "with preserved_randomness(self.device), self.averaged():",
+        "            self.kept_buffers(),\n            self.averaged(),\n",
+        "            self.averaged(),\n",
         (
             "tests/unit/training/test_averaged_runs.py::test_evaluating_often_or_never_trains_the_same_weights",
         ),

@@ -25,6 +25,7 @@ def test_a_step_asks_no_tensor_for_its_value_but_through_read(techniques: tuple[
         assert fake_step(problem, techniques)(fake_batch(window, mode)).applied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("techniques", problems.singles(), ids=problems.name_of)
 def test_a_dry_run_leaves_nothing_fake_behind_for_a_real_run(techniques: tuple[Technique, ...]) -> None:
     problem = problems.main(techniques)

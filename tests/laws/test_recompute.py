@@ -69,6 +69,7 @@ def test_stock_models_may_compute_their_layers_again(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("techniques", OWN, ids=problems.name_of)
 def test_under_autocast_too(techniques: tuple[Technique, ...], use_reentrant: bool) -> None:
@@ -91,6 +92,7 @@ def test_under_autocast_too(techniques: tuple[Technique, ...], use_reentrant: bo
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"keep": ("matmul", "attention", "convolution")}, {"budget": "1MiB"}, {"rows": 1}], ids=str
 )

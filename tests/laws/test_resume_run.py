@@ -178,6 +178,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_stopped_and_resumed_run_is_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     case = CASES[name]

@@ -29,6 +29,7 @@ OF_RANK_1 = 2
 BOTH = pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 
 
+@pytest.mark.slow
 @BOTH
 def test_a_row_that_is_not_finite_on_one_rank_is_named_by_all_and_its_window_is_skipped(
     two: Ranks, tmp_path: Path, strategy: str

@@ -102,6 +102,7 @@ def assert_exact(
 
 
 # of the last batch: one row for one of the ranks, uneven parts, even ones
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "micro_batch"), [(10, 2), (7, 2), (HELD_OUT, None), (3, 1), (1, None)])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_scores_of_two_ranks_are_those_of_one(

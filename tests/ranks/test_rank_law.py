@@ -34,6 +34,7 @@ def sampled(strategy: str) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("techniques", allowed_on("ddp", problems.singles()), ids=problems.name_of)
 def test_two_ranks_with_copies_give_the_update_of_one(two: Ranks, techniques: Techniques) -> None:
     agree_on_ranks(two, problems.main, techniques, "ddp")

@@ -38,6 +38,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("techniques", "strategy"), [case for case in CASES if allowed(*case)], ids=problems.name_of
 )

@@ -77,6 +77,8 @@ class Counts:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
     """Writes the module with pieces replaced, and imports it anew."""
     monkeypatch.syspath_prepend(tmp_path)
+    # a module of the same second and size would be taken for the one that was compiled before
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(*replaced: tuple[str, str]) -> ModuleType:
         source = _SOURCE

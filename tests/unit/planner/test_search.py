@@ -198,6 +198,7 @@ def test_even_micro_batches_are_divisors_of_the_window() -> None:
     assert replace(search, even=True)._sizes == [12, 6, 4, 3, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [4000, 2000, 900, 600, 420, 330, 260, 230, 170])
 @pytest.mark.parametrize("coarsest", [*Fidelity])
 def test_a_level_below_mixed_is_chosen_where_nothing_finer_fits_or_it_is_worth_it(

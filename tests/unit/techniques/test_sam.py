@@ -135,6 +135,7 @@ def test_a_second_pass_that_is_not_finite_says_so() -> None:
     assert not seams.gradients(lambda compute: next(passes))(None).usable()  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("m", [1, 3, 100])
 @pytest.mark.parametrize("micro_batch", [None, 1, 2, 4])

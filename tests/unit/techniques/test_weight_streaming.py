@@ -205,6 +205,7 @@ BESIDE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", BESIDE, ids="+".join)
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_it_does_so_beside_other_techniques(make: Callable[[], nn.Module], names: list[str]) -> None:
