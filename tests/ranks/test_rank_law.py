@@ -22,15 +22,17 @@ def allowed_on(strategy: str, given: Iterable[Techniques]) -> list[Techniques]:
 PAIRS = problems.legal_pairs()
 
 
+SAMPLE = problems.covering([pair for pair in allowed_on("ddp", PAIRS) if allowed(pair, "fsdp")])
+SLOW = {"ddp": SAMPLE[::2], "fsdp": SAMPLE[1::2]}
+
+
 def sampled(strategy: str) -> list[Any]:
-    """Every pair that ranks can have; those in which each technique meets each seam are slow tests, the others for a release."""
-    pairs = allowed_on(strategy, PAIRS)
-    sample = set(map(problems.name_of, problems.covering(pairs)))
+    """Every pair that ranks can have. Those in which each technique meets each seam, by one strategy or the other, are slow tests; the others
+    are for a release."""
+    slow = set(map(problems.name_of, SLOW[strategy]))
     return [
-        pytest.param(
-            pair, marks=pytest.mark.slow if problems.name_of(pair) in sample else pytest.mark.release
-        )
-        for pair in pairs
+        pytest.param(pair, marks=pytest.mark.slow if problems.name_of(pair) in slow else pytest.mark.release)
+        for pair in allowed_on(strategy, PAIRS)
     ]
 
 
