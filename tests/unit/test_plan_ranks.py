@@ -73,9 +73,12 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(
-        plans, "plan_recipe", lambda found, target, watch, anew: asked.append(target) or planned(found)
-    )
+
+    def plan(found: Recipe, target: Target, watch: Any, anew: bool) -> Answer:
+        asked.append(target)
+        return planned(found, fewer=target.fewer)
+
+    monkeypatch.setattr(plans, "plan_recipe", plan)
     run, answer, told = plans.planned(recipe(tmp_path), RunOptions(plan=True))
 
     assert (asked[0].devices, asked[0].fewer) == (2, False)
