@@ -41,7 +41,9 @@ class Running:
     @property
     def log(self) -> str:
         path = self.folder / "log"
-        return path.read_text(errors="replace")[-6000:] if path.exists() else ""
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        # hundreds of names that faulthandler writes behind the threads
+        return "\n".join(line for line in lines if not line.startswith("Extension modules:"))[-6000:]
 
     def answer(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
