@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,9 @@ def test_what_is_said_names_limit_culprits_and_files(
     given = [str(recipe), f"output={tmp_path / 'runs'}", "--updates", "1", "--allow-code", "--shapes"]
     assert main(["profile", *given]) == 0
     said = capsys.readouterr().out
-    assert "Operators, by their time on the host" in said and "6×6, 6×3" in said
+    assert "Operators, by their time on the host" in said
+    # which operators are among the slowest of one update of microseconds is chance
+    assert re.search(r"\d×\d", said)
     assert "limit" in said.splitlines()[0]
     for words in ("Culprits", "  1. ", "examples/s", "forward", "profile.html", "trace.json"):
         assert words in said
