@@ -25,6 +25,7 @@ DTYPE = torch.float32
 SAME_WITHIN = 0.05
 # a gradient that is nothing but rounding, such as a key bias's, is made a whole step of by Adam and its kin
 SAME_FLOOR = 0.3
+ON_RANKS_WITHIN = 0.1  # gradients are added up over ranks in bf16
 CHANGES_WEIGHTS = True
 
 

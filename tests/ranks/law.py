@@ -42,11 +42,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
 def allowed(techniques: Sequence[Technique], strategy: str) -> bool:
     """Whether devices that share a model in this way can have all of them."""
     sharing = (DataParallel if strategy.startswith("ddp") else FullyShard).sharing
-    if sharing is None or any(each.refused_on(sharing) for each in techniques):
-        return False
-    # frozen weights that are shards are refused when they are to be streamed, at the first window
-    streamed = any(Stage.STREAM in each.card.stages for each in techniques)
-    return strategy.startswith("ddp") or not (streamed and len(techniques) > 1)
+    return sharing is not None and not any(each.refused_on(sharing) for each in techniques)
 
 
 def agree_on_ranks(

@@ -14,7 +14,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.streaming.stream import WeightStream, blocks_of
-from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Stage, Technique
+from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Sharing, Stage, Technique
 from snugfit.errors import SnugfitWarning
 
 
@@ -62,6 +62,10 @@ class WeightStreaming(Technique):
         seams=("modules",),
         stages=(Stage.STREAM,),
         not_on=ONE_MEMORY,
+        refuses={
+            Sharing.SHARDS: "each device would hold a part of each frozen weight, which is gathered and not streamed. Remove it, or use "
+            "strategy: fsdp-offload, which keeps the parts in host memory."
+        },
         saves_memory=True,
         cost="2L-2 copies of a layer for each micro-batch of L layers; hidden where enough tokens are computed meanwhile",
         use_when="the frozen base of adapters is larger than the device",
