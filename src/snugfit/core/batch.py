@@ -63,9 +63,9 @@ class Batch:
     """Rows of one window.
 
     `data` is the user's own structure. `ids` are the examples' indices in the source that they come from, `positions` the rows' places in their
-    window, `lengths` the unpadded lengths (host integers, None when unknown), `padded` the width of the token
-    tensors, 0 where cutting their padding is not known to be safe; `extras` are what techniques let travel with
-    the rows: tensors with one entry a row; rows stay together in micro-batches by groups of `group`; `share` says which
+    window, `lengths` the unpadded lengths (host integers, None when unknown), `gapless` whether each row's mask is known to be 1 up to
+    its length, `padded` the width of the token tensors, 0 where cutting their padding is not known to be safe; `extras` are what
+    techniques let travel with the rows: tensors with one entry a row; rows stay together in micro-batches by groups of `group`; `share` says which
     part of the window they are, None where they are all of it.
     """
 
@@ -77,6 +77,22 @@ class Batch:
     extras: Mapping[str, Any] = field(default_factory=dict)
     group: int = 1
     share: Share | None = None
+    gapless: bool = False
+
+    @property
+    def has_padding(self) -> bool | None:
+        """Whether the `attention_mask` has a 0 anywhere; None where the host does not know.
+
+        >>> mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+        >>> batch = Batch.of({"attention_mask": mask})
+        >>> batch.has_padding, batch.select([0]).has_padding, Batch.of({"attention_mask": mask.flip(1)}).has_padding
+        (True, False, None)
+        """
+        if not self.lengths:
+            return None
+        if min(self.lengths) < self.data["attention_mask"].shape[1]:
+            return True
+        return False if self.gapless else None
 
     @property
     def total(self) -> int:
@@ -123,7 +139,10 @@ class Batch:
                 f"batch: no tensor with rows in {type(data).__name__}. Return tensors from collate."
             )
         lengths = _lengths(data)
-        return cls(data, rows, tuple(ids), lengths, 0 if lengths is None else _trimmable(data, lengths))
+        if lengths is None:
+            return cls(data, rows, tuple(ids))
+        gapless = tuple(host_list((data["attention_mask"] == 1).sum(dim=1))) == lengths
+        return cls(data, rows, tuple(ids), lengths, _trimmable(data, lengths), gapless=gapless)
 
     def select(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order, with padding trimmed to the longest of them."""
@@ -159,6 +178,7 @@ class Batch:
             padded=padded,
             extras={name: map_tree(take, value) for name, value in self.extras.items()},
             group=self.group,
+            gapless=self.gapless,
         )
 
     def padded_to(self, width: int) -> Batch:

@@ -33,6 +33,7 @@ from snugfit.core.trainable import check_trainable
 from snugfit.errors import SettingError
 from snugfit.strategies.base import Strategy
 from snugfit.training import state
+from snugfit.training.attention_masks import AttentionMasks
 from snugfit.training.compute import WindowCompute
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.inputs import Inputs
@@ -162,6 +163,7 @@ class Step:
         self._buffers = Buffers(model)
         self.at_first = AtFirst.of(model)
         self._caching = caching_configs(model)
+        self._masks = AttentionMasks(model)
         self._passes = 0
         self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
         self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
@@ -274,7 +276,8 @@ class Step:
             args, kwargs = inputs_of(batch.data)
             if self._decoder_inputs is not None and not _DECODER_INPUTS & kwargs.keys():
                 kwargs["decoder_input_ids"] = self._decoder_inputs(labels_of(batch.data))
-            return self.model(*args, **kwargs)
+            with self._masks.answered(batch):
+                return self.model(*args, **kwargs)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
