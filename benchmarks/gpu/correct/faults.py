@@ -98,7 +98,7 @@ class Waits:
 
         def seeing(name: str) -> Any:
             def call(tensor: Any, *args: Any) -> Any:
-                if torch.is_floating_point(tensor):
+                if name == "__bool__" or torch.is_floating_point(tensor):
                     found.append(place())
                 return kept[name](tensor, *args)
 
@@ -107,6 +107,7 @@ class Waits:
         with (
             mock.patch.object(torch.Tensor, "item", seeing("item")),
             mock.patch.object(torch.Tensor, "tolist", seeing("tolist")),
+            mock.patch.object(torch.Tensor, "__bool__", seeing("__bool__")),
         ):
             yield found
 
@@ -149,9 +150,22 @@ CASES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def host_window(settings: Settings, vocabulary: int, tokens: int, padded: int) -> Any:
+    """Return a window as a loader makes it, on the host; every second row has padding."""
+    from snugfit.core.batch import Batch
+
+    data = tokens_window(vocabulary, 8, tokens)
+    data["attention_mask"] = data["input_ids"] * 0 + 1
+    if padded:
+        data["attention_mask"][1::2, -padded:] = 0
+        data["labels"][1::2, -padded:] = -100
+    batch = Batch.of(data)
+    return batch.pin_memory() if settings.cuda else batch
+
+
 @check("an update waits for the device once", 60, plants={"wait": a_wait_in_forward})
 def waits(settings: Settings) -> Mapping[str, Any]:
-    """Count the waits of an update of two micro-batches, after the first two updates; each place is said."""
+    """Count the waits of an update of two micro-batches, with padding and without, after the first updates; each place is said."""
     from snugfit import Step
 
     shape, tokens = settings.size(("small", 128), ("toy", 16))
@@ -166,12 +180,15 @@ def waits(settings: Settings) -> Mapping[str, Any]:
             nominal=float(8 * tokens),
             total_updates=10,
         )
-        window = on(settings.device, tokens_window(LLAMAS[shape]["vocabulary"], 8, tokens))
-        window["attention_mask"] = window["input_ids"] * 0 + 1
+        windows = [host_window(settings, LLAMAS[shape]["vocabulary"], tokens, padded) for padded in (0, 3)]
         for _ in range(2):
-            step(window)
-        with Waits(settings).counted() as found:
-            step(window)
+            for window in windows:
+                step(window)
+        found: list[str] = []
+        for window in windows:
+            with Waits(settings).counted() as places:
+                step(window)
+            found = max(found, places, key=len)
         figures[case] = {"waits": len(found), "places": sorted({*found})}
         settings.note(figures)
     limit = (
