@@ -7,8 +7,9 @@
 A pair is a small model and a device of `regret_pairs.py`. Its table has sets of techniques drawn by a seed, as many of each level of
 fidelity, from all that go together, in each micro-batch that is the window divided by a power of two. Each plan is run whole on fake
 tensors, with all its layers and micro-batches: nothing is carried on from other plans, which is what the search does. Budgets are
-drawn by the seed between quantiles of the peaks of those that a level allows. *Regret* is by how much more time the choice takes than
-the plan that the same rule takes of the table and the choice itself, both as predicted whole. Each pair runs in a process of its own.
+drawn by the seed so that many plans of several levels fit, the median of them well above the fastest; and one at each finer level.
+*Regret* is by how much more time the choice takes than the plan that the same rule takes of the table and the choice itself, both as
+predicted whole. Each pair runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -65,16 +66,21 @@ TABLES, CHOICES = HERE / "results" / "regret-tables.jsonl", HERE / "results" / "
 PAGE = HERE / "regret.md"
 
 SETS = 5
-"""Sets of techniques of each level of fidelity; three times as many where a window is never split."""
+"""Sets of techniques of each level of fidelity that are drawn at first; three times as many where a window is never split."""
+
+ENOUGH, ROUNDS = 18, 5
+"""Plans of each level, up to which more sets are drawn where some cannot be run, and how often."""
 
 SIZES = 3
 """Micro-batches: the window, a half and a quarter of it."""
 
-QUANTILES = ((0.25, 0.4), (0.4, 0.6), (0.6, 0.85))
-"""Of the peaks that a level allows, between which a budget is drawn."""
+FIT, LEVELS, SPREAD = 20, 3, 1.3
+"""Plans that fit each budget, the levels that they are of, and times the fastest that the median of them takes, all at least."""
 
-LEVELS = 3
-"""Levels of fidelity of each pair, drawn of the five."""
+QUANTILES = ((0.0, 0.25), (0.25, 0.55), (0.55, 0.85))
+"""Of the peaks above the smallest `FIT` of a level, between which a budget is drawn; DRAWS times at most."""
+
+DRAWS = 20
 
 LIMIT = 0.05
 
@@ -180,31 +186,43 @@ def _goes(own: Techniques, added: Sequence[Technique], frozen: bool = False) -> 
 # ----------------------------------------------------------------------------------------------------------- the table
 
 
-def grid(pair: Pair, device: Device, most: int) -> list[Techniques]:
-    """The sets of techniques of a pair's table: of each level as many, few rungs as likely as many."""
-    rungs = pair.rungs(device)
-    placing = [each for each in rungs if each.card.family is Family.PLACEMENT]
-    formats = [
-        added
-        for count in range(4)
-        for added in combinations([each for each in rungs if each not in placing], count)
-        if _goes(pair.own, added)
-    ]
-    drawn = pair.random
-    found: list[Techniques] = [()]
-    for level in Fidelity:
-        of_level = [each for each in formats if max((one.card.fidelity for one in each), default=0) == level]
-        sets: list[Techniques] = []
-        for _ in range(20 * most):
-            if not of_level or len(sets) == most:
+@dataclass
+class Draw:
+    """Sets of techniques of a pair, drawn by its seed, few rungs as likely as many; none of them twice."""
+
+    pair: Pair
+    device: Device
+
+    def __post_init__(self) -> None:
+        rungs = self.pair.rungs(self.device)
+        self._placing = [each for each in rungs if each.card.family is Family.PLACEMENT]
+        self._formats = [
+            added
+            for count in range(4)
+            for added in combinations([each for each in rungs if each not in self._placing], count)
+            if _goes(self.pair.own, added)
+        ]
+        self._random = self.pair.random
+        self._drawn: list[Techniques] = [()]
+
+    def sets(self, level: Fidelity, count: int) -> list[Techniques]:
+        """Return so many more sets of a level, or as many as are found."""
+        formats = [
+            each for each in self._formats if max((one.card.fidelity for one in each), default=0) == level
+        ]
+        made: list[Techniques] = []
+        for _ in range(20 * count):
+            if not formats or len(made) == count:
                 break
-            format = drawn.choice(of_level)
-            count = drawn.choice((0, 0, 1, 1, 2, 2, 3))
-            places = [each for each in combinations(placing, count) if _goes(pair.own, (*format, *each))]
-            if places and (added := (*format, *drawn.choice(places))) not in [*sets, *found]:
-                sets.append(added)
-        found += sets
-    return found
+            format = self._random.choice(formats)
+            size = self._random.choice((0, 0, 1, 1, 2, 2, 3))
+            places = [
+                each for each in combinations(self._placing, size) if _goes(self.pair.own, (*format, *each))
+            ]
+            if places and (added := (*format, *self._random.choice(places))) not in [*made, *self._drawn]:
+                made.append(added)
+        self._drawn += made
+        return made
 
 
 def sizes_of(pair: Pair) -> list[int]:
@@ -212,31 +230,51 @@ def sizes_of(pair: Pair) -> list[int]:
     return [rows >> halved for halved in range(SIZES) if rows >> halved]
 
 
-def table(pair: Pair) -> dict[str, Any]:
-    """Each plan of a pair, run whole."""
-    began = time.process_time()
-    plans, refused = [], {}
+def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the table of a pair, each plan run whole.
+
+    Args:
+        begun: a table with fewer plans, which are not run again.
+    """
+    start = time.process_time()
+    begun = begun or {"seconds": 0.0, "refused": {}, "plans": []}
+    there = {(tuple(row[0]), row[1]): row for row in begun["plans"]}
+    plans: list[list[Any]] = []
+    refused: dict[str, str] = {}
     with pair.machine() as machine:
         planner = Planner(pair.subject, machine, whole=True)
-        fixed = planner.fixed_micro_batch
-        sizes = [pair.subject.window.rows] if fixed else sizes_of(pair)
-        for added in grid(pair, machine.device, 3 * SETS if fixed else SETS):
+        sizes = [pair.subject.window.rows] if planner.fixed_micro_batch else sizes_of(pair)
+
+        def add(added: Techniques) -> int:
             names = [told(each) for each in added]
-            for size in sizes:
+            name = " + ".join(names)
+            for place, size in enumerate(sizes):
+                row = there.get((tuple(names), size))
+                if row is None and name in begun["refused"]:
+                    refused[name] = begun["refused"][name]
+                    return place
                 try:
-                    found = planner.predict(
-                        Plan(micro_batch=size, device=machine.type), together(pair.own, added)
-                    )
+                    plans.append(row or _row(names, size, _predicted(planner, machine, added, size)))
                 except Exception as error:  # noqa: BLE001
-                    refused[" + ".join(names)] = f"{type(error).__name__}: {error}".splitlines()[0]
-                    break
-                plans.append(_row(names, size, found))
-    return {
-        "pair": pair.name,
-        "seconds": round(time.process_time() - began, 1),
-        "refused": refused,
-        "plans": plans,
-    }
+                    refused[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    return place
+            return len(sizes)
+
+        draw = Draw(pair, machine.device)
+        add(())
+        many = SETS * SIZES // len(sizes)
+        lacking = dict.fromkeys(Fidelity, ENOUGH)
+        for turn in range(ROUNDS):
+            for level in Fidelity:
+                wanted = math.ceil(lacking[level] / len(sizes)) if turn else many
+                lacking[level] -= sum(map(add, draw.sets(level, wanted)))
+    spent = begun["seconds"] + time.process_time() - start
+    return {"pair": pair.name, "seconds": round(spent, 1), "refused": refused, "plans": plans}
+
+
+def _predicted(planner: Planner, machine: Machine, added: Techniques, size: int) -> Prediction:
+    plan = Plan(micro_batch=size, device=machine.type)
+    return planner.predict(plan, together(planner.subject.techniques, added))
 
 
 def _row(names: Sequence[str], size: int, found: Prediction) -> list[Any]:
@@ -267,17 +305,41 @@ class Table:
         return Candidate(techniques, size, told_added(techniques, self.pair.own), found, budget.holds(found))
 
     def budgets(self) -> Iterator[Budget]:
-        """Three for each level that is drawn."""
+        """Draw one for each quantile of each level that allows enough levels, and one of each finer level."""
         drawn, kind = self.pair.random, self.machine.device.kind
         everything = self.candidates(self.pair.budget(0, Fidelity.QUANTIZED, kind))
         there = sorted({each.level for each in everything})
-        for level in sorted(drawn.sample(there, min(LEVELS, len(there)))):
+        for place, level in enumerate(there):
             peaks = sorted(each.found.most_bytes for each in everything if each.level <= level)
-            for low, high in QUANTILES:
-                place = drawn.uniform(low, high) * (len(peaks) - 1)
-                below, above = peaks[int(place)], peaks[math.ceil(place)]
-                peak = below + (above - below) * (place % 1)
-                yield self.pair.budget(int(peak / (1 - margin_on(kind))) + 2, level, kind)
+            finer = place + 1 < LEVELS
+            first = 0 if finer else min(FIT, len(peaks) - 1)
+            for low, high in QUANTILES[1:2] if finer else QUANTILES:
+                made = (
+                    self._budget(peaks[first:], drawn.uniform(low, high), level, kind) for _ in range(DRAWS)
+                )
+                budget = next((each for each in made if finer or self.is_hard(each)), None)
+                if budget is not None:
+                    yield budget
+
+    def _budget(self, peaks: Sequence[int], quantile: float, level: Fidelity, kind: str) -> Budget:
+        place = quantile * (len(peaks) - 1)
+        below, above = peaks[int(place)], peaks[math.ceil(place)]
+        peak = below + (above - below) * (place % 1)
+        return self.pair.budget(int(peak / (1 - margin_on(kind))) + 2, level, kind)
+
+    def fitting(self, budget: Budget) -> list[Candidate]:
+        return [each for each in self.candidates(budget) if each.fits]
+
+    def is_hard(self, budget: Budget) -> bool:
+        """Whether enough plans fit a budget, of enough levels, and most are slow beside the fastest."""
+        plans = self.fitting(budget)
+        levels = {each.level for each in plans}
+        return len(plans) >= FIT and len(levels) >= LEVELS and median_over_fastest(plans) >= SPREAD
+
+
+def median_over_fastest(plans: Sequence[Candidate]) -> float:
+    seconds = [each.found.seconds_per_update for each in plans]
+    return statistics.median(seconds) / min(seconds)
 
 
 # --------------------------------------------------------------------------------------------------------- the choices
@@ -302,14 +364,15 @@ def chosen(there: Table, searching: Planner, whole: Planner, budget: Budget) -> 
     began = time.process_time()
     outcome = look_for(searching, Request(Plan(device=there.machine.type), budget))
     spent = time.process_time() - began
-    one, plans = outcome.chosen, there.candidates(budget)
-    fitting = [each for each in plans if each.fits]
+    one, plans, fitting = outcome.chosen, there.candidates(budget), there.fitting(budget)
     best = Goal().choose(plans)
     found: dict[str, Any] = {
         "pair": there.pair.name,
         "level": budget.fidelity.label,
         "memory_bytes": budget.memory_bytes,
         "fitting": len(fitting),
+        "levels": len({each.level for each in fitting}),
+        "hard": there.is_hard(budget),
         "looked": outcome.search.looked,
         "complete": outcome.search.complete,
         "count": outcome.search.count,
@@ -319,10 +382,7 @@ def chosen(there: Table, searching: Planner, whole: Planner, budget: Budget) -> 
         "regret": None if best is None else float("inf"),
     }
     if fitting:
-        least = min(each.found.seconds_per_update for each in fitting)
-        found["median_over_fastest"] = round(
-            statistics.median(each.found.seconds_per_update for each in fitting) / least, 2
-        )
+        found["median_over_fastest"] = round(median_over_fastest(fitting), 2)
     if one is not None:
         exact = whole.predict(Plan(micro_batch=one.micro_batch, device=there.machine.type), one.techniques)
         held = replace(one, found=exact, fits=budget.holds(exact))
@@ -363,21 +423,24 @@ def page(tables: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
         "# The choice beside tables of plans",
         "",
         "By `python benchmarks/planner/regret.py`. Each plan of a table is predicted whole and by itself; *regret* is by how much more time the",
-        f"choice takes than what the same rule takes of the table. Budgets are drawn between quantiles of the peaks that a level allows ({LEVELS} levels",
-        "of a pair, three budgets of each). *Median* is of the plans that fit, beside the fastest of them. Seconds are of one processor.",
+        f"choice takes than what the same rule takes of the table. Budgets are drawn so that at least {FIT} plans of at least {LEVELS} levels fit and",
+        f"the median of them takes at least {SPREAD} times as long as the fastest: three for each level that allows so many. One more is drawn at each",
+        "finer level (*finer*), where fewer plans and levels are allowed. *Fit*, *levels* and *median* are the least of the former. Seconds are of",
+        "one processor.",
         "",
-        "| model, device | plans | budgets | fit, least | median over fastest | regret, median | worst | plans looked at, median | of | a search, s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| model, device | plans | budgets | finer | fit | levels | median over fastest | regret, median | worst | plans looked at, median | of | a search, s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in tables:
         mine = [each for each in found if each["pair"] == one["pair"]]
-        if not mine:
+        hard = [each for each in mine if each["hard"]]
+        if not hard:
             continue
         regrets = [each["regret"] for each in mine if each["regret"] is not None]
-        over = [each["median_over_fastest"] for each in mine if "median_over_fastest" in each]
         lines.append(
-            f"| {one['pair']} | {len(one['plans'])} | {len(mine)} | {min(each['fitting'] for each in mine)} | "
-            f"{statistics.median(over):.2f} | {statistics.median(regrets):.1%} | {max(regrets):.1%} | "
+            f"| {one['pair']} | {len(one['plans'])} | {len(hard)} | {len(mine) - len(hard)} | {min(each['fitting'] for each in hard)} | "
+            f"{min(each['levels'] for each in hard)} | {min(each['median_over_fastest'] for each in hard):.2f} | "
+            f"{statistics.median(regrets):.1%} | {max(regrets):.1%} | "
             f"{statistics.median(each['looked'] for each in mine):.0f} | {mine[0]['count']:,} | "
             f"{statistics.median(each['seconds'] for each in mine):.1f} |"
         )
@@ -407,7 +470,7 @@ def main() -> None:
     if asked.one is not None:
         pair = next(each for each in starmap(Pair, PAIRS) if each.name == asked.one)
         kept = {each["pair"]: each for each in read(TABLES)}.get(pair.name)
-        made = table(pair) if asked.tables or kept is None else kept
+        made = kept if kept is not None and asked.budget else table(pair, None if asked.tables else kept)
         found = list(choices(pair, made["plans"], asked.budget))
         print("\n" + json.dumps({"table": made, "choices": found}))
         return
