@@ -8,8 +8,8 @@ A pair is a small model and a device of `regret_pairs.py`. Its table has sets of
 fidelity, from all that go together, in each micro-batch that is the window divided by a power of two. Each plan is run whole on fake
 tensors, with all its layers and micro-batches: nothing is carried on from other plans, which is what the search does. Budgets are
 drawn by the seed so that many plans of several levels fit, the median of them well above the fastest; and one at each finer level.
-*Regret* is by how much more time the choice takes than the plan that the same rule takes of the table and the choice itself, both as
-predicted whole. Each pair runs in a process of its own.
+*Regret* is by how much more time the choice takes than the plan that the same rule takes of the table and of all choices that were ever
+made for the pair, all as predicted whole. Each pair runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, starmap
 from pathlib import Path
@@ -47,7 +47,7 @@ from snugfit.planner.device import Device, Link, Machine  # noqa: E402
 from snugfit.planner.dryrun import Subject  # noqa: E402
 from snugfit.planner.figures import Run  # noqa: E402
 from snugfit.planner.goals import Goal  # noqa: E402
-from snugfit.planner.plan import Request, look_for  # noqa: E402
+from snugfit.planner.plan import Outcome, Request, look_for  # noqa: E402
 from snugfit.planner.predict import Planner  # noqa: E402
 from snugfit.planner.rungs import (  # noqa: E402
     Techniques,
@@ -237,7 +237,7 @@ def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
         begun: a table with fewer plans, which are not run again.
     """
     start = time.process_time()
-    begun = begun or {"seconds": 0.0, "refused": {}, "plans": []}
+    begun = {"seconds": 0.0, "refused": {}, "plans": [], "chosen": [], **(begun or {})}
     there = {(tuple(row[0]), row[1]): row for row in begun["plans"]}
     plans: list[list[Any]] = []
     refused: dict[str, str] = {}
@@ -269,7 +269,8 @@ def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
                 wanted = math.ceil(lacking[level] / len(sizes)) if turn else many
                 lacking[level] -= sum(map(add, draw.sets(level, wanted)))
     spent = begun["seconds"] + time.process_time() - start
-    return {"pair": pair.name, "seconds": round(spent, 1), "refused": refused, "plans": plans}
+    found = {"pair": pair.name, "seconds": round(spent, 1), "refused": refused, "plans": plans}
+    return {**found, "chosen": begun["chosen"]}
 
 
 def _predicted(planner: Planner, machine: Machine, added: Techniques, size: int) -> Prediction:
@@ -283,19 +284,26 @@ def _row(names: Sequence[str], size: int, found: Prediction) -> list[Any]:
 
 @dataclass
 class Table:
-    """The plans of a pair, as candidates."""
+    """The plans of a pair, as candidates: those that were drawn, and those that were chosen for some budget."""
 
     pair: Pair
     machine: Machine
     rows: list[list[Any]]
+    chosen: list[list[Any]]
 
     @cached_property
     def _by_name(self) -> Mapping[str, Technique]:
         return {told(each): each for each in self.pair.rungs(self.machine.device)}
 
     def candidates(self, budget: Budget) -> list[Candidate]:
-        """Those of the levels that are allowed."""
-        made = [self._candidate(row, budget) for row in self.rows]
+        """Those of the levels that are allowed, of those that were drawn."""
+        return self._allowed(self.rows, budget)
+
+    def all_known(self, budget: Budget) -> list[Candidate]:
+        return self._allowed([*self.rows, *self.chosen], budget)
+
+    def _allowed(self, rows: Sequence[list[Any]], budget: Budget) -> list[Candidate]:
+        made = [self._candidate(row, budget) for row in rows]
         return [each for each in made if each.level <= budget.fidelity]
 
     def _candidate(self, row: list[Any], budget: Budget) -> Candidate:
@@ -345,27 +353,62 @@ def median_over_fastest(plans: Sequence[Candidate]) -> float:
 # --------------------------------------------------------------------------------------------------------- the choices
 
 
-def choices(pair: Pair, rows: list[list[Any]], only: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-    """The search's choice for each budget of a pair, beside its table.
+@dataclass(frozen=True)
+class Choice:
+    """What a search came to for a budget, and the choice predicted whole."""
+
+    budget: Budget
+    outcome: Outcome
+    seconds: float
+    exact: Prediction | None
+
+    @property
+    def row(self) -> list[Any]:
+        """The choice as a row of a table."""
+        one = self.outcome.chosen
+        assert one is not None and self.exact is not None
+        return _row(one.added, one.micro_batch, self.exact)
+
+
+def choices(pair: Pair, made: dict[str, Any], only: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """Return the search's choice for each budget of a pair, beside its table, which takes in all choices.
 
     Args:
         only: the places of the budgets that are looked at; all by default.
     """
     with pair.machine() as machine:
-        there = Table(pair, machine, rows)
+        there = Table(pair, machine, made["plans"], made.setdefault("chosen", []))
         searching = Remembering(pair.subject, machine)
         whole = Planner(pair.subject, machine, whole=True)
-        for place, budget in enumerate(there.budgets()):
-            if only is None or place in only:
-                yield chosen(there, searching, whole, budget)
+        found = [
+            choice_of(searching, whole, budget)
+            for place, budget in enumerate(there.budgets())
+            if only is None or place in only
+        ]
+        for each in found:
+            if each.exact is not None and each.row not in there.chosen:
+                there.chosen.append(each.row)
+        return [beside(there, each) for each in found]
 
 
-def chosen(there: Table, searching: Planner, whole: Planner, budget: Budget) -> dict[str, Any]:
+def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
     began = time.process_time()
-    outcome = look_for(searching, Request(Plan(device=there.machine.type), budget))
-    spent = time.process_time() - began
-    one, plans, fitting = outcome.chosen, there.candidates(budget), there.fitting(budget)
-    best = Goal().choose(plans)
+    device = searching.machine.type
+    outcome = look_for(searching, Request(Plan(device=device), budget))
+    spent, one = time.process_time() - began, outcome.chosen
+    exact = (
+        None
+        if one is None
+        else whole.predict(Plan(micro_batch=one.micro_batch, device=device), one.techniques)
+    )
+    return Choice(budget, outcome, spent, exact)
+
+
+def beside(there: Table, choice: Choice) -> dict[str, Any]:
+    """Return a choice beside the best of all plans of its pair that are known."""
+    budget, outcome = choice.budget, choice.outcome
+    one, fitting = outcome.chosen, there.fitting(budget)
+    best = Goal().choose(there.all_known(budget))
     found: dict[str, Any] = {
         "pair": there.pair.name,
         "level": budget.fidelity.label,
@@ -376,20 +419,18 @@ def chosen(there: Table, searching: Planner, whole: Planner, budget: Budget) -> 
         "looked": outcome.search.looked,
         "complete": outcome.search.complete,
         "count": outcome.search.count,
-        "seconds": round(spent, 2),
+        "seconds": round(choice.seconds, 2),
         "chosen": None,
         "best": None,
         "regret": None if best is None else float("inf"),
     }
     if fitting:
         found["median_over_fastest"] = round(median_over_fastest(fitting), 2)
-    if one is not None:
-        exact = whole.predict(Plan(micro_batch=one.micro_batch, device=there.machine.type), one.techniques)
-        held = replace(one, found=exact, fits=budget.holds(exact))
-        best = Goal().choose([held, *plans])
+    if one is not None and choice.exact is not None:
+        exact = choice.exact
         found["chosen"] = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
         found["regret"] = float("inf")
-        if held.fits and best is not None:
+        if budget.holds(exact) and best is not None:
             found["regret"] = exact.seconds_per_update / best.found.seconds_per_update - 1
             found["coarser"] = one.level > max(best.level, Fidelity.MIXED)
     if best is not None:
@@ -423,7 +464,7 @@ def page(tables: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
         "# The choice beside tables of plans",
         "",
         "By `python benchmarks/planner/regret.py`. Each plan of a table is predicted whole and by itself; *regret* is by how much more time the",
-        f"choice takes than what the same rule takes of the table. Budgets are drawn so that at least {FIT} plans of at least {LEVELS} levels fit and",
+        f"choice takes than what the same rule takes of the table and of all choices that were made for the pair. Budgets are drawn so that at least {FIT} plans of at least {LEVELS} levels fit and",
         f"the median of them takes at least {SPREAD} times as long as the fastest: three for each level that allows so many. One more is drawn at each",
         "finer level (*finer*), where fewer plans and levels are allowed. *Fit*, *levels* and *median* are the least of the former. Seconds are of",
         "one processor.",
@@ -471,7 +512,7 @@ def main() -> None:
         pair = next(each for each in starmap(Pair, PAIRS) if each.name == asked.one)
         kept = {each["pair"]: each for each in read(TABLES)}.get(pair.name)
         made = kept if kept is not None and asked.budget else table(pair, None if asked.tables else kept)
-        found = list(choices(pair, made["plans"], asked.budget))
+        found = choices(pair, made, asked.budget)
         print("\n" + json.dumps({"table": made, "choices": found}))
         return
     for pair in starmap(Pair, PAIRS):

@@ -14,6 +14,7 @@ from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
 from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Stage, Technique
+from snugfit.errors import Untraceable
 from snugfit.planner.allocator import reserved_bytes
 from snugfit.planner.answer import Prediction
 from snugfit.planner.by_size import BySize, repeated
@@ -106,6 +107,8 @@ class Planner:
         for base in self._bases(many):
             try:
                 return self._carried_on(plan, techniques, base, few, rough), False
+            except Untraceable:
+                raise  # with all blocks there would be no more numbers, and it takes as many times as long
             # a model or a technique may need a block that is left out, in any way: the whole one tells
             except Exception as error:  # noqa: BLE001
                 failed = error

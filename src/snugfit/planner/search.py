@@ -475,7 +475,17 @@ class Search:
         return max(self.asked.level, self.budget.fidelity)
 
     def _techniques(self, added: Techniques) -> Techniques:
-        return together(self.asked.techniques, added)
+        """The recipe's techniques and those that are added, in one order however the set was come by."""
+        return together(self.asked.techniques, sorted(added, key=self._order.__getitem__))
+
+    @cached_property
+    def _order(self) -> dict[Technique, int]:
+        """The place of each rung in a plan: formats first, the coarsest of them before others."""
+        found = sorted(
+            self._rungs,
+            key=lambda each: (each.card.family is Family.PLACEMENT, -each.card.fidelity),
+        )
+        return {each: place for place, each in enumerate(found)}
 
     def level(self, added: Techniques) -> Fidelity:
         return level_of(self._techniques(added))

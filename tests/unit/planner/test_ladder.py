@@ -29,6 +29,7 @@ def test_formats_are_without_what_the_device_cannot_compute() -> None:
     old, new = (names(formats([ADAMW], rungs(device))) for device in ("t4", "rtx4090"))
     assert ("bf16",) in new and ("fp16",) not in new and ("lora", "nf4", "pure_bf16") in new
     assert ("fp16",) in old and ("lora", "nf4", "fp16") in old
+    assert ("fp16_master_weights",) in old and ("lora", "nf4", "fp16_master_weights") in old
     assert not any("bf16" in name for each in old for name in each)
 
 

@@ -190,6 +190,13 @@ def test_what_may_not_be_added_is_never_predicted() -> None:
     assert {name for names, _ in laws.asked for name in names} == {*map(told, OWN), "recompute"}
 
 
+def test_a_plan_is_predicted_once_in_whatever_order_its_rungs_were_added() -> None:
+    laws = Laws(overhead=0.1)
+    searched(laws, 300, Fidelity.QUANTIZED).best()
+    asked = [(frozenset(names), size) for names, size in laws.asked]
+    assert len(asked) == len(set(asked)) > 20
+
+
 def test_even_micro_batches_are_divisors_of_the_window() -> None:
     laws = Laws()
     laws.subject.window.rows = 12

@@ -176,6 +176,14 @@ def test_integers_of_a_quantised_weight_are_sharded_too() -> None:
     assert shared[Role.WEIGHTS] == pytest.approx(alone[Role.WEIGHTS] / 8, rel=0.02)
 
 
+def test_micro_batches_of_a_sharded_model_under_bf16_are_planned() -> None:
+    """The order in which FSDP2 joins weights, which is looked at while they are watched, is taken as it should be."""
+    from snugfit.techniques.numerics.bf16 import BF16
+
+    found = traced(lambda mesh: FullyShard(mesh), 8, micro_batch=ROWS // 2, of=subject(blocks(), BF16()))
+    assert live(found, Phase.OPTIMIZER)[Role.WEIGHTS] == WEIGHTS // 8
+
+
 @pytest.mark.slow
 def test_rank_0_of_two_real_ones_needs_what_the_dry_run_says(tmp_path: Path) -> None:
     for name, real in real_ranks(tmp_path).items():

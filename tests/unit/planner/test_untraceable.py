@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugfit.core.job import Plan
 from snugfit.errors import Untraceable, UserError
+from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import dry_run
+from snugfit.planner.hardware import uncalibrated
+from snugfit.planner.predict import Planner
 from snugfit.planner.untraceable import explained, explaining
 from snugfit.techniques import discover
 from tests.unit.planner.dry import Middle, rows_of, subject_of
@@ -107,3 +110,34 @@ def test_memory_that_a_recurrent_layer_reads_of_packed_sequences_is_told_with_wh
     error = RuntimeError("The tensor has a non-zero number of elements, but its data is not allocated yet.")
     told = str(explained(error))
     assert "an operator reads the memory of a tensor" in told and "probe=True" in told
+
+
+class Decides(nn.Module):
+    """A block that looks at a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.inner(inputs)
+        return found if found.sum() > 0 else -found
+
+
+def test_a_model_that_cannot_be_run_without_numbers_is_not_run_again_with_more_of_its_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(*(Decides() for _ in range(20)))
+    subject = subject_of(model, (torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)), (SGD(),))
+    runs: list[int | None] = []
+    run = Planner.run
+
+    def counted(self: Planner, plan: Plan, techniques: Any, depth: int | None, few: int | None) -> Any:
+        runs.append(depth)
+        return run(self, plan, techniques, depth, few)
+
+    monkeypatch.setattr(Planner, "run", counted)
+    cpu = uncalibrated("cpu")
+    with pytest.raises(Untraceable, match="gives a number that depends on them"):
+        Planner(subject, Machine(cpu, cpu, baseline=0)).predict(Plan(), subject.techniques)
+    assert len(runs) == 1 and runs != [None]
