@@ -24,6 +24,7 @@ from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss
 from snugfit.core.source_code import NAME, code_of, code_of_classes, module_lines, name_of
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
+from snugfit.data.sources import by_present_paths
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitError, nearest
 from snugfit.strategies.base import Strategy
 
@@ -395,9 +396,11 @@ def _alike(then: Any, now: Any) -> tuple[Any, Any]:
     """Both values in the form that the older of them has: settings once were a digest, data the files alone."""
     if isinstance(then, str) and isinstance(now, Mapping):
         return then, digest_of_settings(now)
-    if isinstance(now, Mapping) and _FILES in now and isinstance(then, Mapping) and _FILES not in then:
+    if not (isinstance(then, Mapping) and isinstance(now, Mapping) and _FILES in now):
+        return then, now
+    if _FILES not in then:
         return (then or _NOT_COMPARED), now[_FILES]
-    return then, now
+    return {**then, _FILES: by_present_paths(then[_FILES], now[_FILES])}, now
 
 
 def _first(parts: Sequence[str]) -> str:

@@ -192,6 +192,15 @@ def test_a_changed_data_file_is_named(write):
         check_fingerprints(saved, {})
 
 
+def test_a_data_file_that_lies_elsewhere_is_the_same_if_its_name_and_content_are():
+    saved = {"/old/a.csv": "12", "/old/b.csv": "34"}
+    check_fingerprints(saved, {"/new/a.csv": "12", "/new/b.csv": "34"})
+    with pytest.raises(DataError, match=r"/old/b\.csv is not used any more"):
+        check_fingerprints(saved, {"/new/a.csv": "12", "/new/b.csv": "35"})
+    with pytest.raises(DataError, match=r"/old/b\.csv is not used any more"):
+        check_fingerprints(saved, {"/new/a.csv": "12", "/new/c.csv": "34"})
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 
 

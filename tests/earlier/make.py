@@ -1,0 +1,157 @@
+"""Make the runs that `test_earlier_runs.py` goes on with: `python tests/earlier/make.py FOLDER`, by the release that they stand for.
+
+Two recipes, a module of the user's own and a language model with adapters; of each a run that was stopped half-way, and what the
+uninterrupted one comes to.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MLP = """\
+name: mlp
+task: python
+model: mlp:make_model
+data: {train: mlp:make_points, validation: 0.2}
+train: {epochs: 4, global_batch: 8}
+optimizer: {adamw: {learning_rate: 1.0e-2}}
+schedule: {cosine: {warmup: 2}}
+techniques: [{ema: {decay: 0.9}}, {clip_norm: {max_norm: 1.0}}]
+evaluate: {every: epoch, metrics: [accuracy], best: accuracy}
+checkpoint: {every: 5}
+track: {mlflow: false}
+plan: {micro_batch: 3, device: cpu}
+"""
+
+CODE = '''\
+"""A model and data of a user's own, slow enough to be stopped on the way."""
+
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+
+
+class Points(Dataset):
+    """Points in the plane, and on which side of a line each is."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.01)
+        point = torch.tensor([(index * 7 % 50) / 25 - 1, (index * 11 % 50) / 25 - 1])
+        return point, int(point.sum() > 0)
+
+
+def make_points() -> Dataset:
+    return Points()
+'''
+
+LM = """\
+name: lm
+task: causal-lm
+model: base
+data: {train: texts.jsonl, validation: 0.25, max_length: 32}
+train: {updates: 16, global_batch: 4}
+optimizer: {adamw: {learning_rate: 1.0e-2, weight_decay: 0.1}}
+techniques: [{lora: {rank: 2, targets: [q_proj, v_proj]}}, {packing: {}}, {chunked_loss: {chunk: 16}}]
+evaluate: {every: 8, metrics: [perplexity], best: perplexity}
+checkpoint: {every: 4}
+track: {mlflow: false}
+plan: {micro_batch: 2, device: cpu}
+"""
+
+
+def make_base(folder: Path) -> None:
+    """Write a model of Llama's kind with a tokenizer of bytes, and texts."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: place for place, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
+    fast.model_max_length = 64
+    fast.save_pretrained(folder / "base")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder / "base")
+    texts = [f"row {row}: " + "the quick brown fox "[: 5 + row % 13] * (1 + row % 3) for row in range(40)]
+    lines = [json.dumps({"text": text}) + "\n" for text in texts]
+    (folder / "texts.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def train(folder: Path, recipe: str, stop_at: int | None = None) -> Path:
+    """Run the recipe, stopped after an update where one is given, and return the run's folder."""
+    command = [sys.executable, "-m", "snugfit", "train", recipe, "--no-plan", "-q"]
+    process = subprocess.Popen(command, cwd=folder)
+    while process.poll() is None:
+        time.sleep(0.05)
+        if stop_at is not None and any(
+            len(updates_of(run)) >= stop_at for run in (folder / "runs").glob("*/*")
+        ):
+            process.send_signal(signal.SIGTERM)
+            stop_at = None
+    (run,) = (folder / "runs").glob("*/*")
+    return run
+
+
+def updates_of(run: Path) -> list[float]:
+    """The loss of each update of a run."""
+    path = run / "events.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("}")]
+    return [each["metrics"]["loss"] for each in found if each["event"] == "update"]
+
+
+def make(folder: Path, name: str, stop_at: int) -> None:
+    whole = train(folder, f"{name}.yaml")
+    expected = {"losses": updates_of(whole)}
+    shutil.copytree(whole / "best", folder / "best")
+    shutil.rmtree(folder / "runs")
+    stopped = train(folder, f"{name}.yaml", stop_at)
+    assert len(updates_of(stopped)) < len(expected["losses"]), "it ended before it was stopped"
+    (stopped / "report.html").unlink(missing_ok=True)
+    stopped.rename(folder / "stopped")
+    shutil.rmtree(folder / "runs")
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+    (folder / "expected.json").write_text(json.dumps(expected) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    root = Path(sys.argv[1])
+    for name, recipe, stop_at in (("mlp", MLP, 8), ("lm", LM, 6)):
+        folder = root / name
+        folder.mkdir(parents=True)
+        (folder / f"{name}.yaml").write_text(recipe, encoding="utf-8")
+        if name == "mlp":
+            (folder / "mlp.py").write_text(CODE, encoding="utf-8")
+        else:
+            make_base(folder)
+        make(folder, name, stop_at)
+
+
+if __name__ == "__main__":
+    main()
