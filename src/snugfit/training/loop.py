@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.core.memory import peak_memory_bytes, reset_peak_memory
+from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
 from snugfit.strategies.world import agreed, answered
@@ -229,8 +232,9 @@ class Training:
         progress, job = self.step.progress, self.job
         before = time.perf_counter()
         windows = self.loader.windows(progress.windows, self.total_windows, rescue=lambda: stop.asked)
-        with closing(windows):
-            for window in windows:
+        ahead = WindowsAhead(windows)
+        with closing(ahead), self._fetching(ahead):
+            for window in ahead:
                 refused = self._train_on(window, before)
                 if refused and refused.roll_back:
                     self._roll_back(refused.reason)
@@ -252,6 +256,16 @@ class Training:
                     return "stopped", asked
                 before = time.perf_counter()
         return "finished", None
+
+    @contextmanager
+    def _fetching(self, windows: WindowsAhead) -> Iterator[None]:
+        """Temporarily have each update fetch the next window while the device computes."""
+        if _computes_beside_host(self.step.device):
+            self.step.meanwhile = windows.fetch
+        try:
+            yield
+        finally:
+            self.step.meanwhile = None
 
     def _exhausted(self) -> str | None:
         """Why the run should stop early, or None. The first rank decides for all: `stop_when` is the user's code, and may look at a clock.
@@ -351,6 +365,10 @@ class Training:
         )
         self.restore(compare=False)
         self.watch.refused_in_a_row, self.watch.banned = refused, banned
+
+
+def _computes_beside_host(device: torch.device) -> bool:
+    return device.type != "cpu"
 
 
 def _whole(loader: Loader, stop: StopRequest) -> Windows:

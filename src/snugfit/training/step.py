@@ -192,6 +192,7 @@ class Step:
         added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
         self.optimizer = make_optimizer(optimizer, self.seams, model, added)
         set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
+        self.meanwhile: Callable[[], None] | None = None  # what the host does before it waits for the device
         self.kernels: set[str] | None = None  # of attention, as the first micro-batch was computed
 
     def __call__(self, batch: Any) -> StepResult:
@@ -226,6 +227,8 @@ class Step:
         watched = self._shared_buffers.before()
         gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
         self._shared_buffers.share(watched)
+        if self.meanwhile is not None:
+            self.meanwhile()
         loss, weight, nonfinite = gradients.read()
         if weight < 0:
             self._undo(buffers)
