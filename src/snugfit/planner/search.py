@@ -260,7 +260,8 @@ class Search:
                         self._look(added)
 
     def _leaders(self) -> Iterator[Candidate]:
-        """The choice, or what comes nearest to fitting; and the best that is finer, where a little more speed would make it the choice."""
+        """The choice, or what comes nearest to fitting; and the best of finer and of coarser levels, where a little more speed would make it
+        the choice."""
         best = self.choice() or self.smallest()
         if best is None:
             return
@@ -272,6 +273,11 @@ class Search:
             near = _NEAR * self.goal.worth * best.found.seconds_per_update
             if finer is not None and finer.found.seconds_per_update < near:
                 yield finer
+        if best.fits and self.goal.name != "finest":
+            for level in (each for each in Fidelity if each > max(best.level, FREE)):
+                coarser = self.goal.choose([each for each in self._allowed() if each.level is level])
+                if coarser is not None and coarser.found.seconds_per_update < best.found.seconds_per_update:
+                    yield coarser
 
     def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
         """Sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""

@@ -441,6 +441,25 @@ def test_what_training_beside_frozen_weights_takes_is_told_by_the_plans_that_wer
     assert chosen is not None and chosen.added == ("lora", "pure_bf16")
 
 
+class BesideTF32(Laws):
+    """Whose adapters are worth it beside tf32 alone, which is not on the ladder."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        share = {"bf16": 0.95, "tf32": 0.7} if "lora" in names else {"bf16": 0.6, "tf32": 0.9}
+        slower = math.prod(share.get(name, 1.0) for name in names if "_" not in name)
+        slower *= 0.5 if "lora" in names else 2.0 if any("_" in name for name in names) else 1.0
+        return replace(super().law([], 1), seconds_per_update=slower * ROWS / size)
+
+
+def test_what_differs_from_the_best_of_a_coarser_level_is_tried_where_that_is_faster_than_the_choice() -> (
+    None
+):
+    laws = BesideTF32()
+    laws.machine.device.flops["tf32"] = 1e12
+    chosen = searched(laws, 4000, Fidelity.ADAPTERS).best()
+    assert chosen is not None and chosen.added == ("lora", "tf32")
+
+
 class OneBlock(Laws):
     """Of one large block, which has all its activations again when it is computed again, though they would be on the host without."""
 
