@@ -66,7 +66,7 @@ model: base
 data: {train: texts.jsonl, validation: 0.25, max_length: 32}
 train: {updates: 16, global_batch: 4}
 optimizer: {adamw: {learning_rate: 1.0e-2, weight_decay: 0.1}}
-techniques: [{lora: {rank: 2, targets: [q_proj, v_proj]}}, {packing: {}}, {chunked_loss: {chunk: 16}}]
+techniques: [{nf4: {}}, {lora: {rank: 2, targets: [q_proj, v_proj]}}, {packing: {}}, {chunked_loss: {chunk: 16}}]
 evaluate: {every: 8, metrics: [perplexity], best: perplexity}
 checkpoint: {every: 4}
 track: {mlflow: false}
