@@ -74,10 +74,10 @@ MUTATIONS = (
     ),
     Mutation(
         "mixup label share: the shares of the two labels are exchanged",
-        "core/mixing.py",
+        "kit/mixing.py",
         "total = share * _counted(own) + (1 - share) * _counted(other)",
         "total = share * _counted(other) + (1 - share) * _counted(own)",
-        ("tests/unit/core/test_mixing.py", "tests/unit/techniques/test_mixup.py"),
+        ("tests/unit/kit/test_mixing.py", "tests/unit/techniques/test_mixup.py"),
     ),
     Mutation(
         "last partial window: the rows that do not fill a window are left out",
@@ -121,7 +121,7 @@ MUTATIONS = (
         "tracking/spool.py",
         'redacted({"event": kind, "time": time.time(), **fields})',
         '{"event": kind, "time": time.time(), **fields}',
-        ("tests/unit/core/test_redaction.py::test_no_outlet_of_a_run_shows_a_secret",),
+        ("tests/unit/system/test_redaction.py::test_no_outlet_of_a_run_shows_a_secret",),
     ),
     Mutation(
         "a save beside the training: what is written is what the training goes on to change",
@@ -157,7 +157,7 @@ MUTATIONS = (
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
-        "core/layout.py",
+        "kit/memory_layout.py",
         "    if like is None or kept.stride() == like.stride():\n",
         "    if True:\n",
         ("tests/unit/training/test_optimizer.py",),
@@ -228,10 +228,10 @@ MUTATIONS = (
     ),
     Mutation(
         "packing: positions go on from one example to the next",
-        "core/packed.py",
+        "kit/packing/packed_rows.py",
         "[place for length in parts for place in range(length)]",
         "list(range(sum(parts)))",
-        ("tests/unit/core/test_packed.py", "tests/unit/techniques/test_packing.py"),
+        ("tests/unit/kit/packing/test_packed_rows.py", "tests/unit/techniques/test_packing.py"),
     ),
 )
 

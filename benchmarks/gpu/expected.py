@@ -66,7 +66,7 @@ def predict(run: Run) -> dict[str, Any]:
 
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
-    from snugfit.core.skeleton import skeleton
+    from snugfit.kit.skeleton import skeleton
     from snugfit.planner.device import Machine
     from snugfit.planner.dryrun import Subject
     from snugfit.planner.elsewhere import elsewhere

@@ -19,8 +19,8 @@ def nf4_llama(shape: str, tokens: int, device: str, layers_on: str) -> nn.Module
     from transformers import LlamaForCausalLM
 
     from snugfit.core.layers import replace_module
-    from snugfit.core.quantised import QuantisedLinear
-    from snugfit.core.quantising import quantisable
+    from snugfit.kit.quantized.linear import QuantisedLinear
+    from snugfit.kit.quantized.quantize import quantisable
     from snugfit.techniques.numerics.nf4 import NF4Format
 
     dtype = dtype_of(device)
@@ -69,7 +69,7 @@ def bitsandbytes_llama(shape: str, tokens: int, device: str) -> nn.Module:
     from transformers import LlamaForCausalLM
 
     from snugfit.core.layers import replace_module
-    from snugfit.core.quantising import quantisable
+    from snugfit.kit.quantized.quantize import quantisable
 
     dtype = dtype_of(device)
     with torch.device("meta"):

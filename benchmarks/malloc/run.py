@@ -35,8 +35,8 @@ def train(threshold: int, profiled: bool) -> dict[str, Any]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from snugfit.core.malloc import tune_malloc
-    from snugfit.core.memory import memory_bytes
+    from snugfit.system.malloc import tune_malloc
+    from snugfit.system.memory import memory_bytes
 
     if threshold and not tune_malloc(threshold):
         raise SystemExit("malloc is set up by the environment already, or is not glibc's: nothing to compare")

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from snugfit.core.allocation import AllocatedBytes
+from snugfit.system.allocation_counter import AllocatedBytes
 
 
 class KindsAtPeak(AllocatedBytes):

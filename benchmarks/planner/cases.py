@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.dryrun import Subject
 from snugfit.techniques import find
 

@@ -40,7 +40,6 @@ from memory import allocated_peak  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Plan  # noqa: E402
-from snugfit.core.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.core.selection import check  # noqa: E402
 from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
 from snugfit.errors import SnugfitError  # noqa: E402
@@ -51,6 +50,7 @@ from snugfit.planner.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.dryrun import Subject  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
 from snugfit.planner.predict import Planner  # noqa: E402
+from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.techniques import discover, find  # noqa: E402
 from snugfit.training.assemble import Material, make_step  # noqa: E402
 from snugfit.training.fit import sizes  # noqa: E402

@@ -22,12 +22,10 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from cases import MODELS, from_config  # noqa: E402
 
 import snugfit as sf  # noqa: E402
-from snugfit.core.allocation import AllocatedBytes  # noqa: E402
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Job, Plan  # noqa: E402
-from snugfit.core.malloc import resident_bytes  # noqa: E402
-from snugfit.core.skeleton import skeleton  # noqa: E402
 from snugfit.core.tree import map_tree  # noqa: E402
+from snugfit.kit.skeleton import skeleton  # noqa: E402
 from snugfit.planner.device import Machine  # noqa: E402
 from snugfit.planner.dryrun import Subject  # noqa: E402
 from snugfit.planner.fakes import BareOptimizer  # noqa: E402
@@ -36,6 +34,8 @@ from snugfit.planner.largest import make_largest  # noqa: E402
 from snugfit.planner.plan import Request  # noqa: E402
 from snugfit.planner.search import Budget  # noqa: E402
 from snugfit.planner.worker import Worker  # noqa: E402
+from snugfit.system.allocation_counter import AllocatedBytes  # noqa: E402
+from snugfit.system.malloc import resident_bytes  # noqa: E402
 
 UPDATES = 2
 Data = Any

@@ -36,13 +36,13 @@ from common import write_result  # noqa: E402
 from deep import DEEP  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
-from snugfit.core.malloc import resident_bytes, tune_malloc  # noqa: E402
-from snugfit.core.memory import memory_bytes  # noqa: E402
 from snugfit.errors import UserError  # noqa: E402
 from snugfit.planner.answer import Prediction  # noqa: E402
 from snugfit.planner.device import Machine  # noqa: E402
 from snugfit.planner.hardware import uncalibrated  # noqa: E402
 from snugfit.planner.predict import Planner  # noqa: E402
+from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
+from snugfit.system.memory import memory_bytes  # noqa: E402
 from snugfit.training.assemble import Material, make_step  # noqa: E402
 from snugfit.training.evaluate import Scored, evaluate  # noqa: E402
 

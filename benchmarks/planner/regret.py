@@ -37,9 +37,9 @@ from regret_pairs import MODELS, PAIRS  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Job, Plan  # noqa: E402
-from snugfit.core.skeleton import skeleton  # noqa: E402
 from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
 from snugfit.errors import PlanConflict  # noqa: E402
+from snugfit.kit.skeleton import skeleton  # noqa: E402
 from snugfit.planner.answer import Prediction  # noqa: E402
 from snugfit.planner.candidate import Budget, Candidate, margin_on  # noqa: E402
 from snugfit.planner.catalogue import LINKS, SHEETS  # noqa: E402

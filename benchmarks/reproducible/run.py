@@ -46,7 +46,7 @@ def measure() -> dict[str, float]:
     from torch import nn
     from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
-    from snugfit.core.reproducible import sums_depend_on_addresses
+    from snugfit.system.mkl_mode import sums_depend_on_addresses
     from snugfit.techniques.learning.adamw import AdamW
     from snugfit.training.step import Step
 

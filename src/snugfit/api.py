@@ -14,8 +14,6 @@ from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
 from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
 from snugfit.core.losses import Loss
-from snugfit.core.outside_weights import check_outside
-from snugfit.core.processes import this_world
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
@@ -28,12 +26,14 @@ from snugfit.planner.target import Target
 from snugfit.planning import plan_module
 from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
 from snugfit.strategies.world import check_same, device_of, joined
+from snugfit.system.processes import this_world
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
 from snugfit.training.folder import RunFolder, check_name
 from snugfit.training.metrics import RowMetric
+from snugfit.training.outside_weights import check_outside
 from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
 from snugfit.training.result import RunResult
 from snugfit.training.step import Forward

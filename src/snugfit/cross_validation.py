@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit import runs
-from snugfit.core.consent import words
 from snugfit.errors import (
     DataError,
     RunFolderError,
@@ -29,6 +28,7 @@ from snugfit.errors import (
 from snugfit.planning import is_tight
 from snugfit.report.cv_page import write_cv_page
 from snugfit.session import RunOptions
+from snugfit.system.code_consent import words
 from snugfit.tooling.fold_rows import CLASSIFICATION, FoldRows, fold_rows
 from snugfit.tooling.fold_tracking import TrackedFolds
 from snugfit.tooling.many_runs import Tell, Watch, begun_in

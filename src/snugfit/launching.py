@@ -17,14 +17,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from snugfit import errors, plans
-from snugfit.core.processes import ENDING, RECORDED, Failure, threads_of_each
-from snugfit.core.redaction import redact
 from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.events import has_begun
 from snugfit.recipe.chosen import with_precision_here
 from snugfit.recipe.jobs import plan_of
 from snugfit.session import RunOptions
 from snugfit.strategies.world import check_devices
+from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
+from snugfit.system.redaction import redact
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder
 from snugfit.training.identity import BATCH_NORM

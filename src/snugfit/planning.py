@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from snugfit.core.adapters import require_peft
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.memory import memory_bytes
-from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader, Order
+from snugfit.kit.adapters.adapters import require_peft
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.adapter_rate import said_of_adapters
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget, margin_on
@@ -32,6 +31,7 @@ from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, on_this_machine
 from snugfit.planner.worker import Watch, Worker, ignore
+from snugfit.system.memory import memory_bytes
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
 from snugfit.training.probe import RESIDENT

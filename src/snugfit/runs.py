@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit.core.job import Job, Plan
-from snugfit.core.processes import started_anew, this_world
-from snugfit.core.reproducible import fix_sums
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
@@ -28,6 +26,8 @@ from snugfit.session import RunOptions, Tracking, describe_run, follow, python_i
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.world import agreed, answered, check_same, joined
+from snugfit.system.mkl_mode import fix_sums
+from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks import Task, prepare, prepare_sides
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri

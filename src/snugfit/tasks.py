@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Subset
 
-from snugfit.core.imports import is_python_path, load_object
 from snugfit.core.losses import LOSSES, Loss
-from snugfit.core.parts import KeepPart
 from snugfit.errors import DataError, ModelError
+from snugfit.kit.sharded_loading import KeepPart
 from snugfit.models.bundle import save_bundle
+from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.training.assemble import Material, hold_out
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snugfit import runs
-from snugfit.core.imports import is_python_path
-from snugfit.core.processes import this_world
 from snugfit.errors import SettingError, TrainingFailed, UserError
 from snugfit.report.page import write_report
 from snugfit.report.tune_page import write_tune_page
 from snugfit.session import RunOptions
+from snugfit.system.processes import this_world
+from snugfit.system.user_objects import is_python_path
 from snugfit.tooling.many_runs import Tell, TrackedRuns, Watch, begun_in
 from snugfit.tooling.pruning import Pruning
 from snugfit.tooling.search_space import applied, check_space, read_space

@@ -203,7 +203,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     """
     import shutil
 
-    from snugfit.core.serialize import pack
+    from snugfit.kit.serialize import pack
     from snugfit.training import checkpoint
 
     root = Path(folder)

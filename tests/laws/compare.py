@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.combined import CombinedOptimizer
-from snugfit.core.one_by_one import ShadowOptimizer
+from snugfit.kit.optimizers.combined import CombinedOptimizer
+from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.training.step import Step
 
 

@@ -13,8 +13,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.sharded import own_part
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError
+from snugfit.kit.sharded_tensors import own_part
 from snugfit.strategies.base import SeveralRanks
 from snugfit.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
 from tests.laws.problems import find_examples, gpt2, make_step, relative_error, weights

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.strategies import gathers
+from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training.step import Step
 from tests.laws.problems import relative_error, whole

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from snugfit.core.selection import prepare
-from snugfit.core.sharded import own_part, whole
 from snugfit.core.technique import Technique
+from snugfit.kit.sharded_tensors import own_part, whole
 from snugfit.models.huggingface import load_causal_lm, load_text_classifier
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA

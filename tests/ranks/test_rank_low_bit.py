@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
-from snugfit.core.sharded import sharded_like, whole
 from snugfit.core.tree import map_tree
+from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
+from snugfit.kit.sharded_tensors import sharded_like, whole
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.training.optimizer import load_optimizer

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from snugfit.core.processes import World, this_world
 from snugfit.errors import DataError, RanksLost, SaidElsewhere, SettingError
 from snugfit.strategies.base import SeveralRanks
 from snugfit.strategies.world import agreed, answered, check_devices, check_same, joined
+from snugfit.system.processes import World, this_world
 from tests.ranks.pool import Ranks
 
 HOST = socket.gethostname()

@@ -69,7 +69,7 @@ def trained(strategy: str, chosen: Sequence[int], micro_batch: int) -> list[list
     )
     for _ in range(2):
         step(part_of(step, data))
-    from snugfit.core.sharded import whole
+    from snugfit.kit.sharded_tensors import whole
 
     weights = [whole(each).flatten().tolist() for each in step.parameters]
     reached = [None if each.grad is None else whole(each.grad).flatten().tolist() for each in step.parameters]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from snugfit.core.sharded import whole
+from snugfit.kit.sharded_tensors import whole
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training.step import Step
 from tests.ranks.law import STRATEGIES, part_of

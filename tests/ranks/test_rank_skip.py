@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.core.sharded import own_part
 from snugfit.core.technique import RollBack, Technique
 from snugfit.core.tree import map_tree
+from snugfit.kit.sharded_tensors import own_part
 from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.models import VOCABULARY

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from snugfit.core.bf16 import rounded_stochastically
-from snugfit.core.blockwise import rows_of_blocks, spread
-from snugfit.core.foreach import add_, copy_, global_norm, lerp, lerp_, scale_, sign_
-from snugfit.core.sharded import of_part, own_part, whole
+from snugfit.kit.bf16 import rounded_stochastically
+from snugfit.kit.optimizers.blockwise import rows_of_blocks, spread
+from snugfit.kit.optimizers.foreach import add_, copy_, global_norm, lerp, lerp_, scale_, sign_
+from snugfit.kit.sharded_tensors import of_part, own_part, whole
 from tests.ranks.pool import Ranks
 
 SHAPE = (5, 3)  # of which the ranks have 3 and 2 rows

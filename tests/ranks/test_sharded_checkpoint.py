@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
-from snugfit.core.serialize import pack
+from snugfit.kit.serialize import pack
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.training import checkpoint, shards
 from tests.ranks.pool import Ranks

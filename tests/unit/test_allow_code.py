@@ -14,11 +14,11 @@ from torch import nn
 import snugfit as sf
 from snugfit import cross_validation, launching, runs
 from snugfit.cli.app import main
-from snugfit.core import consent
 from snugfit.deliver.predict import extended, load_predictor
 from snugfit.errors import CodeRefused, ModelError, SettingError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.recipe import load_recipe
+from snugfit.system import code_consent
 from snugfit.tooling.search_space import applied, read_file
 
 RECIPE = """\
@@ -39,7 +39,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (there / "trap.py").write_text(TRAP)
     (there / "r.yaml").write_text(RECIPE)
     monkeypatch.chdir(here)
-    monkeypatch.setattr(consent, "_granted", set())
+    monkeypatch.setattr(code_consent, "_granted", set())
     monkeypatch.delitem(sys.modules, "trap", raising=False)
     return there
 

@@ -20,10 +20,10 @@ import snugfit.runs
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
-from snugfit.core.processes import record_failure
 from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answer import Largest
 from snugfit.recipe import load_recipe
+from snugfit.system.processes import record_failure
 from snugfit.training.result import RunResult
 from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
 

@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit import session
-from snugfit.core.reproducible import ADDRESSES, MODE
 from snugfit.recipe import load_recipe
 from snugfit.runs import train_recipe
 from snugfit.session import RunOptions
+from snugfit.system.mkl_mode import ADDRESSES, MODE
 from snugfit.tracking.spool import read_events
 
 

@@ -13,9 +13,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from snugfit import launching
 from snugfit.cli import main
-from snugfit.core import processes
 from snugfit.errors import DataError, MissingExtra, RanksLost, TrainingFailed, UserError
 from snugfit.session import RunOptions
+from snugfit.system import processes
 from snugfit.training.folder import RunFolder
 from snugfit.units import parse_seconds
 

@@ -33,7 +33,7 @@ HEAVY = {
 # MLflow runs this file by its path, in a process of its own; nothing of Snugfit imports it.
 RUN_BY_MLFLOW = {"deliver/pyfunc_model.py"}
 # The one door from a tensor to a Python number; and the batch, whose labels and lengths are counted on the host.
-READS_TENSORS = {"core/read.py", "core/batch.py"}
+READS_TENSORS = {"core/scalar_reads.py", "core/batch.py"}
 IN_THE_STEP = ("core", "techniques", "training/step.py", "training/compute.py")
 
 

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.core.serialize import pack
-from snugfit.core.streaming.host import Packed
-from snugfit.core.streaming.layout import Weight
 from snugfit.errors import RunFolderError, SettingError, UserError
 from snugfit.events import opened
+from snugfit.kit.serialize import pack
+from snugfit.kit.streaming.host import Packed
+from snugfit.kit.streaming.layout import Weight
 from snugfit.models.bundle import save_bundle
 from snugfit.tracking.spool import Spool, read_events
 from snugfit.training import checkpoint

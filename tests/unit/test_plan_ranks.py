@@ -13,7 +13,6 @@ import yaml
 
 from snugfit import plans
 from snugfit.core.job import STRATEGY_NAMES, Plan
-from snugfit.core.processes import World
 from snugfit.errors import SettingError
 from snugfit.planner import target as targets
 from snugfit.planner.answer import Answer, Choice
@@ -23,6 +22,7 @@ from snugfit.plans import export_plan, plan_recipe
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.chosen import with_choice
 from snugfit.session import RunOptions
+from snugfit.system.processes import World
 from snugfit.training import ranks
 from snugfit.training.ranks import STRATEGIES, nodes_and_devices
 from tests.unit.test_plan_assumed import Here

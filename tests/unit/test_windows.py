@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.core import memory, windows
 from snugfit.doctor import observe
+from snugfit.system import memory, windows_memory
 from snugfit.tracking.spool import Spool, read_events
 from tests.unit.test_layers import SOURCE, imported_at_once, sources
 
@@ -97,7 +97,7 @@ def test_without_resource_and_proc_memory_is_as_windows_tells_it(monkeypatch: py
 def test_memory_that_windows_does_not_tell_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "WinDLL", lambda name: Kernel32(tells=False), raising=False)
     with pytest.raises(OSError, match="does not tell"):
-        windows.memory()
+        windows_memory.memory()
 
 
 def test_events_are_written_and_torn_ones_ended_without_posix_calls(

@@ -14,7 +14,7 @@ from material import MIB, error_between
 @contextmanager
 def weights_gone_in_backward() -> Iterator[None]:
     """Temporarily let every slot hold the last block's weights when backward comes."""
-    from snugfit.core.streaming.stream import WeightStream
+    from snugfit.kit.streaming.stream import WeightStream
 
     use = WeightStream._use
 
@@ -32,7 +32,7 @@ def gradients(settings: Settings, size: tuple[int, int], streamed: bool) -> dict
     from quantized import drawn_nf4
     from torch import nn
 
-    from snugfit.core.quantised import QuantisedLinear
+    from snugfit.kit.quantized.linear import QuantisedLinear
     from snugfit.techniques.numerics.nf4 import NF4Format
     from snugfit.techniques.placement.weight_streaming import stream_weights
 

@@ -30,7 +30,7 @@ EXACT = ("weight_streaming", "activation_offload")
 @contextmanager
 def one_late_weight() -> Iterator[None]:
     """Temporarily let a slot have the weights of the block before, as where the computation does not wait for the copy."""
-    from snugfit.core.streaming.slot import Slot
+    from snugfit.kit.streaming.slot import Slot
 
     copy: Callable[..., Any] = Slot._copy
     calls = 0
@@ -53,7 +53,7 @@ def trained(
 ) -> tuple[dict[str, Any], list[float]]:
     """Return the weights and losses after some updates of two micro-batches."""
     from snugfit import Step
-    from snugfit.core.placing import place_
+    from snugfit.kit.placement import place_
 
     shape, tokens = settings.size(("small", 256), ("toy", 16))
     model = llama(shape, tokens, "cpu")

@@ -27,7 +27,8 @@ from snugfit.cli.profile import profile
 from snugfit.cli.streams import lasting_streams
 from snugfit.cli.training import Options, placing, resume_run, split, train_inferred, train_recipe
 from snugfit.cli.tune import tune
-from snugfit.core.processes import (
+from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.system.processes import (
     end_with_parent,
     is_one_of_several,
     is_over,
@@ -35,8 +36,7 @@ from snugfit.core.processes import (
     make_torch_quiet,
     record_failure,
 )
-from snugfit.core.redaction import redact
-from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.system.redaction import redact
 
 _INTERRUPTED = 130
 

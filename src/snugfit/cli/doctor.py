@@ -107,7 +107,7 @@ def _examine(
     path: str, changes: Sequence[str], *, allow_code: bool, **given: Any
 ) -> tuple[Examination, Path | None]:
     """What was found, and where it is kept, if it is."""
-    from snugfit.core.imports import is_python_path
+    from snugfit.system.user_objects import is_python_path
     from snugfit.tooling import doctor as tool
 
     if is_python_path(path):
@@ -128,8 +128,8 @@ def _examine(
 
 
 def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
-    from snugfit.core.imports import load_object
     from snugfit.models.python import load_python_model
+    from snugfit.system.user_objects import load_object
     from snugfit.tooling import doctor as tool
 
     here = Path.cwd()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.processes import follows, own_rank
-from snugfit.core.redaction import redact, redacted
 from snugfit.errors import RunFolderError
+from snugfit.system.processes import follows, own_rank
+from snugfit.system.redaction import redact, redacted
 from snugfit.units import format_bytes
 
 

@@ -15,8 +15,8 @@ from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, 
 from snugfit.cli.output import show
 from snugfit.cli.training import split
 from snugfit.core.job import AUTO
-from snugfit.core.redaction import redact
 from snugfit.errors import SettingError
+from snugfit.system.redaction import redact
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:

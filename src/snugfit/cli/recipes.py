@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snugfit.core.processes import launched
+from snugfit.system.processes import launched
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -28,7 +28,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), *, allow_code: bool, q
 
 def say_code(recipe: Recipe, path: str | Path, quiet: bool = False) -> None:
     """Say in one line which code the recipe at `path` will run; a process of several leaves that to who started it."""
-    from snugfit.core.consent import words
+    from snugfit.system.code_consent import words
 
     if recipe.code and not quiet and not launched():
         print(f"code     {path} runs {words(recipe.code)}", file=sys.stderr)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.cli.output import show
 from snugfit.cli.recipes import say_code
-from snugfit.core.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.errors import Interrupted, RunInterrupted, SettingError
+from snugfit.system.processes import follows, is_watched, launched, must_start, write_ending
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from snugfit.core.packed_sequences import rows_of_packed, select_packed
-from snugfit.core.rounding import NO_FLOAT64
+from snugfit.core.tolerances import NO_FLOAT64
 from snugfit.core.tree import leaves, map_tree, parts
 from snugfit.errors import DataError, SettingError
 

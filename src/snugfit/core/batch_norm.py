@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from snugfit.core.read import read
+from snugfit.core.scalar_reads import read
 
 
 def has_batch_norm(model: nn.Module) -> bool:

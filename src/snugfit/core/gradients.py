@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from snugfit.core.read import read_scalars
+from snugfit.core.scalar_reads import read_scalars
 
 
 @dataclass(frozen=True, slots=True)

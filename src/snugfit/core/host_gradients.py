@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.read import is_fake, read
+from snugfit.core.scalar_reads import is_fake, read
 
 HOST = torch.device("cpu")
 AHEAD = 2

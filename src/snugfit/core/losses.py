@@ -14,7 +14,7 @@ from torch import Tensor
 
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.pairs import pair_of
+from snugfit.core.embedding_pairs import pair_of
 from snugfit.errors import DataError, SettingError, nearest
 
 

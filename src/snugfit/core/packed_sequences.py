@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from snugfit.core.read import read
+from snugfit.core.scalar_reads import read
 
 _PLACES = "places_of_rows"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from snugfit.core.imports import is_python_path
 from snugfit.data.sources import Table
+from snugfit.system.user_objects import is_python_path
 
 ORIGIN = "snugfit.origin"
 """A column of rows that were written out of another source: its name, the row's index there and its line."""

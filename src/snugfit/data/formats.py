@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from snugfit.core.json_text import parse_json
 from snugfit.data.validation import BadRow, Fault, shorten
 from snugfit.errors import DataError
+from snugfit.system.json_text import parse_json
 
 TEXT_COLUMN = "text"
 """The one column of a .txt file: its lines, with their line breaks."""

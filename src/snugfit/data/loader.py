@@ -19,12 +19,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from snugfit.core.batch import Batch, Share, shared_out
-from snugfit.core.imports import describe
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, preserved_elsewhere, preserved_randomness
 from snugfit.data.examples import origin_of, source_index
 from snugfit.data.sizes import largest
 from snugfit.errors import DataError, SnugfitError, WorkerDied
+from snugfit.system.user_objects import describe
 
 Collate = Callable[[list[Any]], Any]
 Key = tuple[int, int]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.imports import describe, import_path, is_python_path, load_object
 from snugfit.data.formats import READERS, decode
 from snugfit.data.validation import Fault
 from snugfit.errors import DataError, nearest
+from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 
 RowSource = str | Path | Callable[[], Iterable[Mapping[str, Any]]]
 """A file, `package.module:function`, or a function that returns an iterable of rows."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snugfit.core.redaction import redact
 from snugfit.errors import SnugfitError, TrackingError
+from snugfit.system.redaction import redact
 from snugfit.tracking.mlflow import REGISTRY_ENVIRONMENT, environment, import_mlflow
 from snugfit.tracking.sender import reason
 from snugfit.tracking.uri import database_path, registry_uri

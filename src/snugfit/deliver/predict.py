@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import cross_entropy, logits_of, over_batches
-from snugfit.core.read import read
+from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Context, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.data.text import TextRows, load_text_rows

@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.json_text import parse_json
 from snugfit.deliver.mlflow_session import downloaded, session
 from snugfit.errors import RunFolderError, TrackingError
+from snugfit.system.json_text import parse_json
 from snugfit.tracking.uri import check_uri, database_path, resolve_uri
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from snugfit.core.bf16 import alternative, has_bf16
-from snugfit.core.origin import made_in_bf16
 from snugfit.core.parameters import decayed
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import Subject
+from snugfit.kit.bf16 import alternative, has_bf16
+from snugfit.kit.checkpoint_precision import made_in_bf16
 from snugfit.training.step import Step
 
 LEAST_SHARE = 2e-4

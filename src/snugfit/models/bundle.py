@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.adapter_files import save_adapter
-from snugfit.core.adapters import adapted
 from snugfit.core.buffers import has_extra_state
-from snugfit.core.consent import named_code, require
-from snugfit.core.disk import disk_problem
-from snugfit.core.durable import flush
-from snugfit.core.json_text import parse_json
-from snugfit.core.serialize import pack, unpack
 from snugfit.errors import ModelError, RunFolderError, SettingError
+from snugfit.kit.adapters.adapter_files import save_adapter
+from snugfit.kit.adapters.adapters import adapted
+from snugfit.kit.serialize import pack, unpack
 from snugfit.models.folders import CONFIG, WEIGHTS, check_config, check_weights, has_tokenizer
 from snugfit.models.hub import quiet_transformers
 from snugfit.models.python import load_python_model
 from snugfit.models.tokenizer import load_tokenizer, save_tokenizer
+from snugfit.system.code_consent import named_code, require
+from snugfit.system.disk_errors import disk_problem
+from snugfit.system.durable_files import flush
+from snugfit.system.json_text import parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from snugfit.core.digest import digest_of_file
-from snugfit.core.json_text import parse_json
 from snugfit.errors import MissingExtra, ModelError, nearest
+from snugfit.system.digest import digest_of_file
+from snugfit.system.json_text import parse_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import torch
 
-from snugfit.core.quiet import importing_torchao
 from snugfit.errors import MissingExtra, ModelError
 from snugfit.models.folders import check_hub_reachable, find_folder
+from snugfit.system.log_filters import importing_torchao
 
 CONFIG_PREFIX = "config:"
 _T = TypeVar("_T")

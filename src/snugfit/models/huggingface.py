@@ -11,11 +11,11 @@ from unittest import mock
 
 import torch
 
-from snugfit.core.origin import forget_origin, remember_origin
-from snugfit.core.parts import KeepPart
 from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.core.technique import Technique
 from snugfit.errors import ModelError
+from snugfit.kit.checkpoint_precision import forget_origin, remember_origin
+from snugfit.kit.sharded_loading import KeepPart
 from snugfit.models.folders import (
     check_config,
     check_kernels,

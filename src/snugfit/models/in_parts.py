@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from snugfit.core.parts import KeepPart, stand_in
 from snugfit.core.technique import Technique
+from snugfit.kit.sharded_loading import KeepPart, stand_in
 
 
 @contextmanager

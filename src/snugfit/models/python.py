@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from snugfit.core.imports import describe, import_path, load_object
 from snugfit.core.random import preserved_randomness, seed_device
 from snugfit.errors import ModelError
+from snugfit.system.user_objects import describe, import_path, load_object
 
 
 def load_python_model(

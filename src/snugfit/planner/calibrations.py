@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from snugfit.core.json_text import parse_json
 from snugfit.errors import SettingError
 from snugfit.planner.device import Device, Link
+from snugfit.system.json_text import parse_json
 
 PROBES = 2
 """Counts what has been measured in different ways: a calibration by other probes is none."""

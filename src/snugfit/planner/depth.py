@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from snugfit.core.blocks import repeated_blocks
-from snugfit.core.skeleton import skeleton
+from snugfit.kit.skeleton import skeleton
 
 _LONGEST_PERIOD = 8
 _FEWEST = 4

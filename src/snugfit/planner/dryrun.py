@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from snugfit.core.batch import Batch
-from snugfit.core.in_file import making_in_files
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.sharded import own_parts
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves, map_tree
+from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.kit.sharded_tensors import own_parts
 from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.patches import as_real
 from snugfit.planner.recorder import Recorder

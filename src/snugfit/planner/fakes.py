@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.core.batch import Batch
-from snugfit.core.skeleton import bare_tensors, like
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
+from snugfit.kit.skeleton import bare_tensors, like
 from snugfit.planner.values import KnownValues
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snugfit.core.malloc import resident_bytes
 from snugfit.planner.answer import Prediction, Timeline
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.records import Parts, Phase
 from snugfit.planner.roofline import combined
 from snugfit.planner.segments import ROLES, Segment
+from snugfit.system.malloc import resident_bytes
 
 _BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 """Phases that are no part of an update."""

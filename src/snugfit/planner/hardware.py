@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from snugfit.core.memory import machine_bytes
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.calibrations import stored
 from snugfit.planner.catalogue import LINKS, SHEETS, Sheet
 from snugfit.planner.device import Device, Link
+from snugfit.system.memory import machine_bytes
 from snugfit.units import format_bytes
 
 

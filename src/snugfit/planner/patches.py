@@ -18,7 +18,7 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from snugfit.core.placing import set_data_
+from snugfit.kit.placement import set_data_
 
 
 @contextmanager

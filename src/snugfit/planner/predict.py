@@ -12,9 +12,9 @@ from torch import nn
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
-from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Stage, Technique
 from snugfit.errors import Untraceable
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.allocator import reserved_bytes
 from snugfit.planner.answer import Prediction
 from snugfit.planner.by_size import BySize, repeated

@@ -19,13 +19,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
-from snugfit.core.malloc import resident_bytes
-from snugfit.core.memory import has_statistics, release_memory
 from snugfit.core.phases import watched
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Technique
@@ -35,6 +32,9 @@ from snugfit.planner.answer import Prediction
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject, longest_rows
 from snugfit.planner.fakes import fake_
+from snugfit.system.allocation_counter import AllocatedBytes
+from snugfit.system.malloc import resident_bytes
+from snugfit.system.memory import has_statistics, release_memory
 from snugfit.training.assemble import Material, make_step
 from snugfit.training.probe import Forecast
 from snugfit.training.step import Step

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from snugfit.core.foreach import fastest_kernel
-from snugfit.core.low_bit import bitsandbytes_adamw
+from snugfit.kit.optimizers.foreach import fastest_kernel
+from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw
 from snugfit.techniques.placement.recompute import recomputing
 
 Work = Callable[[], object]

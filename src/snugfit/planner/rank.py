@@ -11,7 +11,6 @@ import numpy as np
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Plan, StrategyName
-from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Technique
 from snugfit.planner.answer import Prediction
 from snugfit.planner.communication import (
@@ -31,6 +30,7 @@ from snugfit.planner.roofline import combined
 from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.words import brief_seconds
 from snugfit.strategies.base import Strategy
+from snugfit.system.malloc import resident_bytes
 from snugfit.training.ranks import HYBRID, STRATEGIES
 from snugfit.units import format_bytes
 

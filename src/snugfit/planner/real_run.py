@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from snugfit.core.batch import Batch
-from snugfit.core.memory import is_out_of_memory
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.planner.dryrun import gradients_told, tell
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.values import KnownValues
+from snugfit.system.memory import is_out_of_memory
 from snugfit.training.evaluate import Scored, score_singly
 from snugfit.training.fit import first_line
 from snugfit.training.step import Step

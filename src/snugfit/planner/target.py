@@ -11,8 +11,6 @@ from typing import Any
 import torch
 
 from snugfit.core.job import Plan, StrategyName
-from snugfit.core.memory import available_bytes
-from snugfit.core.processes import threads_of_each
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.cheapest import counts
@@ -23,6 +21,8 @@ from snugfit.planner.goals import check_numbers
 from snugfit.planner.hardware import find_device, find_link, usual_host, usual_host_bytes
 from snugfit.planner.precision import usual_level
 from snugfit.planner.words import brief_bytes
+from snugfit.system.memory import available_bytes
+from snugfit.system.processes import threads_of_each
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from typing import IO, Any
 
 import cloudpickle
 
-from snugfit.core.pickling import dumps
 from snugfit.errors import PlannerFailed, SettingError, SnugfitError
 from snugfit.planner import channel
 from snugfit.planner.channel import Progress
+from snugfit.system.pickling import dumps
 
 _MODULE = "snugfit.planner.worker"
 _ONLY_NEW = (20_000, 1_000, 1_000)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from snugfit.core.imports import is_python_path
 from snugfit.errors import PlanConflict, SettingError, nearest
 from snugfit.planner.goals import check_goal
 from snugfit.recipe import model as m
 from snugfit.recipe.source import Keys, Places
+from snugfit.system.user_objects import is_python_path
 from snugfit.training.folder import check_name
 from snugfit.units import parse_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from snugfit.core.consent import named_code
+from snugfit.system.code_consent import named_code
 
 if TYPE_CHECKING:
     from snugfit.recipe.model import Recipe

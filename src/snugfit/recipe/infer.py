@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.imports import is_python_path
-from snugfit.core.json_text import parse_json
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, SettingError, nearest
 from snugfit.recipe.model import Recipe
 from snugfit.recipe.parse import build
 from snugfit.recipe.source import Places
+from snugfit.system.json_text import parse_json
+from snugfit.system.user_objects import is_python_path
 
 _ROWS = 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.imports import load_object
 from snugfit.core.job import Job, Plan
-from snugfit.core.processes import this_world
 from snugfit.recipe.entries import FULL
 from snugfit.strategies.world import device_of
+from snugfit.system.processes import this_world
+from snugfit.system.user_objects import load_object
 from snugfit.training.assemble import find_device
 from snugfit.training.ranks import named_strategy
 

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from snugfit.core import consent
-from snugfit.core.imports import is_python_path
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.checks import check_recipe, placed
@@ -22,6 +20,8 @@ from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import Preset, find_preset, presets
 from snugfit.recipe.source import Keys, Places, read_yaml
 from snugfit.recipe.wording import shown, wanted
+from snugfit.system import code_consent
+from snugfit.system.user_objects import is_python_path
 
 _LIMIT_BYTES = 2**20
 
@@ -47,7 +47,9 @@ def load_recipe(
             f"{path}: a recipe is a list of settings such as 'task: text-classification', found {found}."
         )
     recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem)
-    consent.require(recipe.code, path, folder=recipe.folder, allowed=allow_code or consent.is_here(path))
+    code_consent.require(
+        recipe.code, path, folder=recipe.folder, allowed=allow_code or code_consent.is_here(path)
+    )
     return recipe
 
 

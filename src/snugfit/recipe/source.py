@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from snugfit.core.json_text import MAX_DEPTH
 from snugfit.errors import SettingError
+from snugfit.system.json_text import MAX_DEPTH
 
 Keys = tuple[str, ...]
 """A setting's path: `("data", "max_length")` is written `data.max_length`."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from snugfit.core.entry import as_entry
-from snugfit.core.redaction import redacted
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
 from snugfit.recipe.presets import presets
 from snugfit.recipe.source import Dumper
+from snugfit.system.redaction import redacted
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
@@ -88,7 +88,7 @@ def to_yaml(recipe: m.Recipe, defaults: bool = True) -> str:
 
 def recipe_hash(recipe: m.Recipe) -> str:
     """sha256 of the settings that decide the updates."""
-    from snugfit.core.digest import digest_of_settings  # torch, which a schema does without
+    from snugfit.system.digest import digest_of_settings  # torch, which a schema does without
 
     return digest_of_settings(learned_settings(recipe))
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
@@ -19,6 +18,7 @@ from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
+from snugfit.system.json_text import parse_json
 
 REPORT_NAME = "report.html"
 TIMELINE_NAME = "timeline.json"

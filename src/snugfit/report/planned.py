@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.json_text import parse_json
 from snugfit.planner.answer import Timeline
 from snugfit.planner.words import compare_line
 from snugfit.report.parts import facts, flat
@@ -13,6 +12,7 @@ from snugfit.report.series import as_number
 from snugfit.report.stack import layered, place_of_peak
 from snugfit.report.story import Story, mapping
 from snugfit.report.svg import escape
+from snugfit.system.json_text import parse_json
 
 _PREDICTED = (
     "peak_bytes",

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from snugfit.core.redaction import redact
 from snugfit.report.series import (
     Point,
     decimate,
@@ -23,6 +22,7 @@ from snugfit.report.series import (
     smooth,
     tick_labels,
 )
+from snugfit.system.redaction import redact
 
 GRID = 1000  # the nested drawing's own units in each direction
 MOST_DOTS = 60

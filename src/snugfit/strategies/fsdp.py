@@ -15,18 +15,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from snugfit.core.autocast import casting_anew, weights_cast_again
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Sharing
 from snugfit.core.exchange import Exchange
-from snugfit.core.in_file import in_file
 from snugfit.core.losses import LossTerms
-from snugfit.core.parts import emptied_
-from snugfit.core.placing import place_, set_data_
-from snugfit.core.reached import leaves_behind, with_no_gradient_of
-from snugfit.core.sharded import is_sharded, of_part, of_rows, whole
-from snugfit.core.skeleton import fill_, skeleton
 from snugfit.errors import RunFolderError
+from snugfit.kit.autocast import casting_anew, weights_cast_again
+from snugfit.kit.mapped_tensors import in_file
+from snugfit.kit.placement import place_, set_data_
+from snugfit.kit.sharded_loading import emptied_
+from snugfit.kit.sharded_tensors import is_sharded, of_part, of_rows, whole
+from snugfit.kit.skeleton import fill_, skeleton
+from snugfit.kit.used_parameters import leaves_behind, with_no_gradient_of
 from snugfit.strategies.base import SeveralRanks
 from snugfit.strategies.gathers import RoundedGather, Rounding
 

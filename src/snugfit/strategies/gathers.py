@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.core.read import is_fake
+from snugfit.core.scalar_reads import is_fake
 
 ROUNDED = (torch.bfloat16, torch.float16)
 """The types that autocast rounds weights to."""

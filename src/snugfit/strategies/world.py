@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from snugfit.core.processes import World
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
+from snugfit.system.processes import World
 
 PORT = 29400
 """Where ranks that Slurm starts meet, unless MASTER_PORT says otherwise."""

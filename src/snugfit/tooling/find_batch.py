@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.memory import available_bytes
 from snugfit.errors import OutOfMemory, SnugfitError
 from snugfit.planner.hardware import find_device
 from snugfit.report.find_batch_page import write_batch_page
+from snugfit.system.memory import available_bytes
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
 from snugfit.tools.find_batch import find_batch as try_sizes
 from snugfit.tools.find_batch import standing_bytes

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.imports import is_python_path
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN
 from snugfit.data.parts import Part, read_part
 from snugfit.data.validation import settle
 from snugfit.errors import DataError, SettingError
+from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import python_data
 
 if TYPE_CHECKING:

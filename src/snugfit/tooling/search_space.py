@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core import consent
 from snugfit.errors import SettingError, UserError, nearest
+from snugfit.system import code_consent
 from snugfit.tools.tuning import Choices, Parameter, Range, Space, shown
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def read_file(path: str | os.PathLike[str], *, allow_code: bool = False) -> dict
         )
     spaces = read_space(search) if search else {}
     choices = {name: each.values for name, each in spaces.items() if isinstance(each, Choices)}
-    code = consent.named_code(choices)
-    consent.require(code, path, folder=None, allowed=allow_code or consent.is_here(path))
+    code = code_consent.named_code(choices)
+    code_consent.require(code, path, folder=None, allowed=allow_code or code_consent.is_here(path))
     return dict(search)
 
 
@@ -133,7 +133,7 @@ def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     tree = read_yaml(recipe.to_yaml(), recipe.name, Places())
     overrides = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
     changed = build(tree, overrides, Places(recipe.name), folder=recipe.folder, name=recipe.name)
-    consent.grant(changed.code, changed.folder)  # of a recipe and values that were consented to
+    code_consent.grant(changed.code, changed.folder)  # of a recipe and values that were consented to
     return changed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
-from snugfit.core.reproducible import ADDRESSES, sums_depend_on_addresses
+from snugfit.system.mkl_mode import ADDRESSES, sums_depend_on_addresses
 from snugfit.tools import laws
 from snugfit.tools.ranks import ranks as two_ranks
 from snugfit.tools.setup import Setup

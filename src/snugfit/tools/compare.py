@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.module_outputs import Outputs, outputs_recorded
+from snugfit.kit.module_outputs import Outputs, outputs_recorded
 from snugfit.training.step import Step
 
 FLOOR = 1e-3

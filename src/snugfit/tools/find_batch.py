@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
-from snugfit.core.memory import available_bytes, is_out_of_memory, release_memory
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.system.allocation_counter import AllocatedBytes
+from snugfit.system.memory import available_bytes, is_out_of_memory, release_memory
 from snugfit.tools.found_batch import FITS, PREDICTED, REFUSED, TOO_LARGE, FoundBatch, Size, chosen
 from snugfit.tools.kept import kept
 from snugfit.training.evaluate import Scored, evaluate

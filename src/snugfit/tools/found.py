@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError
+from snugfit.system.json_text import parse_json
 from snugfit.training.folder import RunFolder
 
 FOUND = "found.json"

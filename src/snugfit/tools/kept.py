@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from snugfit.core.memory import release_memory
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.core.tree import map_tree
+from snugfit.system.memory import release_memory
 from snugfit.training.step import Step
 
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from snugfit.core.memory import release_memory
 from snugfit.planner.answer import Timeline
 from snugfit.planner.dryrun import longest_rows
 from snugfit.planner.real_run import Recorded, record_gradients, record_scoring
 from snugfit.planner.records import Op, Phase, Role, Trace
+from snugfit.system.memory import release_memory
 from snugfit.tools.snapshot import snapshot
 from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.fit import legal_sizes

@@ -8,9 +8,9 @@ import torch
 
 from snugfit.core.job import Plan
 from snugfit.core.random import preserved_randomness
-from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
 from snugfit.errors import SnugfitError
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.fakes import BareOptimizer

@@ -20,9 +20,9 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.phases import phase, watched
 from snugfit.core.random import preserved_randomness
-from snugfit.core.serialize import pack
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import SettingError, SnugfitError
+from snugfit.kit.serialize import pack
 from snugfit.planner.device import Device
 from snugfit.planner.hardware import find_device
 from snugfit.planner.real_run import record_update

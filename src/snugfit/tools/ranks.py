@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.pickling import dumps
 from snugfit.core.technique import Stage
 from snugfit.errors import SnugfitError
+from snugfit.system.pickling import dumps
 from snugfit.tools import compare
 from snugfit.tools.trial import Trials
 from snugfit.tools.verdicts import Law, Verdict

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from snugfit.core.json_text import parse_json
-from snugfit.core.redaction import redact
 from snugfit.errors import RunFolderError, TrackingError
+from snugfit.system.json_text import parse_json
+from snugfit.system.redaction import redact
 from snugfit.tracking.pending import Thinning
 from snugfit.tracking.uri import database_path, database_uri
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from snugfit.core.redaction import redact
+from snugfit.system.redaction import redact
 from snugfit.tracking.backend import Backend
 from snugfit.tracking.cursor import Cursor, Cursors, sending
 from snugfit.tracking.mlflow import missing_mlflow

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from snugfit.core.redaction import redact
 from snugfit.errors import RunFolderError, SnugfitError, TrackingError
+from snugfit.system.redaction import redact
 from snugfit.tracking.backend import Backend, RunGone
 from snugfit.tracking.cursor import Cursor, Cursors, sending
 from snugfit.tracking.mlflow import MlflowBackend

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from snugfit.core.json_text import parse_json
-from snugfit.core.redaction import redacted
 from snugfit.errors import RunFolderError
+from snugfit.system.json_text import parse_json
+from snugfit.system.redaction import redacted
 
 _BINARY = getattr(os, "O_BINARY", 0)  # or Windows ends lines in its own way
 

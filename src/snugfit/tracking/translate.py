@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.imports import is_python_path
-from snugfit.core.redaction import redacted
+from snugfit.system.redaction import redacted
+from snugfit.system.user_objects import is_python_path
 from snugfit.tracking.backend import Batch, DataInput, Metric
 from snugfit.tracking.spool import Event
 

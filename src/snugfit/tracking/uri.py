@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from snugfit.core.redaction import redact
 from snugfit.errors import TrackingError, nearest
+from snugfit.system.redaction import redact
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 DATABRICKS = ("databricks", "databricks-uc")

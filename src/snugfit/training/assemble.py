@@ -14,15 +14,15 @@ from snugfit.core.batch import split
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.placing import place_
-from snugfit.core.quantising import weight_sizes
 from snugfit.core.random import derive_seed
-from snugfit.core.reproducible import fix_sums
 from snugfit.core.selection import check, check_on
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
+from snugfit.kit.placement import place_
+from snugfit.kit.quantized.quantize import weight_sizes
 from snugfit.strategies.base import Strategy
+from snugfit.system.mkl_mode import fix_sums
 from snugfit.training.folder import RunFolder
 from snugfit.training.identity import (
     as_plain,

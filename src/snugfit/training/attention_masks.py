@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.read import is_fake, read
+from snugfit.core.scalar_reads import is_fake, read
 
 MASK = "attention_mask"
 _ASKING = ("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4")

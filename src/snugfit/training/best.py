@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from snugfit.core.disk import is_full
-from snugfit.core.in_file import making_in_files
 from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
+from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.system.disk_errors import is_full
 from snugfit.training import checkpoint
 from snugfit.training.state import made_buffers
 

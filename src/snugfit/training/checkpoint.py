@@ -28,12 +28,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from snugfit.core.disk import disk_problem, is_full
-from snugfit.core.durable import flush
-from snugfit.core.json_text import parse_json
-from snugfit.core.serialize import Packed, unpack
 from snugfit.errors import RunFolderError, SnugfitWarning
+from snugfit.kit.serialize import Packed, unpack
 from snugfit.strategies.base import Strategy
+from snugfit.system.disk_errors import disk_problem, is_full
+from snugfit.system.durable_files import flush
+from snugfit.system.json_text import parse_json
 from snugfit.training import shards
 
 _FORMAT = 1

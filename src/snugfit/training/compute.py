@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.core.gradients import Gradients
-from snugfit.core.kernels import kernels_behind
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import LossTerms
-from snugfit.core.memory import is_out_of_memory
 from snugfit.core.phases import phase
 from snugfit.core.random import derive_seed, seed_device
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
+from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
+from snugfit.system.memory import is_out_of_memory
+from snugfit.training.attention_kernels import kernels_behind
 from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import cut
 from snugfit.training.row_outputs import join_outputs

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch
 from snugfit.core.card import Family
-from snugfit.core.imports import describe
-from snugfit.core.memory import is_out_of_memory, release_memory
-from snugfit.core.rounding import in_float64
+from snugfit.core.tolerances import in_float64
 from snugfit.errors import SettingError
+from snugfit.system.memory import is_out_of_memory, release_memory
+from snugfit.system.user_objects import describe
 from snugfit.techniques import discover
 from snugfit.training.fit import coupling_techniques
 from snugfit.training.traceless import FAILURES, losses_of_rows

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.random import preserved_randomness
-from snugfit.core.sharded import own_part
 from snugfit.core.tree import leaves
 from snugfit.errors import RunFolderError
+from snugfit.kit.sharded_tensors import own_part
 from snugfit.strategies.base import Strategy
 from snugfit.training.compute import WindowCompute
 from snugfit.training.step import Step

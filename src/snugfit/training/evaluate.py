@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, split
-from snugfit.core.head import whole
 from snugfit.core.losses import LossTerms, check_weight
-from snugfit.core.memory import is_out_of_memory, release_memory
 from snugfit.core.phases import phase
-from snugfit.core.product_rounding import products_as_chosen
 from snugfit.core.random import preserved_randomness
-from snugfit.core.read import read_scalars
+from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.technique import BatchLoss
 from snugfit.core.tree import map_tree
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.kit.lm_head import whole
+from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.strategies.base import Strategy
+from snugfit.system.memory import is_out_of_memory, release_memory
 from snugfit.training.everywhere import everywhere, joining
 from snugfit.training.fit import Replan, first_line, sizes
 from snugfit.training.metrics import RowMetric, make_metric, perplexity

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from snugfit.core.memory import peak_memory_bytes
+from snugfit.system.memory import peak_memory_bytes
 
 WARM = 5
 """Updates that are left out: kernels are chosen in them, pages touched for the first time, the tracker's libraries loaded beside them."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.gradients import Gradients
-from snugfit.core.memory import is_out_of_memory, release_memory
 from snugfit.core.selection import exclusion
 from snugfit.core.technique import Family, Stage
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.system.memory import is_out_of_memory, release_memory
 from snugfit.techniques import discover
 
 if TYPE_CHECKING:

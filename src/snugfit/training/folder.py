@@ -14,8 +14,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from snugfit.core.json_text import parse_json
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.system.json_text import parse_json
 
 _RESERVED = {
     "con",

@@ -19,14 +19,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.digest import NO_DIGEST, digest, digest_of_settings
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss
-from snugfit.core.source_code import NAME, code_of, code_of_classes, module_lines, name_of
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
 from snugfit.data.sources import by_present_paths
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitError, nearest
 from snugfit.strategies.base import Strategy
+from snugfit.system.digest import NO_DIGEST, digest, digest_of_settings
+from snugfit.training.source_code import NAME, code_of, code_of_classes, module_lines, name_of
 
 if TYPE_CHECKING:
     from snugfit.training.loop import Training

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.read import is_fake
+from snugfit.core.scalar_reads import is_fake
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
 

@@ -13,11 +13,11 @@ import torch
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import AUTO, Job, MicroBatch
-from snugfit.core.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
 from snugfit.strategies.world import agreed, answered
+from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.training import checkpoint
 from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.best import owed_now, save_best

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from snugfit.core.composition import Composition
-from snugfit.core.layout import laid_out_like
 from snugfit.core.parameters import momentum_of, parameter_groups, set_momentum
 from snugfit.core.schedule import Rates
-from snugfit.core.sharded import spread_state
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.kit.memory_layout import laid_out_like
+from snugfit.kit.sharded_tensors import spread_state
 
 
 def make_optimizer(

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.imports import describe
-from snugfit.core.memory import is_out_of_memory
-from snugfit.core.module_outputs import Outputs
-from snugfit.core.read import is_fake, read
+from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.tree import leaves
+from snugfit.kit.module_outputs import Outputs
+from snugfit.system.memory import is_out_of_memory
+from snugfit.system.user_objects import describe
 from snugfit.training.traceless import FAILURES, losses_of_rows, relative_distance
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
-from snugfit.core.memory import available_bytes, is_out_of_memory, release_memory, reset_peak_memory
 from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.strategies.base import Strategy
+from snugfit.system.allocation_counter import AllocatedBytes
+from snugfit.system.memory import available_bytes, is_out_of_memory, release_memory, reset_peak_memory
 from snugfit.training.fit import BATCH_NORM, advice, legal_sizes
 from snugfit.training.optimizer import load_optimizer
 from snugfit.units import format_bytes

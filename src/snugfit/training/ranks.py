@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
-from snugfit.core.processes import World
 from snugfit.errors import SettingError, nearest
 from snugfit.strategies.base import SeveralRanks, Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
+from snugfit.system.processes import World
 from snugfit.training.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
-from snugfit.core.reached import nodes_behind
-from snugfit.core.read import read
+from snugfit.core.scalar_reads import read
 from snugfit.core.technique import BatchLoss
 from snugfit.errors import SettingError
+from snugfit.kit.used_parameters import nodes_behind
 
 if TYPE_CHECKING:
     from snugfit.training.compute import WindowCompute

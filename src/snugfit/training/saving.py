@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
-from snugfit.core.serialize import Packed, pack
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
+from snugfit.kit.serialize import Packed, pack
 from snugfit.strategies.world import agreed
 from snugfit.training import checkpoint, shards
 from snugfit.training.identity import VERSION, batch_norm_identity, check_identity

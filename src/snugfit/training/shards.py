@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from snugfit.core.serialize import FOLDER as FOLDER
-from snugfit.core.serialize import Kept
-from snugfit.core.sharded import is_sharded
+from snugfit.kit.serialize import FOLDER as FOLDER
+from snugfit.kit.serialize import Kept
+from snugfit.kit.sharded_tensors import is_sharded
 
 
 def write(

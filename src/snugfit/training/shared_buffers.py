@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from snugfit.core.read import read
+from snugfit.core.scalar_reads import read
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.strategies.base import SeveralRanks, Strategy
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from snugfit.core import pinned
-from snugfit.core.serialize import Packed
-from snugfit.core.sharded import own_part
+from snugfit.kit.serialize import Packed
+from snugfit.kit.sharded_tensors import own_part
+from snugfit.system import pinned_memory
 
 _PINNED = 1 << 20
 """Bytes from which a copy of what lies on a CUDA device is pinned; of less, pinning would take longer than it gains."""
@@ -27,7 +27,9 @@ class _Place:
         made = cls(torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format))
         part = own_part(made.tensor)
         if tensor.device.type == "cuda" and part.nbytes >= _PINNED:
-            pinned.pin(part, made, "checkpoint.save", "write checkpoints while the training waits (sync)")
+            pinned_memory.pin(
+                part, made, "checkpoint.save", "write checkpoints while the training waits (sync)"
+            )
         return made
 
     def fits(self, tensor: Tensor) -> bool:

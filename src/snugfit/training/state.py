@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.buffers import has_extra_state, persistent_shapes, plain_values
-from snugfit.core.serialize import pack
-from snugfit.core.sharded import sharded_like
 from snugfit.errors import SettingError
+from snugfit.kit.serialize import pack
+from snugfit.kit.sharded_tensors import sharded_like
 from snugfit.training.optimizer import load_optimizer
 
 if TYPE_CHECKING:

@@ -14,33 +14,33 @@ from torch import nn
 from snugfit.core.batch import Batch, Share, inputs_of, labels_of
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import AtFirst, BufferCopies, Buffers
-from snugfit.core.caches import caching_configs, without_caches
-from snugfit.core.compiled_modules import unwrapped
 from snugfit.core.composition import compose
 from snugfit.core.gradients import Gradients
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss, check_weight, couples_rows, find_loss, over_batches
-from snugfit.core.modes import Modes
-from snugfit.core.outside_weights import check_outside
 from snugfit.core.phases import phase
-from snugfit.core.placing import cloned
-from snugfit.core.product_rounding import products_as_chosen
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
 from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
-from snugfit.core.trainable import check_trainable
 from snugfit.errors import SettingError
+from snugfit.kit.kv_cache import caching_configs, without_caches
+from snugfit.kit.placement import cloned
+from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.strategies.base import Strategy
 from snugfit.training import state
 from snugfit.training.attention_masks import AttentionMasks
+from snugfit.training.compiled_modules import unwrapped
 from snugfit.training.compute import WindowCompute
 from snugfit.training.fit import Replan, check_whole, in_memory, within_memory
 from snugfit.training.inputs import Inputs
+from snugfit.training.module_modes import Modes
 from snugfit.training.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.training.outside_weights import check_outside
 from snugfit.training.padding import Padding
 from snugfit.training.router_loss import RouterLoss
 from snugfit.training.shared_buffers import SharedBuffers
+from snugfit.training.trainable import check_trainable
 
 Forward = Callable[[nn.Module, Any], Any]
 _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}

@@ -14,7 +14,7 @@ from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
-from snugfit.core.processes import follows, launched
+from snugfit.system.processes import follows, launched
 from snugfit.units import format_seconds
 
 

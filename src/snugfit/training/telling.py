@@ -8,8 +8,8 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
-from snugfit.core.memory import memory_bytes
-from snugfit.core.read import COPIES_BESIDE, read_scalars_later
+from snugfit.core.scalar_reads import COPIES_BESIDE, read_scalars_later
+from snugfit.system.memory import memory_bytes
 from snugfit.training.expected import Expected
 from snugfit.training.fit import Replan, describe
 from snugfit.training.result import Emit

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from snugfit.core.autocast import casting_anew
 from snugfit.core.batch import Batch
-from snugfit.core.module_outputs import Outputs, outputs_recorded
-from snugfit.core.product_rounding import products_as_chosen
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
-from snugfit.core.read import read
-from snugfit.core.rounding import allowed_rounding, in_float64
+from snugfit.core.scalar_reads import read
+from snugfit.core.tolerances import allowed_rounding, in_float64
 from snugfit.errors import SnugfitError
+from snugfit.kit.autocast import casting_anew
+from snugfit.kit.module_outputs import Outputs, outputs_recorded
+from snugfit.kit.product_rounding import products_as_chosen
 from snugfit.training.evaluate import eval_mode
 
 FAILURES = (

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from snugfit.core.composition import RAW
-from snugfit.core.imports import describe
 from snugfit.core.job import Job, StopWhen
 from snugfit.core.metrics import name_and_direction
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
+from snugfit.system.user_objects import describe
 
 
 def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:

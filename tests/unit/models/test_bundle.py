@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.masters import narrow_
 from snugfit.errors import ModelError, RunFolderError
+from snugfit.kit.optimizers.masters import narrow_
 from snugfit.models import bundle
 from snugfit.models.bundle import find_bundle, load_bundle, read_meta, save_bundle
 from snugfit.models.huggingface import load_causal_lm, load_text_classifier

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from snugfit.core.imports import load_object
 from snugfit.errors import ModelError
 from snugfit.models.python import load_python_model
+from snugfit.system.user_objects import load_object
 
 CODE = """
 import torch

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
-from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.fakes import BareOptimizer
 from snugfit.planner.records import Role, Trace
+from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.training.assemble import Material, make_step
 
 

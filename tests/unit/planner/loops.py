@@ -14,11 +14,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import snugfit as sf
-from snugfit.core import pieces
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.skeleton import skeleton
 from snugfit.core.technique import Technique
+from snugfit.kit import row_chunks
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner import predict, recorder
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
@@ -69,7 +69,7 @@ def figures(techniques: Sequence[Technique], machine: Machine) -> dict[str, Any]
     own, plan = subject(), Plan(device=machine.type, micro_batch=4)
     optimizer = [] if any("optimizer" in each.card.seams for each in techniques) else [sf.AdamW()]
     with (
-        mock.patch.object(pieces, "PIECE", 600),  # of 37 rows of the head
+        mock.patch.object(row_chunks, "PIECE", 600),  # of 37 rows of the head
         mock.patch.object(predict, "cut", wraps=predict.cut) as cut,
     ):
         run = Planner(own, machine).run(plan, [*optimizer, sf.ClipNorm(1.0), *techniques], None, None)

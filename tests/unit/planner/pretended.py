@@ -137,11 +137,11 @@ def compiled() -> dict[str, Any]:
 
 
 def answers() -> dict[str, Any]:
-    from snugfit.core.bf16 import alternative, has_bf16
-    from snugfit.core.memory import available_bytes, memory_bytes, release_memory
     from snugfit.core.random import preserved_randomness, seed_device
-    from snugfit.core.streaming.slot import Slot
-    from snugfit.core.streaming.stream import spare_device_bytes
+    from snugfit.kit.bf16 import alternative, has_bf16
+    from snugfit.kit.streaming.slot import Slot
+    from snugfit.kit.streaming.stream import spare_device_bytes
+    from snugfit.system.memory import available_bytes, memory_bytes, release_memory
 
     device = torch.device("cuda")
     with elsewhere((7, 5), 16 * 2**30, "Tesla T4"):

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.planner.several import DataParallelTwin, shards_followed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
+from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.training.step import Step
 from tests.unit.strategies.ranks import group

@@ -9,7 +9,6 @@ import pytest
 
 from snugfit import planning
 from snugfit.core.job import Plan
-from snugfit.core.malloc import resident_bytes
 from snugfit.errors import SettingError
 from snugfit.planner import channel
 from snugfit.planner.answer import Answer, Choice, Prediction
@@ -19,6 +18,7 @@ from snugfit.planner.plan import Request, make_plan
 from snugfit.planner.search import Budget
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target
+from snugfit.system.malloc import resident_bytes
 from tests.unit.planner.test_sharing import FAST, SLOW, WEIGHTS, machine, subject
 
 HOUR = 3600.0

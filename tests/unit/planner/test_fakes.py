@@ -9,8 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from snugfit.core.batch import Batch
-from snugfit.core.skeleton import skeleton
 from snugfit.errors import ModelError, SettingError
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.values import KnownValues
 

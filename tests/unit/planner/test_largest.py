@@ -13,8 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.skeleton import skeleton
 from snugfit.errors import SettingError
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answer import Answer
 from snugfit.planner.candidate import Budget
 from snugfit.planner.device import BASELINE, Machine

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 
-from snugfit.core.skeleton import skeleton
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.fakes import fake_
 from snugfit.planner.patches import as_real
 

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.skeleton import skeleton
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject
 from snugfit.planner.hardware import uncalibrated

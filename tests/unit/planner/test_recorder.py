@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from snugfit.core.phases import phase
-from snugfit.core.skeleton import skeleton
+from snugfit.kit.skeleton import skeleton
 from snugfit.planner.fakes import fake_
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Phase, Role, Trace

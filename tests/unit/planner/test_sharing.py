@@ -13,7 +13,6 @@ from torch import nn
 
 from snugfit.cli.plan import Asked, check
 from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
-from snugfit.core.malloc import resident_bytes
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import SettingError
 from snugfit.planner import sharing
@@ -30,6 +29,7 @@ from snugfit.planner.search import Budget
 from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.strategies.fsdp import FullyShard
+from snugfit.system.malloc import resident_bytes
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from tests.unit.planner.dry import subject_of

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from snugfit.core.pickling import dumps
 from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
 from snugfit.planner import channel
 from snugfit.planner.channel import Progress
 from snugfit.planner.worker import Worker
+from snugfit.system.pickling import dumps
 
 
 def refuse() -> None:

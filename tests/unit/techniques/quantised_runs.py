@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.adapter_files import save_adapter
 from snugfit.core.technique import Technique
+from snugfit.kit.adapters.adapter_files import save_adapter
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_causal_lm
 from snugfit.techniques.learning.adamw import AdamW

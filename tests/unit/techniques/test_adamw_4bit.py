@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.low_bit import state_bytes
+from snugfit.kit.optimizers.low_bit import state_bytes
 from snugfit.techniques import find
 from snugfit.techniques.numerics.adamw_4bit import AdamW4bit
 from snugfit.training.step import Step

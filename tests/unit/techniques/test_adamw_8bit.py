@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.low_bit import state_bytes
 from snugfit.core.parameters import parameter_groups
 from snugfit.core.selection import check_on
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import MissingExtra, PlanConflict, SettingError
+from snugfit.kit.optimizers.low_bit import state_bytes
 from snugfit.techniques import find
 from snugfit.techniques.numerics.adamw_4bit import AdamW4bit
 from snugfit.techniques.numerics.adamw_8bit import AdamW8bit
@@ -50,7 +50,7 @@ def test_a_device_that_bitsandbytes_does_not_know_is_refused_and_torchao_serves_
 
 
 def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from snugfit.core import library_optimizer, low_bit_bitsandbytes
+    from snugfit.kit.optimizers import library_optimizer, low_bit_bitsandbytes
 
     monkeypatch.setattr(library_optimizer.importlib.util, "find_spec", lambda name: None)
     low_bit_bitsandbytes.bitsandbytes_class.cache_clear()

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.chunks import InChunks, Work
-from snugfit.core.head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.core.losses import LossTerms, causal_lm, cross_entropy, over_batches
 from snugfit.core.selection import check
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
+from snugfit.kit.chunked_loss import InChunks, Work
+from snugfit.kit.lm_head import Postponed, output_head, postponed, postponed_in, whole
 from snugfit.techniques import find
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.placement.chunked_loss import ChunkedLoss, chunks_of, in_chunks

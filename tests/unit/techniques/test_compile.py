@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
-from snugfit.core.forwards import replaced_forward
 from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.errors import SettingError
+from snugfit.kit.patched_forward import replaced_forward
 from snugfit.techniques.placement.compile import CHECKS, Compile, Known, compiled
 from snugfit.training.step import Step
 from tests.laws import problems

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.mixing import share_of
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit.mixing import share_of
 from snugfit.techniques.learning.cutmix import CutMix, draw_boxes, kept_area, pasted
 from snugfit.techniques.learning.mixup import Mixup
 from tests.unit.techniques.settings import MOMENT, context, refuses

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core import averages
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Seams
+from snugfit.kit import averages
 from snugfit.techniques.learning.ema import EMA, ema_, warm_decay
 from tests.unit.techniques.settings import context, refuses
 

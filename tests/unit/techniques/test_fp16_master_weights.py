@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
-from snugfit.core.masters import MasterOptimizer
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit.optimizers.masters import MasterOptimizer
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.fp16_master_weights import FP16MasterWeights

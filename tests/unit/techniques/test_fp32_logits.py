@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.head import output_head
 from snugfit.core.losses import logits_of
 from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.kit.lm_head import output_head
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.numerics.fp32_logits import FP32Logits, in_float32
 from tests.laws import problems

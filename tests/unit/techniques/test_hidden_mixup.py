@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import LossTerms
-from snugfit.core.mixing import mix, partners, share_of
 from snugfit.core.progress import Progress
 from snugfit.core.selection import check
 from snugfit.errors import DataError, PlanConflict, SettingError
+from snugfit.kit.mixing import mix, partners, share_of
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.hidden_mixup import HiddenMixup, mixed_at

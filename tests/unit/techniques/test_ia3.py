@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from snugfit.core.adapters import adapted
 from snugfit.errors import SettingError
+from snugfit.kit.adapters.adapters import adapted
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ia3 import IA3, ia3_
 from snugfit.training.step import Step

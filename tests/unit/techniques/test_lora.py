@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from snugfit.core.adapters import adapted, merged
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
+from snugfit.kit.adapters.adapters import adapted, merged
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA, lora_
 from snugfit.techniques.learning.sgd import SGD

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.core import pieces as core_pieces
 from snugfit.core.card import Sharing
-from snugfit.core.masters import MasterOptimizer
 from snugfit.core.parameters import decayed, parameter_groups
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit import row_chunks
+from snugfit.kit.optimizers.masters import MasterOptimizer
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
@@ -318,7 +318,7 @@ def test_a_large_weight_that_is_stepped_in_pieces_is_stepped_as_it_is_whole(
             stepping.step()
         return dict(model.named_parameters()), copy.deepcopy(stepping.state_dict())
 
-    monkeypatch.setattr(core_pieces, "PIECE", 3 * 16)
+    monkeypatch.setattr(row_chunks, "PIECE", 3 * 16)
     (whole, at_once), (parts, in_pieces) = stepped(cut=False), stepped(cut=True)
     assert not differences(whole, parts) and not differences(at_once, in_pieces)
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import LossTerms
-from snugfit.core.mixing import share_of
 from snugfit.errors import SettingError
+from snugfit.kit.mixing import share_of
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.mixup import Mixup, mixed_inputs
 from snugfit.training.evaluate import Scored, evaluate

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from snugfit.core.parameters import parameter_groups
-from snugfit.core.quantised import QuantisedLinear
 from snugfit.errors import SettingError
+from snugfit.kit.quantized.linear import QuantisedLinear
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.learning.muon import GatheringMuon, Muon, hidden_matrices
 from snugfit.techniques.numerics.nf4 import nf4_

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core import in_file
 from snugfit.errors import SettingError
+from snugfit.kit import mapped_tensors
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
 from snugfit.techniques.numerics.nf4 import NF4, NF4Format, nf4_
@@ -105,9 +105,9 @@ def test_a_run_stopped_and_resumed_is_the_run_that_was_not_stopped(tmp_path) -> 
 
 def test_what_a_run_delivers_is_made_in_files_of_its_folder(tmp_path, monkeypatch) -> None:
     written = []
-    monkeypatch.setattr(in_file, "_SMALL", 1024)
+    monkeypatch.setattr(mapped_tensors, "_SMALL", 1024)
     monkeypatch.setattr(
-        in_file, "in_file", lambda tensor, folder: (written.append((tensor.shape, folder)), tensor)[1]
+        mapped_tensors, "in_file", lambda tensor, folder: (written.append((tensor.shape, folder)), tensor)[1]
     )
     rows = [{"input_ids": row, "attention_mask": torch.ones(16).long(), "labels": row} for row in IDS]
     techniques = (AdamW(learning_rate=1e-2), LoRA(rank=4), NF4())
@@ -146,7 +146,7 @@ PEAKS = """
 import sys, threading, time
 import accelerate, transformers.quantizers.auto
 from transformers import LlamaForCausalLM
-from snugfit.core.quantising import bitsandbytes_ops
+from snugfit.kit.quantized.quantize import bitsandbytes_ops
 from snugfit.models.huggingface import load_causal_lm
 from snugfit.techniques.numerics.nf4 import NF4
 

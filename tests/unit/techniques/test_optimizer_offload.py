@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
+from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload, ToHost, offloaded

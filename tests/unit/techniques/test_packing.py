@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.packed_bodies import bodies
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit.packing.packed_bodies import bodies
 from snugfit.techniques import find
 from snugfit.techniques.placement.packing import Packing, packed
 from snugfit.training.step import Step

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snugfit.core import pieces as core_pieces
 from snugfit.core.parameters import parameter_groups
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.kit import row_chunks
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
@@ -318,7 +318,7 @@ def stepped(
     optimizer: Technique, settings: PureBF16, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> tuple[dict[str, Any], PureBF16Optimizer]:
     """Four updates of a table whose pieces have three rows each, in pieces or as a whole; loaded anew after two."""
-    monkeypatch.setattr(core_pieces, "PIECE", 3 * 16)
+    monkeypatch.setattr(row_chunks, "PIECE", 3 * 16)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(7, 16), nn.Linear(16, 16), nn.Linear(16, 5)).bfloat16()
     make = optimizer.seams(context(model)).optimizer
@@ -363,7 +363,7 @@ def test_what_is_made_in_fp32_is_of_a_piece_and_not_of_the_whole_weight(
     optimizer = PureBF16Optimizer(torch.optim.AdamW([weight], lr=0.1, foreach=False))
     peaks = {}
     for piece in (weight.numel(), 4 * 1024):
-        monkeypatch.setattr(core_pieces, "PIECE", piece)
+        monkeypatch.setattr(row_chunks, "PIECE", piece)
         weight.grad = torch.ones_like(weight)
         optimizer.step()  # which makes the state the first time
         with Live() as live:

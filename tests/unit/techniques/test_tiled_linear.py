@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.core.adapters import merged
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
+from snugfit.kit.adapters.adapters import merged
 from snugfit.techniques import find
 from snugfit.techniques.placement.tiled_linear import TiledLinears, in_tiles, large_layers, tiled_linear
 from snugfit.training.step import Step

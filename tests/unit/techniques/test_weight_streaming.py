@@ -15,11 +15,11 @@ from torch.utils.checkpoint import checkpoint
 
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
-from snugfit.core.placing import place_
-from snugfit.core.streaming import host, stream
-from snugfit.core.streaming.stream import WeightStream, blocks_of, spread
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.kit.placement import place_
+from snugfit.kit.streaming import host, stream
+from snugfit.kit.streaming.stream import WeightStream, blocks_of, spread
 from snugfit.techniques import find
 from snugfit.techniques.placement.weight_streaming import WeightStreaming, stream_weights
 from snugfit.training import assemble

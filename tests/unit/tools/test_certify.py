@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.core.reproducible import ADDRESSES
 from snugfit.errors import SettingError
+from snugfit.system.mkl_mode import ADDRESSES
 from snugfit.techniques import find
 from snugfit.tooling.setups import module_setup
 from snugfit.tools import compare

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tools import find_batch as tool
 from snugfit.tools.find_batch import find_batch, standing_bytes
 from snugfit.tools.found_batch import FITS, PREDICTED, REFUSED, FoundBatch

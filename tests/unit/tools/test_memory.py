@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.planner.hardware import find_device
 from snugfit.planner.real_run import record_gradients, record_update
 from snugfit.planner.records import Op, Phase, Place, Role, Storage, Trace
+from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tooling.setups import module_setup
 from snugfit.tools.memory import Piece, memory_of_failure, memory_use
 from snugfit.tools.predicted import Predicted

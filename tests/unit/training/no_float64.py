@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from snugfit.core.rounding import in_float64
+from snugfit.core.tolerances import in_float64
 
 _WIDE = (torch.float64, torch.complex128)
 _NUMBER = (

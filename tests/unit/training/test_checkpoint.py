@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from snugfit.core.serialize import pack
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.kit.serialize import pack
 from snugfit.training import checkpoint
 from tests.laws.problems import differences
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import snugfit as sf
-from snugfit.core import memory
-from snugfit.core.allocation import AllocatedBytes
 from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
@@ -20,6 +18,8 @@ from snugfit.data.sizes import largest
 from snugfit.display.terminal import TerminalDisplay
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.report.story import read_story
+from snugfit.system import memory
+from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.training import probe
@@ -269,7 +269,7 @@ def test_a_limit_that_not_one_row_keeps_is_refused_with_its_numbers() -> None:
 
 
 def test_the_tightest_of_the_machines_limits_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from snugfit.core import memory
+    from snugfit.system import memory
 
     (tmp_path / "job").mkdir()
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8 kB\n")
@@ -287,7 +287,7 @@ def test_the_tightest_of_the_machines_limits_counts(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_torch_says_without_memory_is_recognised() -> None:
-    from snugfit.core.memory import is_out_of_memory
+    from snugfit.system.memory import is_out_of_memory
 
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**55, dtype=torch.uint8)

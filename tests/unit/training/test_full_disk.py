@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from snugfit.core.serialize import pack
 from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.kit.serialize import pack
 from snugfit.models.bundle import read_meta, save_bundle
 from snugfit.training import checkpoint
 from snugfit.training.loop import Training

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.core import rounding
+from snugfit.core import tolerances
 from snugfit.core.batch import Batch
-from snugfit.core.memory import release_memory
-from snugfit.core.read import read_scalars
-from snugfit.core.rounding import in_float64
+from snugfit.core.scalar_reads import read_scalars
 from snugfit.core.selection import check_on
 from snugfit.core.technique import Fidelity, Technique
+from snugfit.core.tolerances import in_float64
 from snugfit.errors import DataError, PlanConflict
 from snugfit.planner.device import Device
 from snugfit.planner.hardware import find_device
 from snugfit.planner.precision import usual_level, usual_precision
 from snugfit.planner.rungs import coarser, placements
+from snugfit.system.memory import release_memory
 from snugfit.techniques import find
 from snugfit.techniques.placement.compile import Compile
 from snugfit.techniques.placement.packing import Packing
@@ -100,7 +100,7 @@ def test_on_a_device_without_float64_tensors_are_compared_on_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moved: list[Tensor] = []
-    monkeypatch.setattr(rounding, "NO_FLOAT64", frozenset({"cpu"}))
+    monkeypatch.setattr(tolerances, "NO_FLOAT64", frozenset({"cpu"}))
     monkeypatch.setattr(Tensor, "cpu", lambda tensor: moved.append(tensor) or tensor)
     assert in_float64(torch.ones(1)).dtype == torch.float64
     assert len(moved) == 1

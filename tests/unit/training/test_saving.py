@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.core.serialize import pack
 from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.kit.serialize import pack
 from snugfit.report.page import write_report
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.core import read as reading
+from snugfit.core import scalar_reads
 from snugfit.core.progress import Progress
-from snugfit.core.read import read_scalars_later
+from snugfit.core.scalar_reads import read_scalars_later
 from snugfit.training import telling as module
 from snugfit.training.step import StepResult
 from snugfit.training.telling import Telling
@@ -125,8 +125,8 @@ def test_scalars_of_a_device_are_copied_behind_what_it_computes_and_waited_for_w
     stacked = SimpleNamespace(to=lambda device, **options: asked.append((device, options)) or host)
     event = SimpleNamespace(synchronize=lambda: asked.append("waited"))
     stream = SimpleNamespace(record_event=lambda: asked.append("recorded") or event)
-    monkeypatch.setattr(reading, "COPIES_BESIDE", ("meta",))
-    monkeypatch.setattr(reading, "_stacked", lambda tensors, device: stacked)
+    monkeypatch.setattr(scalar_reads, "COPIES_BESIDE", ("meta",))
+    monkeypatch.setattr(scalar_reads, "_stacked", lambda tensors, device: stacked)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: stream)
     arrived = read_scalars_later([torch.ones((), device="meta")], assume=[])
     assert asked == [("cpu", {"non_blocking": True}), "recorded"]

@@ -26,7 +26,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def seeing(original: Any) -> Any:
         def call(tensor: Any, *args: Any) -> Any:
             frame = sys._getframe(1)
-            while frame.f_globals["__name__"] == "snugfit.core.read" and frame.f_back is not None:
+            while frame.f_globals["__name__"] == "snugfit.core.scalar_reads" and frame.f_back is not None:
                 frame = frame.f_back
             found.append(f"{frame.f_globals['__name__']}.{frame.f_code.co_name}")
             return original(tensor, *args)

@@ -7,9 +7,9 @@ from typing import ClassVar, Self
 
 import torch
 
-from snugfit.core.foreach import fastest_kernel
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.kit.optimizers.foreach import fastest_kernel
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.foreach import global_norm, gradients_of, scale_
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
+from snugfit.kit.optimizers.foreach import global_norm, gradients_of, scale_
 
 
 def clip_norm_(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.mixing import (
+from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
+from snugfit.errors import SettingError
+from snugfit.kit.mixing import (
     PAIR,
     beside,
     between_labels,
@@ -21,8 +23,6 @@ from snugfit.core.mixing import (
     partners,
     with_shares,
 )
-from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
-from snugfit.errors import SettingError
 
 
 def draw_boxes(rows: int, size: Sequence[int], alpha: float, source: np.random.Generator) -> Tensor:

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.classes import class_scores, find_class_dim, refuse_embeddings
-from snugfit.core.forwards import taking_any_float
-from snugfit.core.imports import describe, is_python_path, load_object
 from snugfit.core.losses import LossTerms, logits_of
 from snugfit.core.names import find_module
-from snugfit.core.placing import cloned
 from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import ModelError, SettingError
+from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
+from snugfit.kit.patched_forward import taking_any_float
+from snugfit.kit.placement import cloned
+from snugfit.system.user_objects import describe, is_python_path, load_object
 
 START = "start"
 

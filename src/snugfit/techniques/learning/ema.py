@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.averages import Averages, swapped
-from snugfit.core.foreach import lerp_
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.kit.averages import Averages, swapped
+from snugfit.kit.optimizers.foreach import lerp_
 
 
 def ema_(averages: Sequence[Tensor], parameters: Sequence[Tensor], decay: float) -> None:

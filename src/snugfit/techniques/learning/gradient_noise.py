@@ -10,9 +10,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.foreach import gradients_of
-from snugfit.core.sharded import own_part, sharded_like
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
+from snugfit.kit.optimizers.foreach import gradients_of
+from snugfit.kit.sharded_tensors import own_part, sharded_like
 
 
 def noise_variance(updates: int, eta: float, gamma: float = 0.55) -> float:

@@ -9,10 +9,10 @@ from typing import ClassVar, Self
 from torch import nn
 
 from snugfit.core.blocks import parts_of
-from snugfit.core.freezing import Switches
 from snugfit.core.schedule import number_of_updates
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.freezing import Switches
 
 
 def blocks_of(model: nn.Module) -> list[list[str]]:

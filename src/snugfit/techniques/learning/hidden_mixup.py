@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.layers import base_of, last_linear
 from snugfit.core.losses import LossTerms
-from snugfit.core.mixing import (
+from snugfit.core.names import find_module
+from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
+from snugfit.errors import SettingError
+from snugfit.kit.mixing import (
     PAIR,
     beside,
     between_labels,
@@ -25,9 +28,6 @@ from snugfit.core.mixing import (
     with_entry,
     with_shares,
 )
-from snugfit.core.names import find_module
-from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Seams, Stage, Technique
-from snugfit.errors import SettingError
 
 EMBEDDINGS = "embeddings"
 _MASK = "attention_mask"

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.classes import class_scores, find_class_dim, refuse_embeddings
 from snugfit.core.losses import Loss, LossTerms, TorchLoss
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.class_axis import class_scores, find_class_dim, refuse_embeddings
 
 
 def uniform_cross_entropy(logits: Tensor, dim: int = -1) -> Tensor:

@@ -9,10 +9,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.foreach import add_, gradients_of, lerp, lerp_, scale_, sign_
-from snugfit.core.own_optimizer import OwnOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.kit.optimizers.foreach import add_, gradients_of, lerp, lerp_, scale_, sign_
+from snugfit.kit.optimizers.parameter_walk import OwnOptimizer
 
 
 def lion_(

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.averages import Averages
-from snugfit.core.foreach import copy_, lerp_
 from snugfit.core.progress import Progress
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.kit.averages import Averages
+from snugfit.kit.optimizers.foreach import copy_, lerp_
 
 
 def look_back_(slow: Sequence[Tensor], parameters: Sequence[Tensor], alpha: float) -> None:

@@ -8,9 +8,9 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from snugfit.core.adapters import head_of, inject, merged, require_peft, targets_of
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
+from snugfit.kit.adapters.adapters import head_of, inject, merged, require_peft, targets_of
 
 
 def lora_(

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.own_optimizer import OwnOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.kit.optimizers.parameter_walk import OwnOptimizer
 
 
 def empty_sums(parameter: Tensor) -> dict[str, Tensor]:

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.mixing import (
+from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
+from snugfit.errors import SettingError
+from snugfit.kit.mixing import (
     PAIR,
     beside,
     between_labels,
@@ -18,8 +20,6 @@ from snugfit.core.mixing import (
     mix,
     with_shares,
 )
-from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, Stage, Technique
-from snugfit.errors import SettingError
 
 
 def mixed_inputs(data: Any, share: Tensor) -> Any:

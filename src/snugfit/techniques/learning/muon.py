@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.combined import CombinedOptimizer
-from snugfit.core.foreach import fastest_kernel
 from snugfit.core.layers import base_of, layers
 from snugfit.core.names import find_parameters
 from snugfit.core.parameters import ParameterGroup, divided, is_matrix
-from snugfit.core.sharded import is_sharded, own_part, sharded_like, whole
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.optimizers.combined import CombinedOptimizer
+from snugfit.kit.optimizers.foreach import fastest_kernel
+from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like, whole
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from snugfit.core.parameters import ParameterGroup, divided
-from snugfit.core.patterns import matching
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.kit.name_patterns import matching
 
 
 @dataclass(frozen=True)

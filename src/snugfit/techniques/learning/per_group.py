@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, cast
 
 from snugfit.core.parameters import ParameterGroup, divided
-from snugfit.core.patterns import matching
 from snugfit.core.schedule import Rates, Schedule, known_total
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
+from snugfit.kit.name_patterns import matching
 
 _KEY = "schedule"
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.foreach import copy_, global_norm, gradients_of, scale_
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import couples_rows
-from snugfit.core.sharded import own_parts
 from snugfit.core.technique import (
     Card,
     Compute,
@@ -27,6 +25,8 @@ from snugfit.core.technique import (
     Technique,
 )
 from snugfit.errors import SettingError
+from snugfit.kit.optimizers.foreach import copy_, global_norm, gradients_of, scale_
+from snugfit.kit.sharded_tensors import own_parts
 
 
 @contextmanager

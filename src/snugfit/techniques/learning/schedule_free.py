@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.averages import swapped
 from snugfit.core.batch_norm import NormStatistics
-from snugfit.core.foreach import lerp
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.schedule import LENGTH, is_length, known_total, number_of_updates, warmup_factor
 from snugfit.core.technique import Card, Context, Family, Rate, Seams, Technique
 from snugfit.errors import MissingExtra
+from snugfit.kit.averages import swapped
+from snugfit.kit.optimizers.foreach import lerp
 
 
 def averages_of(trained: Sequence[Tensor], fast: Sequence[Tensor], beta: float) -> list[Tensor]:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.buffers import Buffers
-from snugfit.core.forwards import replaced_forward
 from snugfit.core.names import find_modules
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.patched_forward import replaced_forward
 
 ROW, WINDOW = "row", "window"
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.averages import Averages, swapped
 from snugfit.core.batch_norm import NormStatistics
-from snugfit.core.foreach import lerp_
 from snugfit.core.progress import Progress
 from snugfit.core.schedule import LENGTH, is_length, known_total, number_of_updates
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
+from snugfit.kit.averages import Averages, swapped
+from snugfit.kit.optimizers.foreach import lerp_
 
 
 def average_(averages: Sequence[Tensor], parameters: Sequence[Tensor], members: int) -> None:

@@ -7,9 +7,9 @@ from typing import ClassVar, Self
 
 import torch
 
-from snugfit.core.low_bit import torchao_adamw
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
+from snugfit.kit.optimizers.low_bit import torchao_adamw
 
 
 @dataclass(frozen=True)

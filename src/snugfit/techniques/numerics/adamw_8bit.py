@@ -7,10 +7,10 @@ from typing import ClassVar, Literal, Self
 
 import torch
 
-from snugfit.core.low_bit import bitsandbytes_adamw, torchao_adamw
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw, torchao_adamw
 
 DEVICES = ("cpu", "cuda", "xpu")
 """What bitsandbytes has kernels for."""

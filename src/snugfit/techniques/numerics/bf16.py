@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 
 from snugfit.core.batch import Batch
-from snugfit.core.bf16 import alternative
-from snugfit.core.bf16 import has_bf16 as has_bf16
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.bf16 import alternative
+from snugfit.kit.bf16 import has_bf16 as has_bf16
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from snugfit.core.half import HalfPrecision
-from snugfit.core.half import autocast_fp16 as autocast_fp16
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams
 from snugfit.errors import SettingError
+from snugfit.kit.fp16 import HalfPrecision
+from snugfit.kit.fp16 import autocast_fp16 as autocast_fp16
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from snugfit.core.half import HalfPrecision
-from snugfit.core.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 from snugfit.core.technique import Card, Context, Family, Fidelity, MakeOptimizer, Seams, Sharing, Stage
+from snugfit.kit.fp16 import HalfPrecision
+from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.autocast import expected_autocast
 from snugfit.core.batch import Batch
-from snugfit.core.forwards import replaced_forward
-from snugfit.core.head import output_head
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError
+from snugfit.kit.autocast import expected_autocast
+from snugfit.kit.lm_head import output_head
+from snugfit.kit.patched_forward import replaced_forward
 
 NARROW = (torch.float16, torch.bfloat16)
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from snugfit.core.batch import Batch
-from snugfit.core.bf16 import alternative, has_bf16
-from snugfit.core.forwards import replaced_forward, without_fast_path
 from snugfit.core.layers import base_of, is_conv1d, last_linear, layers, output_layer, stock_heads
 from snugfit.core.names import find_modules
-from snugfit.core.quiet import importing_torchao
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
+from snugfit.kit.bf16 import alternative, has_bf16
+from snugfit.kit.patched_forward import replaced_forward, without_fast_path
+from snugfit.system.log_filters import importing_torchao
 
 CAPABILITY = (8, 9)
 """Of the first GPUs that multiply in fp8: Ada and Hopper."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.adapters import warn_without_adapters
-from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
 from snugfit.core.technique import NO_BITSANDBYTES, Card, Context, Family, Fidelity, Seams, Stage, Technique
+from snugfit.kit.adapters.adapters import warn_without_adapters
+from snugfit.kit.quantized.quantize import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
 
 LARGEST = 127
 

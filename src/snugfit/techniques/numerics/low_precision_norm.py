@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snugfit.core.autocast import expected_autocast
 from snugfit.core.batch import Batch
-from snugfit.core.forwards import replaced_forward
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SnugfitWarning
+from snugfit.kit.autocast import expected_autocast
+from snugfit.kit.patched_forward import replaced_forward
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 

@@ -10,8 +10,6 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.bf16 import alternative, has_bf16
-from snugfit.core.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 from snugfit.core.technique import (
     Card,
     Context,
@@ -24,6 +22,8 @@ from snugfit.core.technique import (
     Technique,
 )
 from snugfit.errors import SettingError
+from snugfit.kit.bf16 import alternative, has_bf16
+from snugfit.kit.optimizers.masters import MASTERS_STEPPED, NARROW_HEAD, narrow_, on_masters
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.adapters import warn_without_adapters
-from snugfit.core.quantising import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
-from snugfit.core.read import is_fake
+from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import NO_BITSANDBYTES, Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError
+from snugfit.kit.adapters.adapters import warn_without_adapters
+from snugfit.kit.quantized.quantize import bitsandbytes_ops, dequantised, loading, quantise_, quantise_read_
 
 BLOCK = 64
 """Neighbours in a row that share a scale."""

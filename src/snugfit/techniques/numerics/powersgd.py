@@ -14,8 +14,8 @@ from snugfit.core.exchange import Exchange, warn_alone
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed
 from snugfit.core.schedule import LENGTH, is_length, known_total, number_of_updates
-from snugfit.core.sharded import own_row, row_of
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Stage, Technique
+from snugfit.kit.sharded_tensors import own_row, row_of
 
 if TYPE_CHECKING:
     from torch.distributed import GradBucket

@@ -10,9 +10,9 @@ from typing import ClassVar, Self
 import torch
 
 from snugfit.core.batch import Batch
-from snugfit.core.product_rounding import products_in
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
+from snugfit.kit.product_rounding import products_in
 
 CAPABILITY = (8, 0)
 """Of the first GPUs with tf32: Ampere."""

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from snugfit.core.autocast import Cast, without_copy
 from snugfit.core.batch import Batch
-from snugfit.core.read import is_fake
-from snugfit.core.saved import storage_of, storages_of
-from snugfit.core.streaming.slot import slots
+from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Technique
+from snugfit.kit.autocast import Cast, without_copy
+from snugfit.kit.saved_tensors import storage_of, storages_of
+from snugfit.kit.streaming.slot import slots
 from snugfit.units import parse_bytes
 
 AHEAD = 2

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
-from snugfit.core.chunks import Chunk, InChunks, Work, chunks_of
-from snugfit.core.head import LogitsInUse, output_head, postponed, postponed_in, with_logits
 from snugfit.core.losses import LossTerms, labels_ahead
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Kind, Seams, Stage, Technique
 from snugfit.errors import DataError, SettingError, SnugfitWarning
+from snugfit.kit.chunked_loss import Chunk, InChunks, Work, chunks_of
+from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_in, with_logits
 
 
 def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0) -> LossTerms:

@@ -16,14 +16,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from snugfit.core.batch import Batch
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.buffers import Buffers
-from snugfit.core.caches import caches_among, caching_configs, without_caches
-from snugfit.core.forwards import replaced_forward
 from snugfit.core.random import preserved_randomness
-from snugfit.core.read import is_fake, read
-from snugfit.core.rounding import allowed_rounding, in_float64
+from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.technique import Card, Context, Family, Seams, Sharing, Stage, Technique
+from snugfit.core.tolerances import allowed_rounding, in_float64
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError, nearest
+from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
+from snugfit.kit.patched_forward import replaced_forward
 
 INDUCTOR = "inductor"
 CHECKS = {"default": 1, "reduce-overhead": 4, "max-autotune": 4}

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 
 from snugfit.core.host_gradients import HostGradients
-from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import (
     ONE_MEMORY,
@@ -21,6 +20,7 @@ from snugfit.core.technique import (
     Stage,
     Technique,
 )
+from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 
 
 def with_gradients_of(sums: HostGradients, optimizer: torch.optim.Optimizer) -> ShadowOptimizer:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from snugfit.core.gradients import Gradients
-from snugfit.core.one_by_one import stepper
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import (
     Card,
@@ -25,6 +24,7 @@ from snugfit.core.technique import (
     Stage,
     Technique,
 )
+from snugfit.kit.optimizers.one_by_one import stepper
 
 
 @contextmanager

@@ -9,9 +9,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.one_by_one import Route, ShadowOptimizer
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.read import is_fake
+from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import (
     ONE_MEMORY,
     Card,
@@ -22,6 +21,7 @@ from snugfit.core.technique import (
     Stage,
     Technique,
 )
+from snugfit.kit.optimizers.one_by_one import Route, ShadowOptimizer
 
 HOST = torch.device("cpu")
 

@@ -12,18 +12,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.autocast import casting_anew
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch
-from snugfit.core.forwards import replaced_forward
-from snugfit.core.imports import describe
-from snugfit.core.packed import Packed, computing_rows
-from snugfit.core.packed_bodies import BodyCall, bodies, call_of
 from snugfit.core.random import preserved_randomness
-from snugfit.core.read import is_fake, read
-from snugfit.core.rounding import allowed_rounding, in_float64
+from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.technique import Card, Context, Family, Kind, Seams, Stage, Technique
+from snugfit.core.tolerances import allowed_rounding, in_float64
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
+from snugfit.kit.autocast import casting_anew
+from snugfit.kit.packing.packed_bodies import BodyCall, bodies, call_of
+from snugfit.kit.packing.packed_rows import Packed, computing_rows
+from snugfit.kit.patched_forward import replaced_forward
+from snugfit.system.user_objects import describe
 
 _PASSES = 3
 """Forwards of a comparison: of padded rows, of packed ones, and of packed ones with other neighbours."""

@@ -13,22 +13,22 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from snugfit.core.arguments import apart, taken_apart
-from snugfit.core.autocast import casting_anew
 from snugfit.core.batch import Batch
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.block_budget import Budget, shape_of
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.buffers import MovedBuffers
-from snugfit.core.caches import caches_among, caching_configs, without_caches
-from snugfit.core.forwards import replaced_forward
 from snugfit.core.names import find_modules, require_list
-from snugfit.core.packed import rows_of
-from snugfit.core.row_wise import RowWise
-from snugfit.core.saved import storage_of
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError, nearest
+from snugfit.kit.autocast import casting_anew
+from snugfit.kit.block_budget import Budget, shape_of
+from snugfit.kit.call_tensors import apart, taken_apart
+from snugfit.kit.kv_cache import caches_among, caching_configs, without_caches
+from snugfit.kit.packing.packed_rows import rows_of
+from snugfit.kit.patched_forward import replaced_forward
+from snugfit.kit.row_wise.row_wise import RowWise
+from snugfit.kit.saved_tensors import storage_of
 from snugfit.units import parse_bytes
 
 OPERATIONS = {

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
-from snugfit.core.streaming.stream import WeightStream, blocks_of
 from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Sharing, Stage, Technique
 from snugfit.errors import SnugfitWarning
+from snugfit.kit.streaming.stream import WeightStream, blocks_of
 
 
 def stream_weights(

@@ -1,5 +1,7 @@
 """A model and data of a user's own, slow enough to be stopped on the way."""
 
+from __future__ import annotations
+
 import time
 
 import torch

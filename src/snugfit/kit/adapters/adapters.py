@@ -1,0 +1,300 @@
+"""Adapters of peft in any module: put in, merged, taken out.
+
+peft replaces a layer by one that holds it as `base_layer`, with the adapter beside it. Everything here works on a model
+with one set of adapters, whoever has put it in. peft is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
+from snugfit.core.names import find_modules, matches
+from snugfit.core.scalar_reads import is_fake
+from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
+from snugfit.kit.mapped_tensors import set_aside_
+from snugfit.kit.placement import host_copy
+from snugfit.kit.quantized.experts import has_experts
+from snugfit.kit.quantized.linear import QuantisedLinear, in_stock_form, weights_unread
+from snugfit.kit.quantized.quantize import dequantise_
+
+ADAPTER = "default"
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def require_peft() -> None:
+    """Raises:
+    MissingExtra: peft is not installed.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise MissingExtra("peft", "adapters")
+
+
+def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], technique: str) -> list[str]:
+    """Names of the layers to adapt; without patterns every linear layer and convolution that can be.
+
+    Left out without being asked for are what is trained in full, a language model's output layer, a layer that shares
+    its weight, and one whose weight torch reads without calling it (the projection in `nn.MultiheadAttention`).
+
+    Raises:
+        SettingError: a pattern matches no module or one that cannot be adapted, nothing is left, or the model has adapters.
+    """
+    if adapted(model):
+        raise SettingError(
+            "model: has adapters already. Merge them first, with snugfit.kit.adapters.adapters.merged."
+        )
+    setting = f"{technique}.targets"
+    refused = unsuitable(model)
+    if not patterns:
+        output = output_layer(model)
+        within = tuple(f"{name}." for name in head)
+        found = [
+            name
+            for name, module in model.named_modules()
+            if name and name not in refused and module is not output and _is_plain_layer(module)
+            if name not in head and not name.startswith(within)
+        ]
+        if not found:
+            raise SettingError(f"{setting}: the model has no linear layer or convolution to adapt.")
+        _warn_of_experts(model, technique)
+        return found
+    able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in refused]
+    matched = find_modules(model, patterns, setting, meant=able)
+    found = [name for name in matched if name in refused or _can_be_adapted(model.get_submodule(name))]
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in found):
+            other = next(name for name in matched if matches(name, pattern))
+            kind = type(model.get_submodule(other)).__name__
+            raise SettingError(
+                f"{setting}: '{pattern}' matches '{other}', a {kind}, and no linear layer, convolution or embedding. Name "
+                f"those in it, such as '{pattern}.*'."
+            )
+    for name in found:
+        if name in refused:
+            raise SettingError(f"{setting}: '{name}' {refused[name]}. Leave it out.")
+        if any(name == each or name.startswith(f"{each}.") for each in head):
+            raise SettingError(
+                f"{setting}: '{name}' is trained in full by {technique}.head already. Remove one."
+            )
+    return found
+
+
+def _warn_of_experts(model: nn.Module, technique: str) -> None:
+    """Warn where experts, which are one parameter and no layers, are passed by."""
+    experts = [name for name, module in model.named_modules() if has_experts(module)]
+    if experts:
+        more = f" and {len(experts) - 1} more" if len(experts) > 1 else ""
+        warnings.warn(
+            f"{technique}: experts get no adapters, as they are parameters and no layers: {experts[0]}{more} stay frozen.",
+            SnugfitWarning,
+            stacklevel=4,
+        )
+
+
+def warn_without_adapters(model: nn.Module, technique: str) -> None:
+    """Warn where nothing is trained in place of the linear layers that `technique` froze."""
+    if not adapted(model):
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        warnings.warn(
+            f"{technique}: what it quantised is frozen and has no adapters: {trained:,} parameters train, those of layers that "
+            "stay whole (norms, embeddings, biases, the head). Add lora, or another technique with adapters.",
+            SnugfitWarning,
+            stacklevel=3,
+        )
+
+
+def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) -> list[str]:
+    """Names of the modules that train in full beside the adapters; None stands for those of a stock classifier.
+
+    Raises:
+        SettingError: a pattern matches nothing, or a module that shares a weight with one that does not train.
+    """
+    if patterns is None:
+        return stock_heads(model)
+    setting = f"{technique}.head"
+    found = find_modules(model, patterns, setting)
+    names = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    own = {id(parameter) for name in names for parameter in model.get_submodule(name).parameters()}
+    inside = tuple(f"{name}." for name in names)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in own and not name.startswith(inside):
+            raise SettingError(
+                f"{setting}: a weight of {', '.join(names)} is '{name}' too, which would train with it. Untie them, or "
+                "leave it out."
+            )
+    return names
+
+
+def inject(model: nn.Module, config: Any, targets: Sequence[str], head: Sequence[str]) -> nn.Module:
+    """Put peft's adapters beside `targets` and freeze all the rest but `head`; the model stays what it is otherwise.
+
+    Args:
+        config: of peft, without `target_modules` and `modules_to_save`.
+    Raises:
+        SettingError: peft cannot do it.
+    """
+    # by the whole name: in a list each would stand for every name that ends with it
+    config.target_modules = regex_of(targets)
+    put_in(model, config)
+    config.modules_to_save = list(head) or None
+    for name in head:
+        model.get_submodule(name).requires_grad_(True)
+    return model
+
+
+def regex_of(names: Sequence[str]) -> str:
+    """An expression that these names match and no other.
+
+    >>> regex_of(["a.b", "c"])
+    'a\\\\.b|c'
+    """
+    return "|".join(re.escape(name) for name in names)
+
+
+def adapted(model: nn.Module) -> dict[str, Any]:
+    """The adapted layers of a model by name."""
+    if "peft" not in sys.modules:  # whoever puts some in has loaded it, and it takes seconds
+        return {}
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """A copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
+
+    Quantised weights are made whole before, in the type they had, and stay so; where they lie `core.in_file` says.
+
+    Raises:
+        SettingError: there are none.
+    """
+    plain = host_copy(model)
+    for name, layer in _layers(plain).items():  # one after the other, as each is made whole
+        if isinstance(layer.get_base_layer(), QuantisedLinear):
+            layer.base_layer = layer.get_base_layer().whole()
+        if not layer.merged:
+            _merge({name: layer})
+        replace_module(plain, name, set_aside_(in_stock_form(layer.get_base_layer())))
+    dequantise_(plain)
+    plain.__dict__.pop("peft_config", None)
+    return plain.requires_grad_(True)
+
+
+def merge_(model: nn.Module) -> dict[str, Tensor]:
+    """Merge the adapters into the weights in place, so that they cost nothing to run; returns the weights as they were.
+
+    Raises:
+        SettingError: there are no adapters, they are merged already, or a weight beside them is quantised.
+    """
+    layers = _layers(model)
+    if any(layer.merged for layer in layers.values()):
+        raise SettingError("model: its adapters are merged already. Call unmerge_ before.")
+    for name, layer in layers.items():
+        if isinstance(layer.get_base_layer(), QuantisedLinear):
+            raise SettingError(
+                f"model: the weight of '{name}' is quantised, and merged in place it would be rounded again. Take merged(model), "
+                "a copy with whole weights."
+            )
+    originals = {name: tensor.detach().clone() for name, tensor in _base_weights(layers)}
+    _merge(layers)
+    return originals
+
+
+def unmerge_(model: nn.Module, originals: Mapping[str, Tensor]) -> None:
+    """Undo `merge_`, bit for bit: the weights come from the copies that it returned.
+
+    Raises:
+        SettingError: there are no adapters, or they are not merged.
+    """
+    layers = _layers(model)
+    if not all(layer.merged for layer in layers.values()):
+        raise SettingError("model: its adapters are not merged. Call merge_ before.")
+    with torch.no_grad():
+        for name, tensor in _base_weights(layers):
+            tensor.copy_(originals[name])
+    for layer in layers.values():
+        layer.merged_adapters.clear()
+
+
+def put_in(model: nn.Module, config: Any) -> None:
+    """Inject by a configuration of peft that is whole already; torch's short cuts around the layers are closed.
+
+    Raises:
+        SettingError: peft cannot do it.
+    """
+    from peft import inject_adapter_in_model
+    from peft.tuners.tuners_utils import cast_adapter_dtype
+
+    # DoRA begins with the norms of the weights; all else needs their shapes
+    reading = nullcontext() if getattr(config, "use_dora", False) else weights_unread()
+    with warnings.catch_warnings(), _standing_still(model), reading:
+        # it warns of ties, which are refused before, and of Conv1D, whose layout it finds
+        warnings.simplefilter("ignore")
+        try:
+            inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+        except (NotImplementedError, ValueError) as error:
+            raise SettingError(f"model: peft cannot adapt it: {error}") from error
+    cast_adapter_dtype(model, ADAPTER)  # small updates would be lost in half precision
+    for module in model.modules():
+        # in eval mode these read the weights of their layers instead of calling them, and would pass over the adapters
+        if isinstance(module, nn.TransformerEncoderLayer):
+            for layer in adapted(module).values():
+                layer.register_forward_hook(_called)  # any hook makes torch call the layers
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+
+
+@contextmanager
+def _standing_still(model: nn.Module) -> Iterator[None]:
+    """For a dry run: torch 2.13 cannot move a module of fake tensors, not even to where it is, and peft always does."""
+    one = next(model.parameters())
+    if not is_fake(one):
+        yield
+        return
+    from unittest import mock
+
+    with torch.device(one.device), mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
+        yield
+
+
+def _called(module: nn.Module, arguments: Any, output: Any) -> None:
+    """Changes nothing."""
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    layers = adapted(model)
+    if not layers:
+        raise SettingError("model: has no adapters.")
+    return layers
+
+
+def _merge(layers: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        for layer in layers.values():
+            layer.merge()
+
+
+def _base_weights(layers: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name, layer in layers.items():
+        for key, parameter in layer.get_base_layer().named_parameters():
+            yield f"{name}.{key}", parameter
+
+
+def _is_plain_layer(module: nn.Module) -> bool:
+    """A linear layer, transformers' Conv1D, or a convolution that is not over groups of channels."""
+    if isinstance(module, _CONVOLUTIONS):
+        return module.groups == 1
+    return isinstance(module, nn.Linear) or is_conv1d(module)
+
+
+def _can_be_adapted(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, *_CONVOLUTIONS)) or _is_plain_layer(module)

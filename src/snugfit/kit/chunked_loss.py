@@ -1,0 +1,245 @@
+"""A loss computed on some of the tokens at a time, and once more in backward: the autograd function behind it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
+
+from snugfit.core.batch import Batch, labels_of, split
+from snugfit.core.losses import LossTerms
+from snugfit.core.phases import alike
+from snugfit.core.random import preserved_randomness, random_state, set_random_state
+from snugfit.core.tree import map_tree
+from snugfit.errors import SettingError
+from snugfit.kit.mixing import cut_labels
+
+
+class Chunk(NamedTuple):
+    """Places `start` to `stop` of neighbouring rows; the loss also sees those before `end`, whose values are dropped."""
+
+    rows: range
+    start: int
+    stop: int
+    end: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many rows it has, how many of their tokens, and how many of these the loss sees."""
+        return len(self.rows), self.stop - self.start, self.end - self.start
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Its part of a tensor of shape (rows, tokens, ...): a view."""
+        return tensor[self.rows.start : self.rows.stop, self.start : self.stop]
+
+    def seen(self, tensor: Tensor) -> Tensor:
+        """What the loss sees of it."""
+        return tensor[self.rows.start : self.rows.stop, self.start : self.end]
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """Of a tensor shaped like what it sees, what is not dropped."""
+        return tensor[:, : self.stop - self.start]
+
+    def cut(self, batch: Batch) -> Batch:
+        """What the loss sees of a batch: its rows, and their columns of all that is shaped like the labels."""
+        part = replace(batch, padded=0).select(self.rows)  # nothing is trimmed: columns stay where they are
+        like = labels_of(part.data).shape[:2]
+        columns = slice(self.start, self.end)
+
+        def columns_of(tensor: Tensor) -> Tensor:
+            return tensor[:, columns] if tensor.shape[:2] == like else tensor
+
+        return cut_labels(replace(part, data=map_tree(columns_of, part.data)), columns)
+
+
+def chunks_of(rows: int, tokens: int, size: int, ahead: int = 0) -> list[Chunk]:
+    """Chunks of at most `size` tokens, whole rows where they fit; each sees `ahead` more where the row goes on.
+
+    >>> [tuple(chunk) for chunk in chunks_of(rows=2, tokens=5, size=3, ahead=1)][:2]
+    [(range(0, 1), 0, 3, 4), (range(0, 1), 3, 5, 5)]
+    >>> len(chunks_of(rows=9, tokens=5, size=15))
+    3
+    """
+    return [
+        Chunk(chosen, places.start, places.stop, min(places.stop + ahead, tokens))
+        for chosen, places in itertools.product(split(rows, max(size // tokens, 1)), split(tokens, size))
+    ]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with each chunk: the head makes logits of its part of the hidden states, `terms_of` the loss of them."""
+
+    head: Callable[[Tensor], Tensor]
+    terms_of: Callable[[Tensor, Chunk], LossTerms]
+    chunks: list[Chunk]
+
+
+class InChunks(torch.autograd.Function):
+    """Values and weights of all places; backward makes the logits again, chunk by chunk, under the autocast of forward."""
+
+    @staticmethod
+    def forward(ctx: Any, work: Work, hidden: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor | None]:
+        ctx.work, ctx.state = work, random_state(hidden.device)
+        ctx.autocast = _autocast(hidden.device.type)
+        ctx.save_for_backward(hidden)
+        ctx.parameters = parameters  # not saved: what moves saved tensors elsewhere would give back others
+        values, weights = torch.empty(0), None
+        # with gradients, as autocast keeps its copy of a weight, and one without them would be of no use to others
+        with torch.set_grad_enabled(any(ctx.needs_input_grad)), _keeping_nothing():
+            for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
+                logits = work.head(chunk.seen(hidden))
+                terms = work.terms_of(logits, chunk)
+                if chunk is work.chunks[0]:
+                    ctx.dtype = logits.dtype
+                    values = terms.values.new_empty(hidden.shape[:2])
+                    weights = None if terms.weights is None else terms.weights.new_empty(hidden.shape[:2])
+                chunk.of(values).copy_(chunk.kept(terms.values.detach()))
+                if weights is not None and terms.weights is not None:
+                    chunk.of(weights).copy_(chunk.kept(terms.weights))
+                del logits, terms  # or they would stand beside the next chunk's
+        if weights is not None:
+            ctx.mark_non_differentiable(weights)
+        return values, weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_values: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        (hidden,), parameters = ctx.saved_tensors, ctx.parameters
+        work: Work = ctx.work
+        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[1] else None
+        # in float32 at least: as many additions as chunks
+        sums = {
+            each: torch.zeros_like(each, dtype=torch.promote_types(each.dtype, torch.float32))
+            for each in parameters
+        }
+        linear = _linear_of(work.head)
+        head = _AnyHead(work.head, sums) if linear is None else _LinearHead(linear, ctx.dtype, sums)
+        with preserved_randomness(hidden.device), ctx.autocast():
+            set_random_state(hidden.device, ctx.state)
+            for chunk in alike(work.chunks, lambda chunk: chunk.sizes):
+                part, logits = head.logits(chunk.seen(hidden).detach(), d_hidden is not None)
+                d_logits = _by_logits(
+                    work, logits.detach(), chunk, d_values, alone=chunk is not work.chunks[0]
+                )
+                del logits
+                d_part = head.backward(part, d_logits)
+                if d_hidden is not None:
+                    assert d_part is not None
+                    chunk.of(d_hidden).copy_(chunk.kept(d_part))
+        return None, d_hidden, *(total.to(each.dtype) for each, total in sums.items())
+
+
+def _by_logits(work: Work, logits: Tensor, chunk: Chunk, d_values: Tensor, alone: bool) -> Tensor:
+    """Gradient of the values of a chunk by its logits.
+
+    Args:
+        alone: it is known that values depend on nothing else that learns.
+    """
+    logits.requires_grad_()
+    with torch.enable_grad():
+        values = chunk.kept(work.terms_of(logits, chunk).values)
+    if not alone:
+        _require_alone(values, logits)
+    return torch.autograd.grad(values, logits, chunk.of(d_values))[0]
+
+
+def _require_alone(values: Tensor, logits: Tensor) -> None:
+    """Raises:
+    SettingError: the values depend on something beside the logits, whose gradient would be lost.
+    """
+    seen, left = set(), [values.grad_fn]
+    while left:
+        node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        reached = getattr(node, "variable", None)  # where a gradient ends
+        if reached is not None and reached is not logits:
+            raise SettingError(
+                "chunked_loss: the loss depends on something that learns beside the logits, such as another output of the model or a "
+                f"weight of shape {tuple(reached.shape)} of its own, whose gradient would be lost in chunks. Leave it out of the loss, or "
+                "remove chunked_loss."
+            )
+        left.extend(next for next, _ in node.next_functions)
+
+
+class _AnyHead:
+    """Whatever makes logits, such as a layer with an adapter, through autograd."""
+
+    def __init__(self, head: Callable[[Tensor], Tensor], sums: Mapping[Tensor, Tensor]) -> None:
+        self._head, self._sums = head, sums
+        self._logits: Tensor | None = None
+
+    def logits(self, part: Tensor, tracked: bool) -> tuple[Tensor, Tensor]:
+        """What the head was given, and what it made of it."""
+        with torch.enable_grad():
+            part.requires_grad_(tracked)
+            self._logits = self._head(part)
+        return part, self._logits
+
+    def backward(self, part: Tensor, d_logits: Tensor) -> Tensor | None:
+        """Adds to the gradients of the parameters, and returns that of `part`."""
+        wanted = [*self._sums, part] if part.requires_grad else [*self._sums]
+        assert self._logits is not None
+        found = torch.autograd.grad(self._logits, wanted, d_logits, allow_unused=True)
+        self._logits = None
+        for total, gradient in zip(self._sums.values(), found, strict=False):
+            if gradient is not None:
+                total.add_(gradient)
+        return found[-1] if part.requires_grad else None
+
+
+class _LinearHead:
+    """A plain linear layer that computes in `dtype`: products are added to the gradient of the weight where it stands."""
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype, sums: Mapping[Tensor, Tensor]) -> None:
+        self._weight = linear.weight.detach().to(dtype)
+        self._bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self._d_weight, self._d_bias = sums.get(linear.weight), sums.get(linear.bias)
+        self._tracked = False
+
+    def logits(self, part: Tensor, tracked: bool) -> tuple[Tensor, Tensor]:
+        self._tracked = tracked
+        part = part.to(self._weight.dtype)
+        with torch.autocast(part.device.type, enabled=False):
+            return part, F.linear(part, self._weight, self._bias)
+
+    def backward(self, part: Tensor, d_logits: Tensor) -> Tensor | None:
+        with torch.autocast(part.device.type, enabled=False):
+            flat, hidden = d_logits.flatten(0, 1), part.flatten(0, 1)
+            if self._d_weight is not None:
+                if self._d_weight.dtype == flat.dtype:
+                    self._d_weight.addmm_(flat.T, hidden)
+                else:
+                    self._d_weight.add_(flat.T @ hidden)
+            if self._d_bias is not None:
+                self._d_bias.add_(flat.sum(dim=0))
+            return d_logits @ self._weight if self._tracked else None
+
+
+def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
+    """The linear layer whose own forward it is, as nothing has replaced it."""
+    module = getattr(head, "__self__", None)
+    plain = isinstance(module, nn.Linear) and getattr(head, "__func__", None) is nn.Linear.forward
+    return module if plain else None
+
+
+def _keeping_nothing() -> AbstractContextManager[None]:
+    """Within, autograd keeps nothing for a backward that does not come, and hooks around, such as those that copy it to the host, get
+    nothing."""
+    return saved_tensors_hooks(lambda tensor: None, lambda kept: kept)
+
+
+def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """The autocast of now, to be entered again."""
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)

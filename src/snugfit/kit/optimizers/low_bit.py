@@ -1,0 +1,195 @@
+"""AdamW with states of few bits, by torchao or bitsandbytes, made to behave as any torch optimizer does.
+
+Groups have rates that are numbers, states that are saved are plain tensors, and fake parameters are taken. Two names are torchao's
+own: `_new_buffer` and `_subclass_zeros`; tests/unit/kit/optimizers/test_low_bit.py tells when one moves.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.parameters import ParameterGroup
+from snugfit.kit.optimizers.blockwise import in_blocks, on_parts, part_of, parts_of, spread
+from snugfit.kit.optimizers.library_optimizer import checked, eager, refuse_sparse, require
+from snugfit.kit.optimizers.low_bit_bitsandbytes import bitsandbytes_class
+from snugfit.kit.sharded_tensors import is_sharded, of_part, own_part, sharded_like
+from snugfit.system.log_filters import importing_torchao
+
+
+def torchao_adamw(
+    bits: int, groups: list[ParameterGroup], technique: str, min_size: int, **settings: Any
+) -> torch.optim.Optimizer:
+    """torchao's AdamW with states of 8 or 4 bits.
+
+    Args:
+        technique: whose name errors begin with.
+        min_size: weights of fewer elements keep their states in the weights' own format; so do those that its blocks do not
+            divide, of 256 elements for 8 bits and 128 for 4.
+        settings: `lr`, `betas`, `eps` and `weight_decay`.
+    Raises:
+        SettingError: a weight is in float64; in a step, a gradient is sparse.
+        MissingExtra: torchao is not installed.
+    """
+    return checked(_torchao(bits)(groups, technique, min_size, **settings), technique)
+
+
+def bitsandbytes_adamw(
+    groups: list[ParameterGroup], technique: str, min_size: int, paged: bool = False, **settings: Any
+) -> torch.optim.Optimizer:
+    """bitsandbytes' AdamW with states of 8 bits, in blocks of 256; arguments and errors as those of `torchao_adamw`.
+
+    Args:
+        paged: states lie in memory that CUDA moves to the host when the device is full.
+    """
+    return checked(bitsandbytes_class()(groups, technique, min_size, paged, **settings), technique)
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the states that grow with the weights, on this rank: those shared by all weights, such as maps of codes, are left out."""
+    return sum(_bytes_of(state) for state in optimizer.state_dict()["state"].values())
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(_bytes_of(entry) for name, entry in value.items() if not str(name).startswith("qmap"))
+    return own_part(value).nbytes if isinstance(value, Tensor) and value.ndim else 0
+
+
+@functools.cache
+def _torchao(bits: int) -> Any:
+    require("torchao")
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with importing_torchao():
+        from torchao.optim import AdamW4bit, AdamW8bit, subclass_4bit, subclass_8bit
+
+    with unset_fake_temporarily():  # the maps are made once, by reading tensors
+        for module in (subclass_4bit, subclass_8bit):
+            module.get_qmap_signed(), module.get_qmap_unsigned()
+    base: Any = {4: AdamW4bit, 8: AdamW8bit}[bits]
+
+    class TorchaoAdamW(base):  # type: ignore[misc]
+        def __init__(
+            self, groups: list[ParameterGroup], technique: str, min_size: int, **settings: Any
+        ) -> None:
+            self.technique, self.min_size = technique, min_size
+            self.owners: dict[Tensor, nn.Parameter] = {}
+            super().__init__(groups, **settings)
+
+        def add_param_group(self, param_group: ParameterGroup) -> None:
+            rate = param_group.get("lr", self.defaults["lr"])
+            super().add_param_group(param_group)
+            self.param_groups[-1]["lr"] = rate  # of which torchao makes a tensor
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            refuse_sparse(self, self.technique)
+            with on_parts(self, parts_of, _spread_moments) as self.owners, _tensor_rates(self), eager(self):
+                return super().step(closure)
+
+        def state_dict(self) -> dict[str, Any]:
+            found: dict[str, Any] = super().state_dict()
+            of_key = self._of_key(found)
+            states = {
+                key: {name: self._plain(of_key[key], value) for name, value in state.items()}
+                for key, state in found["state"].items()
+            }
+            return {**found, "state": states}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            of_key = self._of_key(state_dict)
+            states = {
+                key: {name: self._whole(of_key[key], name, value) for name, value in state.items()}
+                for key, state in state_dict["state"].items()
+            }
+            super().load_state_dict({**state_dict, "state": states})
+
+        def _of_key(self, state_dict: dict[str, Any]) -> dict[int, nn.Parameter]:
+            own = [parameter for group in self.param_groups for parameter in group["params"]]
+            keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+            if len(own) != len(keys):
+                raise ValueError(f"it is of {len(keys)} parameters, and there are {len(own)}")
+            return dict(zip(keys, own, strict=True))
+
+        def _new_buffer(self, p: Tensor, signed: bool) -> Tensor:
+            weight = self.owners.get(p, p)
+            part = own_part(p)
+            if not part.numel() or not in_blocks(weight, self.min_size, self.block_size):
+                return torch.zeros_like(part)
+            made: Tensor = self._subclass_zeros(part, signed, self.block_size)
+            return made
+
+        def _plain(self, parameter: nn.Parameter, value: Any) -> Any:
+            """A moment as plain tensors; the map of codes is the same for all, and is made anew."""
+            part = own_part(value) if isinstance(value, Tensor) else value
+            if not hasattr(part, "__tensor_flatten__"):
+                return value
+            parts = {name: getattr(part, name) for name in part.__tensor_flatten__()[0] if name != "qmap"}
+            if not is_sharded(parameter):
+                return parts
+            return {name: self._spread(each, parameter, name) for name, each in parts.items()}
+
+        def _spread(self, part: Tensor, parameter: nn.Parameter, name: str) -> Tensor:
+            return spread(
+                part, parameter, self.block_size, 1 if name == "scale" else self.block_size * bits // 8
+            )
+
+        def _whole(self, parameter: nn.Parameter, name: str, value: Any) -> Any:
+            """The moment `name` from what `state_dict` made of it."""
+            if not isinstance(value, Mapping):
+                return value
+            signed = name == "exp_avg"
+            if not is_sharded(parameter):
+                return _filled(self._new_buffer(parameter, signed), value)
+            if not in_blocks(parameter, self.min_size, self.block_size):  # few bits elsewhere, 32 here
+                unsharded = torch.empty(parameter.shape, device=parameter.device)
+                gathered = _filled(self._subclass_zeros(unsharded, signed, self.block_size), value)
+                return sharded_like(parameter, gathered.dequantize().to(parameter.dtype))
+            made = self._new_buffer(parameter, signed)
+            if made.numel():
+                parts = {each: self._spread(getattr(made, each), parameter, each) for each in value}
+                _filled(made, {each: part_of(kept, parts[each]) for each, kept in value.items()})
+            return of_part(made, parameter)
+
+    return TorchaoAdamW
+
+
+def _filled(made: Any, parts: Mapping[str, Tensor]) -> Any:
+    """A moment with these parts.
+
+    Raises:
+        ValueError: it has others.
+    """
+    for part, kept in parts.items():
+        into = getattr(made, part, None)
+        if into is None or into.numel() != kept.numel():
+            raise ValueError(f"a moment of it does not fit a weight of the shape {tuple(made.shape)}")
+        into.copy_(kept.reshape(into.shape))
+    return made
+
+
+def _spread_moments(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
+    """The first state of a part, its moments as sharded tensors."""
+    return {
+        name: of_part(value, weight) if isinstance(value, Tensor) and value.ndim else value
+        for name, value in state.items()
+    }
+
+
+@contextmanager
+def _tensor_rates(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within, each group's rate is a tensor, as torchao wants it."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = torch.tensor(rate, dtype=torch.float32)
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate

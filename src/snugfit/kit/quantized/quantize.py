@@ -1,0 +1,229 @@
+"""Quantising the linear layers and the experts of a model, as it is loaded or in place, and making them whole again."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.layers import (
+    base_of,
+    is_conv1d,
+    last_linear,
+    output_layer,
+    replace_module,
+    stock_heads,
+    unsuitable,
+)
+from snugfit.core.names import find_modules
+from snugfit.errors import MissingExtra, SettingError
+from snugfit.kit.mapped_tensors import set_aside_
+from snugfit.kit.placement import host_copy
+from snugfit.kit.quantized.experts import QuantisedExperts, expert_weights
+from snugfit.kit.quantized.linear import QuantisedLinear, WeightFormat, in_stock_form
+
+_QUANTISED = (QuantisedLinear, QuantisedExperts)
+
+
+def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], technique: str) -> nn.Module:
+    """Quantise the linear layers and experts of `model` in place, one after the other; layers that were loaded so are taken over.
+
+    Raises:
+        SettingError: a pattern of `skip` matches nothing, no linear layer or expert is there, or the model has adapters.
+    """
+    if any(base_of(module) is not module for module in model.modules()):
+        raise SettingError(
+            f"{technique}: the model has adapters already. Quantise it first: give {technique} the model without them."
+        )
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    for name, module in list(model.named_modules()):
+        kept = format.loaded(module, name)
+        if kept is not None:
+            assert isinstance(module, nn.Linear)
+            shape = (module.out_features, module.in_features)
+            of_conv1d = getattr(module, "source_cls", nn.Linear).__name__ == "Conv1D"
+            taken = QuantisedLinear(format, kept, shape, dtype, module.bias, of_conv1d=of_conv1d)
+            if taken.bias is not None:
+                taken.bias.requires_grad_(True)
+            replace_module(model, name, taken.train(module.training))
+    _leave_bitsandbytes(model)
+    for name in quantisable(model, skip, technique):
+        replace_module(model, name, _quantised(model.get_submodule(name), format))
+    for module, name in _experts(model, skip, technique):
+        _quantise_experts_(module, name, format)
+    if not any(isinstance(module, _QUANTISED) for module in model.modules()):
+        raise SettingError(
+            f"{technique}: the model has no linear layer to quantise beside its head, or skip names them all. Remove {technique}."
+        )
+    return model
+
+
+def quantisable(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
+    """Names of the plain linear layers, and of transformers' Conv1D, whose weight is theirs alone.
+
+    Left whole are what `skip` names, a language model's output, a stock classifier's head, and the last linear layer.
+
+    Raises:
+        SettingError: a pattern of `skip` matches nothing.
+    """
+    left = _left_whole(model, skip, technique)
+    refused = unsuitable(model)
+    whole = (output_layer(model), last_linear(model))
+    return [
+        name
+        for name in _linear(model)
+        if name not in refused and not matched_by(left, name)
+        if model.get_submodule(name) not in whole
+    ]
+
+
+def _left_whole(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
+    """Names of the modules that stay whole with all that is in them."""
+    return [*find_modules(model, skip, f"{technique}.skip"), *stock_heads(model)]
+
+
+def matched_by(names: Sequence[str], name: str) -> bool:
+    """Whether a module is one of these, or inside of one."""
+    return name in names or name.startswith(tuple(f"{each}." for each in names))
+
+
+def _experts(model: nn.Module, skip: Sequence[str], technique: str) -> list[tuple[nn.Module, str]]:
+    """Modules of experts, each with the name of a parameter that is theirs alone."""
+    left = _left_whole(model, skip, technique)
+    refused = unsuitable(model)
+    return [
+        (module, parameter)
+        for name, module in model.named_modules()
+        if name not in refused and not matched_by(left, name)
+        for parameter in expert_weights(module)
+    ]
+
+
+def _linear(model: nn.Module) -> list[str]:
+    return [
+        name
+        for name, module in model.named_modules()
+        if name and (type(module) is nn.Linear or is_conv1d(module))
+    ]
+
+
+def _quantised(layer: nn.Module, format: WeightFormat) -> QuantisedLinear:
+    weight, bias = layer.weight, layer.bias
+    assert isinstance(weight, Tensor) and (bias is None or isinstance(bias, nn.Parameter))
+    whole = weight.detach().T if is_conv1d(layer) else weight.detach()
+    kept = format.pack(whole)
+    return QuantisedLinear(
+        format, kept, (whole.shape[0], whole.shape[1]), whole.dtype, bias, of_conv1d=is_conv1d(layer)
+    ).train(layer.training)
+
+
+def quantise_read_(
+    model: nn.Module, name: str, format: WeightFormat, skip: Sequence[str], technique: str
+) -> None:
+    """Quantise the weight `name`, which was just read, where it holds experts: bitsandbytes leaves them whole."""
+    parent, _, own = name.rpartition(".")
+    module = model.get_submodule(parent)
+    weight = expert_weights(module).get(own)
+    if (
+        weight is not None
+        and not weight.is_meta
+        and not matched_by(_left_whole(model, skip, technique), parent)
+    ):
+        _quantise_experts_(module, own, format)
+
+
+def _quantise_experts_(module: nn.Module, name: str, format: WeightFormat) -> None:
+    weight = module._parameters.pop(name)
+    assert weight is not None
+    module.add_module(name, QuantisedExperts.of(weight, format, transposed=bool(module.is_transposed)))
+
+
+def _leave_bitsandbytes(model: nn.Module) -> None:
+    """Transformers is to take the model for what it is now: plain, but for some layers."""
+    for name in (
+        "hf_quantizer",
+        "hf_device_map",
+        "is_quantized",
+        "quantization_method",
+        "is_loaded_in_4bit",
+        "is_loaded_in_8bit",
+    ):
+        model.__dict__.pop(name, None)
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+
+
+def loading(model: nn.Module, skip: Sequence[str], technique: str, **config: Any) -> dict[str, Any]:
+    """Arguments for `from_pretrained` by which bitsandbytes quantises the same layers one by one, on the host.
+
+    Args:
+        model: of the same architecture; may be on the meta device.
+        config: of transformers' `BitsAndBytesConfig`.
+    Raises:
+        MissingExtra: bitsandbytes or accelerate is not installed.
+    """
+    bitsandbytes_ops()
+    if importlib.util.find_spec("accelerate") is None:
+        raise MissingExtra("accelerate", "quantization")
+    from transformers import BitsAndBytesConfig
+
+    wanted = quantisable(model, skip, technique)
+    others = [name for name in _linear(model) if name not in wanted]
+    # one expression: a name in the list would stand for each that ends with it
+    left = [f"(?:{'|'.join(name.replace('.', '[.]') for name in others)})$"] if others else []
+    return {
+        "quantization_config": BitsAndBytesConfig(**config, llm_int8_skip_modules=left),
+        "device_map": {"": "cpu"},
+    }
+
+
+def bitsandbytes_ops() -> Any:
+    """The operators of bitsandbytes, which run on tensors without numbers too.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise MissingExtra("bitsandbytes", "quantization")
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    logger.disabled = True  # it misses a kernel of the hub, for inference on some processors
+    import bitsandbytes  # noqa: F401 (registers them)
+
+    return torch.ops.bitsandbytes
+
+
+def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
+    """Of each parameter that a format keeps in place of a weight, how many numbers of the weight it stands for: the first of
+    a layer for all of them, the others for none."""
+    found: dict[nn.Parameter, int] = {}
+    for module in model.modules():
+        if isinstance(module, _QUANTISED):
+            size = module.numbers
+            kept = [parameter for name, parameter in module.named_parameters() if name != "bias"]
+            found.update((parameter, 0 if place else size) for place, parameter in enumerate(kept))
+    return found
+
+
+def dequantise_(model: nn.Module) -> nn.Module:
+    """Make the quantised weights of `model` whole in place, one after the other, in the type they had."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, QuantisedLinear):
+            replace_module(model, name, set_aside_(in_stock_form(module.whole())))
+        elif isinstance(module, QuantisedExperts):
+            whole = nn.ParameterDict({"weight": module.whole(dtype=module.own_dtype).contiguous()})
+            parent, _, last = name.rpartition(".")
+            delattr(model.get_submodule(parent), last)
+            model.get_submodule(parent).register_parameter(last, set_aside_(whole)._parameters["weight"])
+    return model
+
+
+def dequantised(model: nn.Module) -> nn.Module:
+    """A copy of the model with whole weights, as its own library would load it; the model itself where nothing is quantised."""
+    if not any(isinstance(module, _QUANTISED) for module in model.modules()):
+        return model
+    return dequantise_(host_copy(model)).requires_grad_(True)
