@@ -45,21 +45,21 @@ MUTATIONS = (
     ),
     Mutation(
         "unscale before clip: gradients keep the loss scale when they are clipped",
-        "training/compute.py",
+        "step/compute.py",
         "self.step.nominal / (_divisor(weight) * factor)",
         "self.step.nominal / _divisor(weight)",
         ("tests/laws/test_loss_scale.py",),
     ),
     Mutation(
         "schedule on skipped update: the rate goes by windows, applied or not",
-        "training/step.py",
+        "step/step.py",
         "set_rates(self.optimizer, self.seams, self.progress.updates)",
         "set_rates(self.optimizer, self.seams, self.progress.windows)",
         ("tests/laws/test_skip.py::test_bad_windows_change_nothing[None-reader-linear]",),
     ),
     Mutation(
         "EMA after skipped update: the average moves although the weights did not",
-        "training/step.py",
+        "step/step.py",
         "        else:  # non-finite, empty or refused: changes nothing\n",
         "        else:\n            self.seams.updated(self.model, self.progress)\n",
         ("tests/laws/test_skip.py::test_bad_windows_change_nothing[None-reader-ema]",),
@@ -125,16 +125,16 @@ MUTATIONS = (
     ),
     Mutation(
         "a save beside the training: what is written is what the training goes on to change",
-        "training/snapshot.py",
+        "training/host_copy.py",
         "return kept.tensor.copy_(tensor, non_blocking=True)",
         "return tensor",
         (
-            "tests/unit/training/test_saving.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
+            "tests/unit/training/test_checkpoint_saver.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
         ),
     ),
     Mutation(
         "batch norm of an average: what settling counted stays in the model that is trained",
-        "training/step.py",
+        "step/step.py",
         "            self.kept_buffers(),\n            self.averaged(),\n",
         "            self.averaged(),\n",
         (
@@ -160,18 +160,18 @@ MUTATIONS = (
         "kit/memory_layout.py",
         "    if like is None or kept.stride() == like.stride():\n",
         "    if True:\n",
-        ("tests/unit/training/test_optimizer.py",),
+        ("tests/unit/step/test_optimizer.py",),
     ),
     Mutation(
         "recompute: what changes how modules run has ended when blocks are computed again",
-        "training/compute.py",
+        "step/compute.py",
         'with step.strategy.accumulate(step.model, last), step.seams.modules(part):\n                    with step.seams.within(part), phase("loss"):',
         'with step.strategy.accumulate(step.model, last):\n                    with step.seams.forward(part), phase("loss"):',
         ("tests/laws/test_recompute.py::test_blocks_of_ones_own_net_may_be_computed_again",),
     ),
     Mutation(
         "RNG in the second pass: layers draw anew when a window is run again",
-        "training/compute.py",
+        "step/compute.py",
         "            seed_device(seed, step.device)\n",
         "            if step._passes == 1:\n                seed_device(seed, step.device)\n",
         (
@@ -189,14 +189,14 @@ MUTATIONS = (
     ),
     Mutation(
         "optimizer in backward: a gradient is taken before it is divided",
-        "training/compute.py",
+        "step/compute.py",
         "            _divide(gradients, share)\n            found.append",
         "            found.append",
         ("tests/unit/training/test_handing.py",),
     ),
     Mutation(
         "out of memory: what the failed pass added up stays in the gradients",
-        "training/step.py",
+        "step/step.py",
         "        for parameter in self.parameters:\n            parameter.grad = None\n        if",
         "        if",
         (
@@ -205,14 +205,14 @@ MUTATIONS = (
     ),
     Mutation(
         "two ranks: the row that a rank without rows computes is counted",
-        "training/compute.py",
+        "step/compute.py",
         "LossTerms(terms.values, torch.zeros_like(terms.values))",
         "terms",
         ("tests/ranks/test_rank_law.py::test_ranks_with_fewer_rows_and_none_give_the_update_of_one",),
     ),
     Mutation(
         "compressed gradients: what is left out of a window is in units of its own",
-        "training/compute.py",
+        "step/compute.py",
         "step.exchange.begin(self._share(alone, totals[1], factor))",
         "step.exchange.begin(1.0)",
         (

@@ -38,7 +38,7 @@ IMPORTED = (
     "transformers.models.llama.modeling_llama",
     "transformers.models.gpt2.modeling_gpt2",
     "snugfit.training.assemble",
-    "snugfit.training.step",
+    "snugfit.step.step",
     "snugfit.techniques",
     "snugfit.planner.predict",
 )

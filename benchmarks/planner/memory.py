@@ -41,10 +41,10 @@ from snugfit.planner.answer import Prediction  # noqa: E402
 from snugfit.planner.device import Machine  # noqa: E402
 from snugfit.planner.hardware import uncalibrated  # noqa: E402
 from snugfit.planner.predict import Planner  # noqa: E402
+from snugfit.step.evaluate import Scored, evaluate  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.system.memory import memory_bytes  # noqa: E402
 from snugfit.training.assemble import Material, make_step  # noqa: E402
-from snugfit.training.evaluate import Scored, evaluate  # noqa: E402
 
 BOUNDS = {"transformer": 0.005, "convolution": 0.015, "other": 0.015}
 """Of the error of a case, by the kind of its model."""

@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 from snugfit.core.phases import phase, watched
+from snugfit.step import compute, step
 from snugfit.techniques import find
-from snugfit.training import compute, step
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import paired_ratio, write_result

@@ -34,8 +34,8 @@ from common import write_result
 from snugfit import AdamW, Step, Technique
 from snugfit.core.batch import Batch
 from snugfit.data.loader import Order
+from snugfit.step.evaluate import Scored, evaluate
 from snugfit.techniques import find
-from snugfit.training.evaluate import Scored, evaluate
 
 HERE = Path(__file__).parent
 PLAIN = "plain"

@@ -46,9 +46,9 @@ def measure() -> dict[str, float]:
     from torch import nn
     from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
+    from snugfit.step.step import Step
     from snugfit.system.mkl_mode import sums_depend_on_addresses
     from snugfit.techniques.learning.adamw import AdamW
-    from snugfit.training.step import Step
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from snugfit.errors import UserError as UserError
     from snugfit.recipe import Recipe as Recipe
     from snugfit.recipe import load_recipe as load_recipe
+    from snugfit.step.step import Step as Step
+    from snugfit.step.step import StepResult as StepResult
     from snugfit.tooling.certify import certify as certify
     from snugfit.tooling.doctor import examine as examine
     from snugfit.tooling.find_batch import find_batch as find_batch
     from snugfit.tooling.find_lr import find_lr as find_lr
     from snugfit.tooling.profile import profile as profile
     from snugfit.training.result import RunResult as RunResult
-    from snugfit.training.step import Step as Step
-    from snugfit.training.step import StepResult as StepResult
     from snugfit.tuning import tune as tune
 
 _HOMES = {
@@ -45,8 +45,8 @@ _HOMES = {
     "RunResult": "snugfit.training.result",
     "Seams": "snugfit.core.technique",
     "SnugfitError": "snugfit.errors",
-    "Step": "snugfit.training.step",
-    "StepResult": "snugfit.training.step",
+    "Step": "snugfit.step.step",
+    "StepResult": "snugfit.step.step",
     "Technique": "snugfit.core.technique",
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",

@@ -25,6 +25,9 @@ from snugfit.planner.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.planning import plan_module
 from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
+from snugfit.step.metrics import RowMetric
+from snugfit.step.outside_weights import check_outside
+from snugfit.step.step import Forward
 from snugfit.strategies.world import check_same, device_of, joined
 from snugfit.system.processes import this_world
 from snugfit.techniques import find
@@ -32,11 +35,8 @@ from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
 from snugfit.training.folder import RunFolder, check_name
-from snugfit.training.metrics import RowMetric
-from snugfit.training.outside_weights import check_outside
 from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
 from snugfit.training.result import RunResult
-from snugfit.training.step import Forward
 from snugfit.units import parse_bytes
 
 _TIMEOUT_SECONDS = 1800.0

@@ -88,7 +88,7 @@ class Place:
 
     def _own(self, answer: Answer) -> Answer:
         """Return an answer whose choices have the recipe's settings: those that no plan looks at may be others than when it was made."""
-        from snugfit.recipe.chosen import chosen_for
+        from snugfit.recipe.plan_choices import chosen_for
 
         def own(holder: Any) -> Any:
             return dataclasses.replace(holder, choice=chosen_for(self.recipe, holder.choice))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from snugfit import errors, plans
 from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.events import has_begun
-from snugfit.recipe.chosen import with_precision_here
 from snugfit.recipe.jobs import plan_of
+from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.session import RunOptions
 from snugfit.strategies.world import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each

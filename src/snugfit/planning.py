@@ -31,11 +31,11 @@ from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, on_this_machine
 from snugfit.planner.worker import Watch, Worker, ignore
+from snugfit.step.find_micro_batch import RESIDENT
+from snugfit.step.step import Forward
 from snugfit.system.memory import memory_bytes
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
 from snugfit.training.assemble import Material, describe_model
-from snugfit.training.probe import RESIDENT
-from snugfit.training.step import Forward
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -111,7 +111,9 @@ def _timeout(target: Target) -> float:
 def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer:
     with machine_of(target) as machine:
         if not target.search or target.largest is not None or target.probe:  # else the search decides
-            from snugfit.recipe.chosen import with_usual_precision  # pydantic, which `sf.train` does without
+            from snugfit.recipe.plan_choices import (
+                with_usual_precision,  # pydantic, which `sf.train` does without
+            )
 
             recipe = with_usual_precision(recipe, machine.device)[0]
         task, assumed = _task(recipe)

@@ -86,7 +86,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
         SettingError: there is no such tool, or it cannot take micro-batches of this size or this way to share.
     """
     from snugfit.planner.export import ExportedPlan, check, export
-    from snugfit.recipe.chosen import with_choice
+    from snugfit.recipe.plan_choices import with_choice
     from snugfit.recipe.write import numerics_entry
 
     chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
@@ -150,7 +150,7 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:
         raise impossible(answer)
-    from snugfit.recipe.chosen import with_choice
+    from snugfit.recipe.plan_choices import with_choice
 
     said = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
     return with_choice(recipe, answer.choice), answer, list(said)

@@ -20,10 +20,11 @@ from snugfit.kept_plans import PLANNED
 from snugfit.planner.answer import Answer
 from snugfit.planning import expected, is_tight
 from snugfit.plans import PLAN, RECIPE, planned, write_beginning
-from snugfit.recipe.chosen import with_precision_here
 from snugfit.recipe.jobs import job_of, plan_of
+from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
 from snugfit.smoke import overfit_verdict, shorten, verify_reload
+from snugfit.step.metrics import RowMetric
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.world import agreed, answered, check_same, joined
 from snugfit.system.mkl_mode import fix_sums
@@ -35,7 +36,6 @@ from snugfit.training import checkpoint
 from snugfit.training.assemble import assemble, check_settings
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
-from snugfit.training.metrics import RowMetric
 from snugfit.training.ranks import shared_folder, strategy_of
 from snugfit.training.result import RunResult
 from snugfit.units import parse_seconds

@@ -36,7 +36,7 @@ from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 from snugfit.training.stop import StopRequest, interrupts
-from snugfit.training.told import warnings_told
+from snugfit.training.warning_events import warnings_told
 
 if TYPE_CHECKING:
     from snugfit.tasks import Sides

@@ -30,7 +30,7 @@ from snugfit.tooling.many_runs import Tell, TrackedRuns, Watch, begun_in
 from snugfit.tooling.pruning import Pruning
 from snugfit.tooling.search_space import applied, check_space, read_space
 from snugfit.tooling.setups import output_of
-from snugfit.tools.found import keep
+from snugfit.tools.results import keep
 from snugfit.tools.study import Study, check_installed, check_pruner
 from snugfit.tools.tuning import Space, Trial, Tuned, shown, size
 from snugfit.tracking.spool import Spool

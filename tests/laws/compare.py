@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snugfit.kit.optimizers.combined import CombinedOptimizer
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 
 def saved(step: Step) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from snugfit.core.schedule import Schedule
 from snugfit.core.selection import check, in_order
 from snugfit.core.technique import Context, Family, Kind, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.techniques import discover, find
-from snugfit.training.step import Forward, Step
 from tests.laws import material
 from tests.laws.compare import besides_scale as besides_scale
 from tests.laws.compare import differences as differences

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from snugfit.core.technique import Technique
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 from tests.laws import problems
 from tests.laws.problems import make_step
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
 from snugfit.core.tree import map_tree
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 from tests.laws import problems
 from tests.laws.problems import Problem, make_step
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.technique import Technique
 from snugfit.errors import TrainingFailed
+from snugfit.step.step import Step
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.numerics.fp16 import FP16
-from snugfit.training.step import Step
 from tests.laws.problems import differences, saved
 
 ROWS, CLASSES, WINDOWS = 8, 3, 16

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from snugfit.core.technique import Technique
+from snugfit.step.step import Step
 from snugfit.techniques import find
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import Problem, Window, make_step, relative_error
 from tests.oracles import everything, loop

@@ -13,12 +13,12 @@ import torch
 from snugfit.core.batch import Batch, Share, shared_out
 from snugfit.core.job import STRATEGY_NAMES, Plan
 from snugfit.core.technique import Stage, Technique
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.processes import World
 from snugfit.training.ranks import strategy_of
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import make_step, relative_error
 from tests.ranks.pool import Ranks

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from snugfit.core.batch import Batch
 from snugfit.core.random import derive_seed
 from snugfit.core.technique import Technique
+from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.bf16_gradients import BF16Gradients
 from snugfit.techniques.numerics.fp16 import FP16
 from snugfit.techniques.numerics.fp16_gradients import FP16Gradients
 from snugfit.techniques.numerics.powersgd import SMALLEST, PowerSGD
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import differences, relative_error, saved
 from tests.ranks.law import STRATEGIES, part_of

@@ -15,8 +15,8 @@ from snugfit.training.assemble import check_settings
 from snugfit.training.loop import Training
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
+from tests.unit.step.test_micro_batching import LONG, Capped, padded, texts
 from tests.unit.training.runs import events, finish, make_training
-from tests.unit.training.test_fit import LONG, Capped, padded, texts
 
 ROWS = 9
 

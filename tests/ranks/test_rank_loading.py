@@ -24,13 +24,13 @@ from snugfit.core.selection import prepare
 from snugfit.core.technique import Technique
 from snugfit.kit.sharded_tensors import own_part, whole
 from snugfit.models.huggingface import load_causal_lm, load_text_classifier
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
 from snugfit.techniques.numerics.master_weights import MasterWeights
 from snugfit.techniques.numerics.nf4 import NF4
 from snugfit.techniques.numerics.pure_bf16 import PureBF16
 from snugfit.techniques.placement.recompute import Recompute
-from snugfit.training.step import Step
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
 from tests.unit.planner.shards import counting

@@ -12,9 +12,9 @@ from torch import nn
 from snugfit.core.tree import map_tree
 from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
 from snugfit.kit.sharded_tensors import sharded_like, whole
+from snugfit.step.optimizer import load_optimizer
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.fsdp import FullyShard
-from snugfit.training.optimizer import load_optimizer
 from tests.ranks.pool import Ranks
 
 MIN_SIZE = 1024

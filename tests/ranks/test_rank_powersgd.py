@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.powersgd import Compression, PowerSGD
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import relative_error
 from tests.ranks.law import STRATEGIES, part_of

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
-from snugfit.training.step import Step
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
 

@@ -7,11 +7,11 @@ import torch
 
 from snugfit.core.technique import Sharing, Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.step.step import Step
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.numerics.adamw_8bit import AdamW8bit
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.ranks.pool import Ranks
 

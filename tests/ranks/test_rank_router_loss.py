@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from snugfit.kit.sharded_tensors import whole
+from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
-from tests.unit.training.test_router_loss import mixtral, texts
+from tests.unit.step.test_router_loss import mixtral, texts
 
 TOLERANCE = 1e-5
 

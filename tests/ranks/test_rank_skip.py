@@ -13,7 +13,7 @@ import torch
 from snugfit.core.technique import RollBack, Technique
 from snugfit.core.tree import map_tree
 from snugfit.kit.sharded_tensors import own_part
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 from tests.laws import problems
 from tests.laws.models import VOCABULARY
 from tests.laws.problems import besides_scale, differences, make_step, poisoned, saved

@@ -169,7 +169,7 @@ def test_a_fold_that_fails_is_gone_on_with_from_its_checkpoint_and_finished_ones
     output = tmp_path / "other"
     recipe = points(project, tmp_path, f"output={output}")
     updates = 0
-    from snugfit.training.step import Step
+    from snugfit.step.step import Step
 
     real = Step.__call__
 

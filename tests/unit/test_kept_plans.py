@@ -18,7 +18,7 @@ from snugfit.planner.channel import EARLY
 from snugfit.planner.target import Target
 from snugfit.plans import plan_recipe
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.recipe.chosen import with_choice
+from snugfit.recipe.plan_choices import with_choice
 from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090
 

@@ -147,7 +147,7 @@ def test_where_no_micro_batch_fits_the_run_has_failed_and_its_page_says_what_the
 def test_what_is_predicted_not_to_fit_is_not_run_for_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snugfit.training.probe.available_bytes", lambda device: 1300)
+    monkeypatch.setattr("snugfit.step.find_micro_batch.available_bytes", lambda device: 1300)
     seen: list[int] = []
 
     class Wide(nn.Linear):

@@ -20,7 +20,7 @@ from snugfit.planner.several import fake_ranks
 from snugfit.planner.target import Target, machine_of, on_this_machine
 from snugfit.plans import export_plan, plan_recipe
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.recipe.chosen import with_choice
+from snugfit.recipe.plan_choices import with_choice
 from snugfit.session import RunOptions
 from snugfit.system.processes import World
 from snugfit.training import ranks

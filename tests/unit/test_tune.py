@@ -16,14 +16,14 @@ from snugfit import runs, tuning
 from snugfit.cli import main
 from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.report.found import found_by_tools
+from snugfit.report.tool_results import found_by_tools
 from snugfit.session import RunOptions
+from snugfit.step.step import Step
 from snugfit.tools import study as study_home
 from snugfit.tools.study import Study
 from snugfit.tools.tuning import Tuned
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
-from snugfit.training.step import Step
 from snugfit.tuning import tune
 
 # One weight w from 0 towards 3 on (w - 3)^2, whose slope is 2 (w - 3): an update at the rate r leaves 9 (1 - 2 r)^2,

@@ -137,7 +137,7 @@ def state(output: Path) -> tuple[Path, dict[str, Any]]:
 @contextmanager
 def another_order_after_resume() -> Iterator[None]:
     """Temporarily draw what layers draw by the process's own number, which a resumed run does not share."""
-    from snugfit.training import compute
+    from snugfit.step import compute
 
     derive: Callable[..., int] = compute.derive_seed
 

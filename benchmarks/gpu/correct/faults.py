@@ -66,7 +66,7 @@ def row_not_a_number(settings: Settings) -> Mapping[str, Any]:
 @contextmanager
 def a_wait_in_forward() -> Iterator[None]:
     """Temporarily read a number of the device in each forward."""
-    from snugfit.training.step import Step
+    from snugfit.step.step import Step
 
     forward = Step.forward
 

@@ -55,7 +55,7 @@ def memory_that_runs_out(settings: Settings, step: Any, window: Any) -> Iterator
 @contextmanager
 def a_window_counts_twice() -> Iterator[None]:
     """Temporarily keep the gradients of the try that ran out of memory."""
-    from snugfit.training.step import Step
+    from snugfit.step.step import Step
 
     def keep(self: Any) -> None:
         for parameter in self.parameters:

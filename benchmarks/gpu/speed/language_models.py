@@ -18,7 +18,7 @@ SLOWER = 1.05
 @contextmanager
 def a_step_that_sleeps() -> Iterator[None]:
     """Temporarily let each update sleep for a second."""
-    from snugfit.training.step import Step
+    from snugfit.step.step import Step
 
     call: Callable[..., Any] = Step.__call__
 

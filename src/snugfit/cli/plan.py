@@ -204,7 +204,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         stack.callback(worker.close)
         from snugfit.cli import recipes
         from snugfit.recipe import located
-        from snugfit.training.told import warnings_told
+        from snugfit.training.warning_events import warnings_told
 
         with located(path, overrides), warnings_told(_warn):
             recipe = recipes.load(path, overrides, allow_code=allow_code)

@@ -13,7 +13,7 @@ from snugfit.cli.training import split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from snugfit.tools.profiled import Profile
+    from snugfit.tools.profile_results import Profile
 
 _OPERATORS_SHOWN = 10
 
@@ -58,7 +58,7 @@ def profile(
     from snugfit.cli import recipes
     from snugfit.recipe import located
     from snugfit.tooling.profile import profile_recipe
-    from snugfit.tools.profiled import Detail
+    from snugfit.tools.profile_results import Detail
 
     with located(path, changes):
         found = profile_recipe(

@@ -23,9 +23,9 @@ from snugfit.data.tokens import encode, padding_for
 from snugfit.data.validation import text_of
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle
+from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.techniques import find
 from snugfit.training.assemble import find_device
-from snugfit.training.evaluate import Scored, eval_mode, evaluate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

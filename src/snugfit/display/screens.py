@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
-from snugfit.display.standing import Standing
+from snugfit.display.run_state import Standing
 from snugfit.display.words import progress_parts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from snugfit.display.standing import Standing
+from snugfit.display.run_state import Standing
 from snugfit.units import format_bytes, format_seconds
 
 _MOST_LABELS = 6

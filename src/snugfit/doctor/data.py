@@ -17,7 +17,7 @@ from snugfit.data.loader import Loader
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.rows import FEW, overlap
 from snugfit.errors import DataError
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 LOOKED = 20_000
 """Rows of a list that are compared; of other data sets, which may decode a file for each, a tenth of that."""

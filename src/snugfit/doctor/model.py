@@ -17,7 +17,7 @@ from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.optimizer import late_holes, optimizer_groups
 from snugfit.doctor.subject import Subject, class_labels, listed
 from snugfit.errors import UserError
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 SMALL_BATCH = 8
 """Rows under which batch norm's statistics are noise. Wu and He 2018, arXiv:1803.08494, figure 1."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from snugfit.core.parameters import decayed
 from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import listed
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 
 def optimizer_groups(step: Step) -> Iterator[Finding]:

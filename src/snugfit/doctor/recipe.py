@@ -13,7 +13,7 @@ from snugfit.doctor.findings import Finding, Severity
 from snugfit.doctor.subject import Subject
 from snugfit.kit.bf16 import alternative, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 LEAST_SHARE = 2e-4
 """A run that can move a typical weight by less than this part of it does nothing."""

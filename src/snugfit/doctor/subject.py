@@ -13,7 +13,7 @@ from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
 from snugfit.errors import DataError
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 WINDOWS = 3
 """Windows that are trained on to see what moves: the first may have a rate of 0, or zeros in adapters."""

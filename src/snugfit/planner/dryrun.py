@@ -28,10 +28,10 @@ from snugfit.planner.remembered import Remembered
 from snugfit.planner.several import shards_followed
 from snugfit.planner.untraceable import explaining
 from snugfit.planner.values import KnownValues
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.training.assemble import Material, make_step
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.step import Forward, Step
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from snugfit.planner.dryrun import gradients_told, tell
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.values import KnownValues
+from snugfit.step.evaluate import Scored, score_singly
+from snugfit.step.micro_batching import first_line
+from snugfit.step.step import Step
 from snugfit.system.memory import is_out_of_memory
-from snugfit.training.evaluate import Scored, score_singly
-from snugfit.training.fit import first_line
-from snugfit.training.step import Step
 
 _MOST_SCORED = 16
 """Rows: recording takes longer than scoring."""

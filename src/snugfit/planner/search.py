@@ -38,7 +38,7 @@ from snugfit.planner.rungs import (
     told,
     told_added,
 )
-from snugfit.training.fit import sizes
+from snugfit.step.micro_batching import sizes
 
 MOST = 120
 """Predictions of one search."""

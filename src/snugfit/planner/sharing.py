@@ -33,7 +33,7 @@ from snugfit.planner.records import Phase, Role
 from snugfit.planner.rules import Decision, Facts, decide
 from snugfit.planner.segments import ROLES
 from snugfit.planner.words import brief_seconds
-from snugfit.training.fit import sizes
+from snugfit.step.micro_batching import sizes
 from snugfit.training.ranks import HYBRID, check_hybrid, known_strategy
 from snugfit.units import format_bytes
 

@@ -10,7 +10,7 @@ from snugfit.report.page import document, replace_page
 from snugfit.report.parts import facts, figures, table
 from snugfit.report.series import format_number
 from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
-from snugfit.tools.found_batch import FoundBatch, Size
+from snugfit.tools.batch_results import FoundBatch, Size
 from snugfit.units import format_bytes
 
 PAGE = "find_batch.html"

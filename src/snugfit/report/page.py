@@ -11,13 +11,13 @@ from typing import Any
 from snugfit.errors import RunFolderError
 from snugfit.report import sections
 from snugfit.report.charts import charts, frame
-from snugfit.report.found import found_by_tools
 from snugfit.report.laws import LAWS_STYLE
-from snugfit.report.planned import over_an_update, planned, read_timeline, setup
+from snugfit.report.plan_section import over_an_update, planned, read_timeline, setup
 from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
+from snugfit.report.tool_results import found_by_tools
 from snugfit.system.json_text import parse_json
 
 REPORT_NAME = "report.html"

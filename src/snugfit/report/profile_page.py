@@ -10,7 +10,7 @@ from snugfit.report.memory_page import MEMORY_STYLE, memory_sections, piece_word
 from snugfit.report.page import document, replace_page
 from snugfit.report.parts import details, figures, table
 from snugfit.report.svg import escape
-from snugfit.tools.profiled import Profile
+from snugfit.tools.profile_results import Profile
 
 NAME = "profile.html"
 

@@ -13,7 +13,7 @@ from snugfit.report.certify_page import PAGE, write_certificate
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
 from snugfit.tools.certify import ROWS
 from snugfit.tools.certify import certify as certify_setup
-from snugfit.tools.found import keep, new_folder
+from snugfit.tools.results import keep, new_folder
 from snugfit.tools.verdicts import Certificate
 from snugfit.tracking.spool import Spool
 from snugfit.training.folder import RunFolder

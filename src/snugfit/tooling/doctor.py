@@ -23,7 +23,7 @@ from snugfit.doctor.rows import FEW, Rows, examine_rows, imbalance
 from snugfit.doctor.subject import WINDOWS, Subject
 from snugfit.doctor.tokens import TokenView, examine_tokens, views
 from snugfit.tooling.setups import module_setup, output_of, recipe_task
-from snugfit.tools.found import keep, new_folder
+from snugfit.tools.results import keep, new_folder
 from snugfit.tools.setup import Setup
 
 if TYPE_CHECKING:

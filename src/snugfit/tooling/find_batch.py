@@ -13,17 +13,17 @@ from snugfit.core.batch import Batch
 from snugfit.errors import OutOfMemory, SnugfitError
 from snugfit.planner.hardware import find_device
 from snugfit.report.find_batch_page import write_batch_page
+from snugfit.step.find_micro_batch import RESIDENT
+from snugfit.step.micro_batching import advice, legal_sizes
+from snugfit.step.step import Step
 from snugfit.system.memory import available_bytes
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.batch_results import FoundBatch, Size
 from snugfit.tools.find_batch import find_batch as try_sizes
 from snugfit.tools.find_batch import standing_bytes
-from snugfit.tools.found import keep, new_folder
-from snugfit.tools.found_batch import FoundBatch, Size
-from snugfit.tools.predicted import Predicted
+from snugfit.tools.planner_figures import Predicted
+from snugfit.tools.results import keep, new_folder
 from snugfit.tools.setup import Setup
-from snugfit.training.fit import advice, legal_sizes
-from snugfit.training.probe import RESIDENT
-from snugfit.training.step import Step
 from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique, as_settings
 from snugfit.errors import SettingError
 from snugfit.report.find_lr_page import write_lr_page
+from snugfit.step.find_micro_batch import find_micro_batch
+from snugfit.step.step import Step
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
 from snugfit.tools.find_lr import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
 from snugfit.tools.find_lr import find_lr as range_test
-from snugfit.tools.found import keep, new_folder
 from snugfit.tools.lr_rules import Reading, Suggestion
+from snugfit.tools.results import keep, new_folder
 from snugfit.tools.setup import Setup
-from snugfit.training.probe import find_micro_batch
-from snugfit.training.step import Step
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -11,9 +11,9 @@ from torch import nn
 
 from snugfit.report.profile_page import NAME, write_profile_page
 from snugfit.tooling.setups import module_setup, output_of, recipe_setup
-from snugfit.tools.found import keep, new_folder
 from snugfit.tools.profile import UPDATES, profile_setup
-from snugfit.tools.profiled import Detail, Profile
+from snugfit.tools.profile_results import Detail, Profile
+from snugfit.tools.results import keep, new_folder
 from snugfit.tools.setup import Setup
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import DataError
+from snugfit.step.step import Forward
 from snugfit.tasks import Task, prepare
 from snugfit.techniques import find
 from snugfit.tools.setup import Setup
 from snugfit.training.assemble import Material, check_dataset, check_settings, find_device, hold_out
-from snugfit.training.step import Forward
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -42,8 +42,8 @@ def recipe_task(recipe: Recipe) -> tuple[Setup, Task]:
     Raises:
         UserError: the recipe, its data or its model cannot be used.
     """
-    from snugfit.recipe.chosen import with_precision_here
     from snugfit.recipe.jobs import job_of, plan_of
+    from snugfit.recipe.plan_choices import with_precision_here
 
     recipe, _ = with_precision_here(recipe)
     job, plan, techniques = job_of(recipe), plan_of(recipe), recipe.all_techniques()

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch, split
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
+from snugfit.step.row_coupling import compare_rows
+from snugfit.step.step import Step
+from snugfit.step.traceless import relative_distance
 from snugfit.tools import compare
 from snugfit.tools.trial import Trials
-from snugfit.training.coupling import compare_rows
-from snugfit.training.step import Step
-from snugfit.training.traceless import relative_distance
 
 UNSEEDED = (
     "the same window computed twice gives another gradient: something draws from a generator that is not torch's, or "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.kit.module_outputs import Outputs, outputs_recorded
-from snugfit.training.step import Step
+from snugfit.step.step import Step
 
 FLOOR = 1e-3
 """A tensor is measured by this part of the length of all tensors at least: one that is zero but for rounding has no error of its own."""

@@ -14,14 +14,14 @@ import torch
 from snugfit.core.batch import Batch
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, SettingError
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.find_micro_batch import Forecast, Trial, moments, peak_bytes, probing
+from snugfit.step.micro_batching import advice, legal_sizes
+from snugfit.step.step import Step, StepResult
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.system.memory import available_bytes, is_out_of_memory, release_memory
-from snugfit.tools.found_batch import FITS, PREDICTED, REFUSED, TOO_LARGE, FoundBatch, Size, chosen
-from snugfit.tools.kept import kept
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.fit import advice, legal_sizes
-from snugfit.training.probe import Forecast, Trial, moments, peak_bytes, probing
-from snugfit.training.step import Step, StepResult
+from snugfit.tools.batch_results import FITS, PREDICTED, REFUSED, TOO_LARGE, FoundBatch, Size, chosen
+from snugfit.tools.preserved_step import kept
 from snugfit.units import format_bytes
 
 _MOST_WARM_UP = 40

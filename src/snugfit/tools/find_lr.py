@@ -11,7 +11,7 @@ import torch
 
 from snugfit.core.technique import Rate
 from snugfit.errors import SettingError, nearest
-from snugfit.tools.kept import kept
+from snugfit.step.step import Step, StepResult
 from snugfit.tools.lr_rules import (
     MINIMUM,
     STEEPEST,
@@ -22,7 +22,7 @@ from snugfit.tools.lr_rules import (
     recommended,
     suggest,
 )
-from snugfit.training.step import Step, StepResult
+from snugfit.tools.preserved_step import kept
 
 DIVERGED = 4.0
 """Times its lowest value at which the smoothed loss ends the test, as in fastai."""

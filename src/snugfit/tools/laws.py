@@ -12,11 +12,11 @@ from snugfit.core.batch import Batch
 from snugfit.core.selection import check
 from snugfit.core.technique import Stage, Technique
 from snugfit.errors import PlanConflict, SettingError
+from snugfit.step.step import Step
 from snugfit.techniques import discover
 from snugfit.tools import blame, compare
 from snugfit.tools.trial import Trials
 from snugfit.tools.verdicts import Law, Trial, Verdict
-from snugfit.training.step import Step
 
 Updated = tuple[dict[str, Tensor], dict[str, Tensor]]
 """Gradients and updated weights, by name."""

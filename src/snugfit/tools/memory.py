@@ -16,11 +16,11 @@ from snugfit.planner.answer import Timeline
 from snugfit.planner.dryrun import longest_rows
 from snugfit.planner.real_run import Recorded, record_gradients, record_scoring
 from snugfit.planner.records import Op, Phase, Role, Trace
+from snugfit.step.micro_batching import legal_sizes
+from snugfit.step.step import Step
 from snugfit.system.memory import release_memory
 from snugfit.tools.snapshot import snapshot
 from snugfit.training.attempt import Attempt, Doing
-from snugfit.training.fit import legal_sizes
-from snugfit.training.step import Step
 
 MOST_SPIKES = 5
 MOST_PIECES = 12

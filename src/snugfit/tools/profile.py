@@ -26,19 +26,19 @@ from snugfit.kit.serialize import pack
 from snugfit.planner.device import Device
 from snugfit.planner.hardware import find_device
 from snugfit.planner.real_run import record_update
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.find_micro_batch import find_micro_batch
+from snugfit.step.micro_batching import cut
+from snugfit.step.step import Step
 from snugfit.tools.labels import BETWEEN, Clock, both, in_trace, modules_in_trace
 from snugfit.tools.limits import Measured, Occasional, advise, culprits, limits, verdict
 from snugfit.tools.memory import MemoryUse, memory_use
 from snugfit.tools.operators import Operator, Work, operators_of, work_of
-from snugfit.tools.predicted import Predicted
-from snugfit.tools.profiled import TABLE, TENSORBOARD, TRACE, Detail, Profile
+from snugfit.tools.planner_figures import Predicted
+from snugfit.tools.profile_results import TABLE, TENSORBOARD, TRACE, Detail, Profile
 from snugfit.tools.setup import Setup
 from snugfit.tools.snapshot import snapshot
 from snugfit.training import checkpoint
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.fit import cut
-from snugfit.training.probe import find_micro_batch
-from snugfit.training.step import Step
 
 UPDATES = 5
 _UNSEEN = 2

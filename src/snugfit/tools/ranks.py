@@ -19,11 +19,11 @@ from torch import Tensor
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.technique import Stage
 from snugfit.errors import SnugfitError
+from snugfit.step.step import Step
 from snugfit.system.pickling import dumps
 from snugfit.tools import compare
 from snugfit.tools.trial import Trials
 from snugfit.tools.verdicts import Law, Verdict
-from snugfit.training.step import Step
 
 _MODULE = "snugfit.tools.ranks"
 _SENT, _FOUND = "trials.pickle", "found.safetensors"

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from snugfit.core.batch import IGNORE_INDEX, LABELS, Batch, inputs_of, labels_of
 from snugfit.core.tree import leaves, map_tree
+from snugfit.step.step import Step
 from snugfit.tools import blame, compare
 from snugfit.tools.trial import Trials
 from snugfit.tools.verdicts import Law, Trial, Verdict
-from snugfit.training.step import Step
 
 
 def skip(tried: Trials) -> Law:

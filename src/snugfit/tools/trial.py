@@ -19,13 +19,13 @@ from snugfit.core.job import AUTO
 from snugfit.core.technique import Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
+from snugfit.step.optimizer import load_optimizer
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.tools.setup import Setup
 from snugfit.training.assemble import assemble, make_step
 from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
-from snugfit.training.optimizer import load_optimizer
-from snugfit.training.step import Step
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-4}
 """float64 has 16 digits and float32 has 7; what is left of them after some thousand additions in another order."""

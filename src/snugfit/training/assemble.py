@@ -21,6 +21,9 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
+from snugfit.step.metrics import RowMetric, check_fit, check_metrics
+from snugfit.step.state import check_saved
+from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.system.mkl_mode import fix_sums
 from snugfit.training.folder import RunFolder
@@ -33,11 +36,8 @@ from snugfit.training.identity import (
     model_identity,
 )
 from snugfit.training.loop import Training
-from snugfit.training.metrics import RowMetric, check_fit, check_metrics
 from snugfit.training.result import Emit, SaveBest
-from snugfit.training.state import check_saved
-from snugfit.training.step import Forward, Step
-from snugfit.training.told import warnings_told
+from snugfit.training.warning_events import warnings_told
 from snugfit.training.watch import check_watched, monitored
 
 

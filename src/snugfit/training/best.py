@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
 from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.step.state import made_buffers
 from snugfit.system.disk_errors import is_full
 from snugfit.training import checkpoint
-from snugfit.training.state import made_buffers
 
 if TYPE_CHECKING:
     from snugfit.training.loop import Training

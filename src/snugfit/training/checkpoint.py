@@ -34,7 +34,7 @@ from snugfit.strategies.base import Strategy
 from snugfit.system.disk_errors import disk_problem, is_full
 from snugfit.system.durable_files import flush
 from snugfit.system.json_text import parse_json
-from snugfit.training import shards
+from snugfit.training import checkpoint_shards
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -249,7 +249,7 @@ def _write_shards(
     folder: Path, sharded: Mapping[str, Tensor], rank: int, group: dist.ProcessGroup | None
 ) -> dict[str, str]:
     """Write this rank's parts of what is spread over ranks; the sha256 of its files."""
-    written = shards.write(folder / shards.FOLDER, sharded, rank, group)
+    written = checkpoint_shards.write(folder / checkpoint_shards.FOLDER, sharded, rank, group)
     for path in written:
         flush(path)
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in written}

@@ -16,9 +16,9 @@ from snugfit.core.random import preserved_randomness
 from snugfit.core.tree import leaves
 from snugfit.errors import RunFolderError
 from snugfit.kit.sharded_tensors import own_part
+from snugfit.step.compute import WindowCompute
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
-from snugfit.training.compute import WindowCompute
-from snugfit.training.step import Step
 
 Origins = Callable[[Sequence[int]], list[str]]
 KEPT_WINDOWS = 10

@@ -16,23 +16,23 @@ from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.find_micro_batch import find_micro_batch
+from snugfit.step.metrics import RowMetric
+from snugfit.step.micro_batching import Replan
+from snugfit.step.row_coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
+from snugfit.step.step import Step
 from snugfit.strategies.world import agreed, answered
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 from snugfit.training import checkpoint
 from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.best import owed_now, save_best
-from snugfit.training.coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.fit import Replan
+from snugfit.training.checkpoint_saver import Saving
 from snugfit.training.folder import RunFolder
-from snugfit.training.metrics import RowMetric
-from snugfit.training.probe import find_micro_batch
-from snugfit.training.refused import Refused, judge
+from snugfit.training.non_finite import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
-from snugfit.training.saving import Saving
-from snugfit.training.step import Step
 from snugfit.training.stop import StopRequest
-from snugfit.training.telling import Telling
+from snugfit.training.update_events import Telling
 from snugfit.training.watch import Watch, monitored
 
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from snugfit.core.tree import leaves
 from snugfit.kit.averages import Averages
+from snugfit.step.step import Step
 from snugfit.techniques import find
-from snugfit.training.step import Step
 
 BATCH = (torch.linspace(-1, 1, 32).reshape(4, 8), torch.tensor([0, 1, 0, 1]))
 AVERAGING: dict[str, dict[str, Any]] = {"ema": {"decay": 0.5}, "swa": {"start": 2}, "lookahead": {"every": 2}}

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.kit import product_rounding
 from snugfit.kit.product_rounding import Switches, products_as_chosen, products_in
-from snugfit.training import evaluate as evaluation
-from snugfit.training import step as training
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.step import Step
+from snugfit.step import evaluate as evaluation
+from snugfit.step import step
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Step
 
 CUDA = torch.device("cuda")
 BACKENDS: Any = torch.backends
@@ -135,7 +135,7 @@ SEEN: list[tuple[str, ...]] = []
 
 def test_updates_and_evaluation_compute_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA, where torch alone would convolve in tf32."""
-    for place in (training, evaluation):
+    for place in (step, evaluation):
         monkeypatch.setattr(place, "products_as_chosen", lambda device: products_as_chosen(CUDA))
     SEEN.clear()
     model = Looking(2, 3)

@@ -309,7 +309,7 @@ def steps() -> dict[str, Any]:
     import snugfit as sf
     from snugfit.core.batch import Batch
     from snugfit.core.tree import map_tree
-    from snugfit.training.step import Step
+    from snugfit.step.step import Step
 
     plans = {
         "offloading": [sf.BF16(), sf.Recompute(), sf.ActivationOffload(min_bytes=1), sf.OptimizerOffload()],

@@ -17,12 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from snugfit.planner.several import DataParallelTwin, shards_followed
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.adamw import AdamW
-from snugfit.training.step import Step
 from tests.unit.strategies.ranks import group
 
 INPUTS, WIDTH, CLASSES, ROWS = 16, 64, 4, 8

@@ -16,11 +16,11 @@ from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
 from snugfit.planner.dryrun import Subject, dry_run, longest_rows
 from snugfit.planner.records import Phase, Role, Trace
+from snugfit.step.step import Step
 from snugfit.techniques import discover
 from snugfit.techniques.learning.lora import LoRA
 from snugfit.techniques.numerics.int8 import Int8
 from snugfit.techniques.numerics.nf4 import NF4
-from snugfit.training.step import Step
 from tests.unit.planner.dry import Middle, live, real_peak, real_update, rows_of, sizes, subject_of
 from tests.unit.techniques.quantised_runs import mixtral
 

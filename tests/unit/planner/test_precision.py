@@ -17,8 +17,8 @@ from snugfit.planner.hardware import find_device
 from snugfit.planner.plan import Request
 from snugfit.planner.precision import usual_level, usual_precision
 from snugfit.planner.target import Target
-from snugfit.recipe import Recipe, chosen
-from snugfit.recipe.chosen import with_choice, with_precision_here, with_usual_precision
+from snugfit.recipe import Recipe, plan_choices
+from snugfit.recipe.plan_choices import with_choice, with_precision_here, with_usual_precision
 from snugfit.recipe.write import numerics_entry
 from tests.unit.planner.asked import recipe, request_of
 
@@ -149,7 +149,7 @@ def test_where_a_technique_excludes_mixed_precision_the_run_is_in_fp32_and_says_
     def refuse(techniques: Any) -> None:
         raise PlanConflict("'other' excludes 'bf16'.")
 
-    monkeypatch.setattr(chosen, "check", refuse)
+    monkeypatch.setattr(plan_choices, "check", refuse)
     found, said = with_usual_precision(recipe(tmp_path), RTX4090)
 
     assert entry_of(found) == "fp32"
@@ -159,8 +159,8 @@ def test_where_a_technique_excludes_mixed_precision_the_run_is_in_fp32_and_says_
 def test_a_run_on_a_gpu_of_this_machine_asks_for_its_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen, "find_device", lambda name: "cuda")
-    monkeypatch.setattr(chosen, "uncalibrated", lambda kind: {"cuda": T4}[kind])
+    monkeypatch.setattr(plan_choices, "find_device", lambda name: "cuda")
+    monkeypatch.setattr(plan_choices, "uncalibrated", lambda kind: {"cuda": T4}[kind])
 
     assert entry_of(with_precision_here(recipe(tmp_path))[0]) == "fp16"
 

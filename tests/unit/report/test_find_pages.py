@@ -15,8 +15,8 @@ from snugfit.errors import MissingExtra, RunFolderError
 from snugfit.report.find_batch_page import write_batch_page
 from snugfit.report.find_lr_page import check_plot, render_lr_page, write_lr_page, write_lr_picture
 from snugfit.report.svg import LogFrame
+from snugfit.tools.batch_results import FITS, PREDICTED, FoundBatch, Size
 from snugfit.tools.find_lr import RangeTest
-from snugfit.tools.found_batch import FITS, PREDICTED, FoundBatch, Size
 from snugfit.tools.lr_rules import Reading, suggest
 from tests.unit.report.test_report_page import Page
 

@@ -15,7 +15,7 @@ from snugfit.report.profile_page import write_profile_page
 from snugfit.tools.limits import Advice, Culprit, Occasional
 from snugfit.tools.memory import MemoryUse, Piece, Spike
 from snugfit.tools.operators import Operator, Work
-from snugfit.tools.profiled import Profile
+from snugfit.tools.profile_results import Profile
 from tests.unit.report.test_plan_page import HOSTILE, words_of
 from tests.unit.report.test_report_page import Page
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from snugfit.report.found import found_by_tools
+from snugfit.report.tool_results import found_by_tools
 from snugfit.tools.cross_validation import CrossValidation, FoldScore
-from snugfit.tools.found import keep, new_folder
+from snugfit.tools.results import keep, new_folder
 
 
 def kept(output: Path, tool: str, folder: str, summary: str, *, page: bool = True) -> None:

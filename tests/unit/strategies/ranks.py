@@ -12,12 +12,12 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor, nn
 
+from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 
 ROWS, INPUTS, CLASSES, UPDATES = 8, 6, 3, 3
 

@@ -14,7 +14,7 @@ from snugfit.recipe import load_recipe
 from snugfit.recipe.source import read_value
 from snugfit.report.page import write_report
 from snugfit.system.json_text import MAX_DEPTH, parse_json
-from snugfit.tools.found import results
+from snugfit.tools.results import results
 from snugfit.tracking.cursor import Cursors
 from snugfit.tracking.spool import parse_line
 from snugfit.training.checkpoint import _read

@@ -13,9 +13,9 @@ from snugfit.core.technique import Technique
 from snugfit.kit.adapters.adapter_files import save_adapter
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_causal_lm
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
-from snugfit.training.step import Step
 from tests.laws.compare import differences, saved
 from tests.unit.training.runs import finish, make_training, resumed, stop_at, told
 

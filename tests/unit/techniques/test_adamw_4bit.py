@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from snugfit.kit.optimizers.low_bit import state_bytes
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics.adamw_4bit import AdamW4bit
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.test_adamw_8bit import classifier, close_to_the_loop, windows
 

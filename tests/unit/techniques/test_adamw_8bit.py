@@ -12,10 +12,10 @@ from snugfit.core.selection import check_on
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import MissingExtra, PlanConflict, SettingError
 from snugfit.kit.optimizers.low_bit import state_bytes
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics.adamw_4bit import AdamW4bit
 from snugfit.techniques.numerics.adamw_8bit import AdamW8bit
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
 

@@ -12,6 +12,7 @@ from snugfit.core.parameters import momentum_of
 from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adafactor import Adafactor
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.chain import Chain
@@ -24,7 +25,6 @@ from snugfit.techniques.learning.per_group import PerGroup
 from snugfit.techniques.learning.plateau import Plateau
 from snugfit.techniques.learning.rmsprop import RMSprop
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, parameter
 
 PAIR: tuple[Schedule, ...] = (Constant(), Linear())

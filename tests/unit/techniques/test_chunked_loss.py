@@ -20,11 +20,11 @@ from snugfit.core.technique import Context, Technique
 from snugfit.errors import DataError, PlanConflict, SettingError, SnugfitWarning
 from snugfit.kit.chunked_loss import InChunks, Work
 from snugfit.kit.lm_head import Postponed, output_head, postponed, postponed_in, whole
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.placement.chunked_loss import ChunkedLoss, chunks_of, in_chunks
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.step import Step
 from tests.laws.problems import gpt2, gradients, relative_error
 from tests.unit.techniques.settings import context, refuses
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.step.step import Step
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.clip_value import ClipValue
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import MOMENT, context, parameter, refuses
 
 

@@ -14,8 +14,8 @@ from snugfit.core.card import Sharing
 from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.errors import SettingError
 from snugfit.kit.patched_forward import replaced_forward
+from snugfit.step.step import Step
 from snugfit.techniques.placement.compile import CHECKS, Compile, Known, compiled
-from snugfit.training.step import Step
 from tests.laws import problems
 
 EXAMPLE = Compile.example()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from snugfit.core.technique import Context
 from snugfit.errors import SnugfitWarning
+from snugfit.step.step import Step
 from snugfit.techniques.placement.cudnn_benchmark import CudnnBenchmark, benchmarking
-from snugfit.training.step import Step
 from tests.laws import problems
 
 CUDA = torch.device("cuda")

@@ -14,9 +14,9 @@ from snugfit.core.technique import Context
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe.entries import parse_list
 from snugfit.recipe.source import Places
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.distillation import Distillation, divergence, feature_distance
-from snugfit.training.step import Step
 from tests.laws import material, problems
 from tests.laws.problems import differences, make_step, relative_error, saved
 

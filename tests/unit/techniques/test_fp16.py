@@ -13,9 +13,9 @@ from snugfit.core.losses import cross_entropy
 from snugfit.core.technique import Context
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.models.huggingface import load_causal_lm
+from snugfit.step.step import Step
 from snugfit.techniques.numerics.bf16 import BF16
 from snugfit.techniques.numerics.fp16 import FP16
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 

@@ -11,12 +11,12 @@ from snugfit.core.card import Sharing
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.kit.optimizers.masters import MasterOptimizer
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.fp16_master_weights import FP16MasterWeights
 from snugfit.techniques.placement.gradient_offload import GradientOffload
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import besides_scale, differences, make_step, saved
 from tests.unit.techniques.settings import refuses

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Context
 from snugfit.errors import MissingExtra, PlanConflict, SettingError, SnugfitWarning
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics import fp8
 from snugfit.techniques.numerics.fp8 import FP8, choose_layers, fp8_linear, in_fp8
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
 

@@ -11,11 +11,11 @@ from torch import nn
 from snugfit.api import train
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.freeze import Freeze, freeze_
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import refuses
 
 BATCH = (torch.linspace(-1, 1, 24).reshape(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))

@@ -11,10 +11,10 @@ from snugfit.core.losses import LossTerms, causal_lm
 from snugfit.core.random import derive_seed
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory, PlanConflict, SettingError
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.gradient_cache import GradientCache, cached_terms
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.step import Step
 from tests.laws.material import gpt2
 from tests.laws.models import LONGEST, VOCABULARY
 from tests.laws.problems import gradients as gradients_of

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from snugfit.core.technique import Moment
+from snugfit.step.step import Step
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.gradient_noise import GradientNoise, add_noise_, noise_variance
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 

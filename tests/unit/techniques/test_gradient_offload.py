@@ -13,13 +13,13 @@ from snugfit.core.host_gradients import AHEAD, HostGradients
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
+from snugfit.step.step import Step
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.numerics.master_weights import MasterWeights
 from snugfit.techniques.placement.gradient_offload import GradientOffload
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, poisoned, saved
 from tests.unit.techniques.live_memory import Live

@@ -11,8 +11,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.gradients import Gradients
 from snugfit.core.losses import LossTerms
 from snugfit.core.technique import Compute
+from snugfit.step.step import Step
 from snugfit.techniques.learning.hard_examples import HardExamples, hardest
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 NAN = float("nan")

@@ -7,9 +7,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import adapted
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ia3 import IA3, ia3_
-from snugfit.training.step import Step
 
 INPUTS = torch.linspace(-1, 1, 24).reshape(6, 4)
 

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques.learning.layer_rates import LayerRates, depths
 from snugfit.techniques.learning.pattern_rates import PatternRates
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import refuses
 
 

@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import adapted, merged
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA, lora_
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 BATCH = (torch.linspace(-1, 1, 24).reshape(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))

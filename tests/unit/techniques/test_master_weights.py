@@ -18,6 +18,7 @@ from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.kit import row_chunks
 from snugfit.kit.optimizers.masters import MasterOptimizer
+from snugfit.step.step import Step
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
@@ -27,7 +28,6 @@ from snugfit.techniques.numerics import master_weights
 from snugfit.techniques.numerics.bf16 import BF16
 from snugfit.techniques.numerics.master_weights import MasterWeights
 from snugfit.techniques.numerics.nf4 import NF4
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved

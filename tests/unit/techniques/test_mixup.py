@@ -11,10 +11,10 @@ from snugfit.core.batch import Batch
 from snugfit.core.losses import LossTerms
 from snugfit.errors import SettingError
 from snugfit.kit.mixing import share_of
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Step
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.mixup import Mixup, mixed_inputs
-from snugfit.training.evaluate import Scored, evaluate
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import MOMENT, context, refuses
 
 

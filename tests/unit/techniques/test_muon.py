@@ -10,10 +10,10 @@ from torch.nn.utils import parameters_to_vector
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
 from snugfit.kit.quantized.linear import QuantisedLinear
+from snugfit.step.step import Step
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.learning.muon import GatheringMuon, Muon, hidden_matrices
 from snugfit.techniques.numerics.nf4 import nf4_
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques.learning.layer_rates import LayerRates
 from snugfit.techniques.learning.noam import Noam, noam_rate
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import refuses
 
 

@@ -8,12 +8,12 @@ from torch import nn
 
 from snugfit.core.technique import Rate, Technique
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adafactor import Adafactor
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.one_cycle import OneCycle
 from snugfit.techniques.learning.rmsprop import RMSprop
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import parameter, refuses
 
 BATCH = (torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0]))

@@ -9,10 +9,10 @@ from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
+from snugfit.step.step import Step
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload, ToHost, offloaded
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved

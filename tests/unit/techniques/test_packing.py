@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from snugfit.core.selection import check
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.kit.packing.packed_bodies import bodies
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.placement.packing import Packing, packed
-from snugfit.training.step import Step
 from tests.laws import problems
 
 LENGTHS = (5, 12, 3, 9, 2, 7)

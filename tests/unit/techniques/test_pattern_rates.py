@@ -4,9 +4,9 @@ import pytest
 from torch import nn
 
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.pattern_rates import PatternRates
-from snugfit.training.step import Step
 
 
 def groups(technique: PatternRates) -> dict[str, tuple[float, float, list[str]]]:

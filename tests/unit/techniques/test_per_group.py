@@ -6,13 +6,13 @@ from torch import nn
 
 from snugfit.core.schedule import Schedule
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.constant import Constant
 from snugfit.techniques.learning.linear import Linear
 from snugfit.techniques.learning.one_cycle import OneCycle
 from snugfit.techniques.learning.per_group import PerGroup
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context
 
 BATCH = (torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0]))

@@ -14,6 +14,7 @@ from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.kit import row_chunks
+from snugfit.step.step import Step
 from snugfit.techniques import discover, find
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
@@ -22,7 +23,6 @@ from snugfit.techniques.numerics import pure_bf16
 from snugfit.techniques.numerics.int8 import Int8
 from snugfit.techniques.numerics.nf4 import NF4
 from snugfit.techniques.numerics.pure_bf16 import PureBF16, PureBF16Optimizer, Rounding, States, to_bf16_
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.compare import tensors
 from tests.laws.problems import differences, make_step, saved

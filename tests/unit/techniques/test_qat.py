@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics.qat import QAT, rounded_tokens, rounded_weight, with_rounding
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
 

@@ -15,11 +15,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.placement.recompute import Recompute, policy, recomputing
 from snugfit.techniques.placement.tiled_linear import in_tiles
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.live_memory import counting
 from tests.unit.techniques.settings import context, refuses

@@ -14,11 +14,11 @@ from snugfit.core.gradients import Gradients
 from snugfit.core.losses import InfoNCE
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.step.step import Step
 from snugfit.techniques.learning import sam
 from snugfit.techniques.learning.gradient_cache import GradientCache
 from snugfit.techniques.learning.hard_examples import HardExamples
 from snugfit.techniques.learning.sam import SAM, perturbed
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, poisoned, relative_error, saved, unlabelled
 from tests.oracles import sam as oracle

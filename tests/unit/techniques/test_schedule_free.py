@@ -11,9 +11,9 @@ from torch.optim.swa_utils import update_bn
 
 from snugfit.core.selection import check
 from snugfit.errors import MissingExtra, PlanConflict, SettingError
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.schedule_free import ScheduleFree, averages_of
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 BATCH = (torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)

@@ -168,7 +168,7 @@ def test_what_is_not_finite_has_a_policy_of_its_own(
 ) -> None:
     """And nothing that is not finite is looked for in a finite window."""
     monkeypatch.setattr(
-        "snugfit.training.refused.find_culprit", lambda *_: pytest.fail("it searched a finite window")
+        "snugfit.training.non_finite.find_culprit", lambda *_: pytest.fail("it searched a finite window")
     )
     result = finish(guarded(tmp_path, 4, action=action, non_finite=policy))
     assert (result.status, result.went_back) == ("finished", [4] if action == "roll_back" else [])

@@ -14,9 +14,9 @@ from snugfit.core.progress import Progress
 from snugfit.core.selection import check
 from snugfit.core.technique import Seams
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.swa import SWA, average_
-from snugfit.training.step import Step
 from tests.unit.techniques.settings import context, refuses
 
 

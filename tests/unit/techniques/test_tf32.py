@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from snugfit.core.technique import Context
 from snugfit.errors import PlanConflict, SettingError, SnugfitWarning
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics.tf32 import TF32, in_tf32
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.settings import context
 

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from snugfit.core.batch import Batch
 from snugfit.errors import SettingError
 from snugfit.kit.adapters.adapters import merged
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.placement.tiled_linear import TiledLinears, in_tiles, large_layers, tiled_linear
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.unit.techniques.settings import refuses
 

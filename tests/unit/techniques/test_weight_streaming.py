@@ -20,10 +20,10 @@ from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.placement import place_
 from snugfit.kit.streaming import host, stream
 from snugfit.kit.streaming.stream import WeightStream, blocks_of, spread
+from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.placement.weight_streaming import WeightStreaming, stream_weights
 from snugfit.training import assemble
-from snugfit.training.step import Step
 from tests.laws import problems
 from tests.laws.test_dry_run import fake_batch, fake_step
 from tests.unit.techniques.live_memory import counting

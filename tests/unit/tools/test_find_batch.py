@@ -15,8 +15,8 @@ from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tools import find_batch as tool
+from snugfit.tools.batch_results import FITS, PREDICTED, REFUSED, FoundBatch
 from snugfit.tools.find_batch import find_batch, standing_bytes
-from snugfit.tools.found_batch import FITS, PREDICTED, REFUSED, FoundBatch
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, saved
 

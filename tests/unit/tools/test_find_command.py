@@ -14,7 +14,7 @@ import snugfit as sf
 from snugfit.cli import main
 from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory, SettingError
-from snugfit.tools.found import results as found_by_tools
+from snugfit.tools.results import results as found_by_tools
 
 MODULE = """\
 import torch

@@ -13,13 +13,13 @@ import snugfit as sf
 from snugfit.planner.hardware import find_device
 from snugfit.planner.real_run import record_gradients, record_update
 from snugfit.planner.records import Op, Phase, Place, Role, Storage, Trace
+from snugfit.step.step import Step
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tooling.setups import module_setup
 from snugfit.tools.memory import Piece, memory_of_failure, memory_use
-from snugfit.tools.predicted import Predicted
+from snugfit.tools.planner_figures import Predicted
 from snugfit.tools.setup import Setup
 from snugfit.training.attempt import Attempt, Doing
-from snugfit.training.step import Step
 
 
 def op(name: str, module: str, event: int, phase: Phase = Phase.FORWARD, workspace: int = 0) -> Op:

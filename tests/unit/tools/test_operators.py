@@ -159,7 +159,7 @@ def test_shapes_and_lines_are_those_that_take_most_of_an_operators_time() -> Non
         "torch/nn/modules/linear.py(130): forward",
         "my_net.py(12): forward",
     ]
-    there = ["snugfit/training/step.py(9): run", "torch/nn/functional.py(3): f"]
+    there = ["snugfit/step/step.py(9): run", "torch/nn/functional.py(3): f"]
     events = [
         event("snugfit::forward", 0, 100),
         event("aten::mm", 10, 20, own=10, input_shapes=[[2, 3], [3, 4], []], stack=here),

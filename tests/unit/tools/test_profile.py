@@ -20,10 +20,10 @@ from torch.utils.data import Dataset, TensorDataset
 import snugfit as sf
 from snugfit.errors import SettingError
 from snugfit.tooling.setups import module_setup
-from snugfit.tools.found import results
 from snugfit.tools.labels import PHASE
 from snugfit.tools.profile import profile_setup
-from snugfit.tools.profiled import Detail, Profile
+from snugfit.tools.profile_results import Detail, Profile
+from snugfit.tools.results import results
 
 INPUTS, HIDDEN, CLASSES, ROWS = 12, 20, 3, 8
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import snugfit as sf
 from snugfit.errors import DataError
 from snugfit.tooling.setups import module_setup
-from snugfit.tools.found import keep, new_folder, results
+from snugfit.tools.results import keep, new_folder, results
 
 
 def data(rows: int = 10) -> TensorDataset:

@@ -15,12 +15,12 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
 from snugfit.models.bundle import load_bundle, read_meta
+from snugfit.step.evaluate import Scored, evaluate
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.schedule_free import ScheduleFree
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.learning.swa import SWA
-from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 from tests.laws.problems import differences

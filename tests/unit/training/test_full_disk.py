@@ -259,7 +259,7 @@ def test_a_window_that_cannot_be_kept_does_not_end_the_run(
     def refuse(*given: Any) -> None:
         raise RunFolderError("window: the batch cannot be written: No space left on device.")
 
-    monkeypatch.setattr("snugfit.training.refused.keep_window", refuse)
+    monkeypatch.setattr("snugfit.training.non_finite.keep_window", refuse)
     run = make_training(tmp_path, train=points(12, poison=[3]))
     assert finish(run).status == "finished"
     assert "the batch cannot be written" in events(run, "skipped")[0]["reason"]

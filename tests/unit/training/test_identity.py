@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SettingError
+from snugfit.training.checkpoint_saver import parts_of, take
 from snugfit.training.identity import check_identity, differences, model_identity
-from snugfit.training.saving import parts_of, take
 from tests.unit.training.runs import events, finish, make_training, points, resumed, small_model, stop_at
 
 

@@ -25,12 +25,12 @@ from snugfit.planner.device import Device
 from snugfit.planner.hardware import find_device
 from snugfit.planner.precision import usual_level, usual_precision
 from snugfit.planner.rungs import coarser, placements
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.row_coupling import compare_rows
 from snugfit.system.memory import release_memory
 from snugfit.techniques import find
 from snugfit.techniques.placement.compile import Compile
 from snugfit.techniques.placement.packing import Packing
-from snugfit.training.coupling import compare_rows
-from snugfit.training.evaluate import Scored, evaluate
 from tests.laws import problems
 from tests.unit.training.no_float64 import Float64Error, WithoutFloat64
 

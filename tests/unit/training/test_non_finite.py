@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.data.loader import Order
 from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.step.step import Step
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.fp16 import FP16
 from snugfit.training import checkpoint
 from snugfit.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
 from snugfit.training.loop import Training
-from snugfit.training.step import Step
 from tests.laws.problems import differences
 from tests.unit.training.runs import (
     events,
@@ -241,7 +241,7 @@ def test_a_loss_scale_that_is_still_too_high_is_no_failure(
     tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It neither counts towards the limit, nor is anybody to blame for it, nor does the run go back."""
-    monkeypatch.setattr("snugfit.training.refused.find_culprit", lambda *_: pytest.fail("it searched"))
+    monkeypatch.setattr("snugfit.training.non_finite.find_culprit", lambda *_: pytest.fail("it searched"))
     training = make_training(
         tmp_path,
         techniques=(SGD(learning_rate=0.1), HIGH),

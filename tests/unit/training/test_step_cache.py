@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.step import Step
 
 
 def small_llama() -> Any:

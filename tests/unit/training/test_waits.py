@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
+from snugfit.step.step import Step
 from snugfit.techniques import find
-from snugfit.training.step import Step
 
 
 @contextmanager

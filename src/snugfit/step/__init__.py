@@ -1,0 +1,1 @@
+"""One update from one batch: what a user's own loop imports."""

@@ -1,0 +1,315 @@
+"""The computation of one window's gradients, as a value that techniques may change and repeat."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.gradients import Gradients
+from snugfit.core.loss_scale import LossScale
+from snugfit.core.losses import LossTerms
+from snugfit.core.phases import phase
+from snugfit.core.random import derive_seed, seed_device
+from snugfit.core.technique import BatchLoss
+from snugfit.core.tree import map_tree
+from snugfit.errors import PlanConflict, SettingError, TrainingFailed
+from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
+from snugfit.step.attention_kernels import kernels_behind
+from snugfit.step.gather import everywhere, joining
+from snugfit.step.micro_batching import cut
+from snugfit.step.row_outputs import join_outputs
+from snugfit.system.memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    from snugfit.step.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCompute:
+    """Implements `core.technique.Compute` for a step; `batch` is the window, already on the device.
+
+    `part` is the place among the parts of a window that is computed part by part; `take` gets each parameter whose gradient
+    is whole.
+    """
+
+    step: Step
+    batch: Batch
+    loss: BatchLoss
+    part: tuple[int, ...] = ()
+    take: Callable[[nn.Parameter], None] | None = None
+
+    def run(self) -> Gradients:
+        """Forward and backward of each micro-batch; leaves the true gradient in `.grad`.
+
+        The weighted sums of the micro-batches are added up and divided once, by the weight of the window.
+        """
+        step = self.step
+        step.drop_gradients()
+        passes = self.passes()
+        factor = _factor(step.seams.scale)
+        # with one pass on one rank the divisor is known before backward
+        alone = len(passes) == 1 and step.strategy.world_size == 1
+        sums: list[Tensor] = []
+        weights: list[Tensor | float] = []
+        totals: tuple[Tensor, Tensor | float] | None = None
+        found: list[Tensor] = []
+        with step.one_pass(), nullcontext() if step.seams.sums is None else step.seams.sums.taking():
+            for number, (part, counts) in enumerate(self._micro_batches(passes)):
+                last = number == len(passes) - 1
+                with step.strategy.accumulate(step.model, last), step.seams.modules(part):
+                    with step.seams.within(part), phase("loss"):
+                        terms = step.strategy.run(partial(self._terms_of, part, counts))
+                    if step.kernels is None:
+                        step.kernels = kernels_behind(terms.values)
+                    weights.append(terms.weight())
+                    sums.append(terms.detach().weighted_sum())
+                    divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
+                    # from the terms themselves: their gradient is known, and a reduction in the graph costs time
+                    if last and self.take is not None:
+                        found = self._handed(
+                            self.take, terms, divisor, alone, self._totals(sums, weights), factor
+                        )
+                        break
+                    if last and step.exchange is not None:
+                        totals = self._totals(sums, weights)
+                        step.exchange.begin(self._share(alone, totals[1], factor))
+                    with phase("backward"):
+                        terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+        loss_sum, weight = totals or self._totals(sums, weights)
+        if self.take is None:
+            step.strategy.add_up_copies_()
+        gradients = gradients_of(step.bearers)
+        if self.take is None:  # else each was divided as it came
+            share = self._share(alone, weight, factor)
+            _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
+        nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
+        for one in found:
+            nonfinite = nonfinite + one
+        return Gradients(loss_sum / _divisor(weight), weight, step.strategy.add_up_shards(nonfinite))
+
+    def outputs(self) -> Any:
+        """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
+        found: list[Any] = []
+        parts: list[Batch] = []
+        for part, outputs, counts in self.scored():
+            found += [outputs] * counts
+            parts += [part] * counts
+        try:
+            return join_outputs(found or [outputs], parts or [part], self.batch.padded)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise PlanConflict(
+                f"the outputs of different micro-batches cannot be joined ({error}). A loss over the whole window needs "
+                "outputs of one shape a row, such as embeddings."
+            ) from error
+
+    def scored(self) -> Iterator[tuple[Batch, Any, bool]]:
+        """Each micro-batch with the model's outputs of it, without gradient, and whether it counts."""
+        with self._scoring():
+            for part, counts in self._micro_batches(self.passes()):
+                with self.step.seams.forward(part):
+                    yield part, self.step.forward(part), counts
+
+    def loss_of(self, outputs: Any) -> LossTerms:
+        """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
+        batch = everywhere(self.step.strategy, self.batch)
+        outputs = map_tree(joining(self.step.strategy, self.batch), outputs)
+        with self.step.seams.forward(batch):
+            return self.loss(outputs, batch)
+
+    def terms(self) -> LossTerms:
+        """One loss and one weight for each of the window's rows on all ranks, without gradient."""
+        if self.step.seams.coupled:
+            with torch.no_grad():
+                return self.loss_of(self.outputs()).by_row()
+        found: list[LossTerms] = []
+        with self._scoring():
+            for part, counts in self._micro_batches(self.passes()):
+                with self.step.seams.forward(part):
+                    terms = self._terms_of(part, counts).by_row()
+                found += [terms] * counts
+        found = found or [terms]
+        weights = [one.weights for one in found if one.weights is not None]
+        join = joining(self.step.strategy, self.batch)
+        return LossTerms(join(torch.cat([one.values for one in found])), join(torch.cat(weights)))
+
+    def select(self, rows: Sequence[int]) -> WindowCompute:
+        """The same computation on some of the window's rows on all ranks, of which this rank computes its own."""
+        share = self.batch.share
+        if share is None:
+            return replace(self, batch=self.batch.select(rows))
+        ends = list(itertools.accumulate(share.counts, initial=0))
+        counts = tuple(sum(start <= row < end for row in rows) for start, end in itertools.pairwise(ends))
+        own = [row - share.first for row in rows if 0 <= row - share.first < share.rows]
+        selected = self.batch.select(own or range(min(self.batch.rows, 1)))
+        return replace(self, batch=replace(selected, share=share._replace(counts=counts)))
+
+    def parts(self, rows: int) -> Iterator[WindowCompute]:
+        """The same computation on neighbours, `rows` at a time, each to be finished before the next one."""
+        assert self.step.strategy.world_size == 1, "who asks for parts refuses several devices beforehand"
+        if rows % self.batch.group:
+            raise SettingError(
+                f"parts of {rows} rows would cut the groups of {self.batch.group} examples that are mixed with each other. Give a "
+                f"multiple of {self.batch.group}."
+            )
+        first = self.step.at_first_pass
+        count = self.batch.rows
+        # batch norm has no statistics of a single row that is left over: it joins the group before it
+        alone = 1 if self.step.has_batch_norm else 0
+        ends = [*(end for end in range(rows, count, rows) if count - end > alone), count]
+        for start, end in itertools.pairwise([0, *ends]):
+            if first:
+                self.step.begin_passes()
+            neighbours = range(start, end)
+            yield replace(self, batch=self.batch.select(neighbours), part=(*self.part, start))
+
+    def replace(self, loss: BatchLoss, **extras: Any) -> WindowCompute:
+        """The same rows under another loss, with further tensors travelling along."""
+        return replace(self, loss=loss, batch=self.batch.with_extras(**extras))
+
+    def handing(self, take: Callable[[nn.Parameter], None]) -> WindowCompute:
+        """The same computation, which hands over each parameter as its gradient becomes whole."""
+        return replace(self, take=take)
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        """Around a pass that no backward follows."""
+        step = self.step
+        with torch.no_grad(), step.one_pass(), step.strategy.score(step.model):
+            yield
+
+    def passes(self) -> list[tuple[range, bool]]:
+        """The micro-batches of this rank, and whether each counts.
+
+        Where weights are gathered by all ranks for each of them, every rank makes as many: the first ones of a rank with fewer rows do
+        not count. Nor does the only one of a rank without rows.
+        """
+        step, batch = self.step, self.batch
+
+        def parts_of(rows: int) -> list[range]:
+            return cut(rows, step.micro_batch, batch.group, step.has_batch_norm) if rows else []
+
+        share = batch.share
+        parts = parts_of(batch.rows if share is None else share.rows)
+        most = 1
+        if share is not None and step.strategy.shards:
+            most = max(most, *(len(parts_of(rows)) for rows in share.counts))
+        some = range(min(batch.rows, 2 if step.has_batch_norm else 1))
+        step.largest, step.group = max(step.largest, len(some), *map(len, parts)), batch.group
+        return [(some, False)] * (most - len(parts)) + [(part, True) for part in parts]
+
+    def _micro_batches(self, passes: list[tuple[range, bool]]) -> Iterator[tuple[Batch, bool]]:
+        """The parts of the window; layers draw the same numbers each time one of them comes by."""
+        step = self.step
+        for number, (rows, counts) in enumerate(passes):
+            place = (step.progress.windows, *self.part, number, step.strategy.rank)
+            seed = derive_seed(step.seed, "layers", *place)
+            seed_device(seed, step.device)
+            kept = nullcontext() if counts else step.kept_buffers()
+            with kept, step.inputs.given(self.batch.select(rows)) as part:
+                yield part, counts
+
+    def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
+        """The loss of a micro-batch; of one that does not count, with weights of 0."""
+        terms = self.loss(self.step.forward(part), part)
+        return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
+
+    def _handed(
+        self,
+        take: Callable[[nn.Parameter], None],
+        terms: LossTerms,
+        divisor: Tensor | float,
+        alone: bool,
+        totals: tuple[Tensor, Tensor | float],
+        factor: float,
+    ) -> list[Tensor]:
+        """The last backward, which gives each parameter to `take`; one scalar each that is above 0 where it was not finite.
+
+        Waits for the device, to know that the window's loss is one to learn from.
+        """
+        step, (loss_sum, weight) = self.step, totals
+        found: list[Tensor] = []
+        left = {parameter for parameter in step.parameters if parameter.requires_grad}
+        share = self._share(alone, weight, factor)
+
+        def hand(parameter: nn.Parameter) -> None:
+            if parameter not in left:
+                raise PlanConflict(_PARTIAL.format(shape=tuple(parameter.shape)))
+            left.discard(parameter)
+            gradients = gradients_of([parameter])
+            _divide(gradients, share)
+            found.append(count_nonfinite(gradients, step.device))
+            step.handed = True
+            take(parameter)
+
+        if not Gradients(loss_sum, weight, count_nonfinite([loss_sum], step.device)).usable():
+            return []
+        whole_at_once = left.difference(step.strategy.copies)
+        hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in whole_at_once]  # type: ignore[no-untyped-call]
+        try:
+            with phase("backward"):
+                terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        step.strategy.add_up_copies_()
+        for parameter in [each for each in step.parameters if each in left and each.grad is not None]:
+            hand(
+                parameter
+            )  # an earlier micro-batch alone has reached it, or its gradient has been added up just now
+        return found
+
+    def _totals(self, sums: list[Tensor], weights: list[Tensor | float]) -> tuple[Tensor, Tensor | float]:
+        """Sum of the losses and of their weights, over micro-batches and ranks."""
+        step = self.step
+        loss_sum, weight = sums[0], weights[0]
+        for further_sum, further_weight in zip(sums[1:], weights[1:], strict=True):
+            loss_sum, weight = loss_sum + further_sum, weight + further_weight
+        if step.strategy.world_size > 1:
+            weight = torch.as_tensor(weight, device=step.device, dtype=loss_sum.dtype)
+            loss_sum, weight = step.strategy.add_up([loss_sum, weight])
+        return loss_sum, weight
+
+    def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
+        """What gradients that were added up are multiplied by to be the true one."""
+        return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
+
+
+_PARTIAL = (
+    "the gradient of a parameter of shape {shape} comes more than once in one backward, so what was handed over first was a part "
+    "of it. Torch's reentrant checkpoint does that to a block that is used twice, and so does sharding: recompute with "
+    "use_reentrant=False, or step after the backward."
+)
+
+
+def _divide(gradients: list[Tensor], share: Tensor | float) -> None:
+    if isinstance(share, Tensor) or share != 1.0:
+        with phase("unscale"):
+            scale_(gradients, share)
+
+
+def _factor(scale: LossScale | None) -> float:
+    if scale is None:
+        return 1.0
+    if scale.factor == 0:
+        raise TrainingFailed(
+            "the loss scale has fallen to 0: no gradient of the last windows was finite, however small the scale. Mend the "
+            "data, lower the learning rate, or train in fp32 or bf16."
+        )
+    return scale.factor
+
+
+def _divisor(weight: Tensor | float) -> Tensor | float:
+    """The weight, or 1 where there is none: an empty window has the gradient 0."""
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, weight, 1.0)
+    return weight or 1.0

@@ -1,0 +1,222 @@
+"""Evaluation: example-weighted loss and metrics, under the weights that will be saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch, split
+from snugfit.core.losses import LossTerms, check_weight
+from snugfit.core.phases import phase
+from snugfit.core.random import preserved_randomness
+from snugfit.core.scalar_reads import read_scalars
+from snugfit.core.technique import BatchLoss
+from snugfit.core.tree import map_tree
+from snugfit.errors import OutOfMemory, SettingError
+from snugfit.kit.lm_head import whole
+from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.step.gather import everywhere, joining
+from snugfit.step.metrics import RowMetric, make_metric, perplexity
+from snugfit.step.micro_batching import Replan, first_line, sizes
+from snugfit.step.row_outputs import join_outputs
+from snugfit.strategies.base import Strategy
+from snugfit.system.memory import is_out_of_memory, release_memory
+
+if TYPE_CHECKING:
+    from snugfit.step.step import Step
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A model to evaluate: how a batch is run through it and scored, and the contexts around that.
+
+    `settled` gives a batch as it may be split: without a say on its padding none of that is cut. `given` gives some rows to the model.
+    """
+
+    model: nn.Module
+    device: torch.device
+    run: Callable[[Batch], Any]
+    loss: BatchLoss
+    forward: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
+    weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
+    micro_batch: int | None = None
+    couples_rows: bool = False
+    strategy: Strategy = field(default_factory=Strategy)
+    settled: Callable[[Batch], Batch] = lambda batch: replace(batch, padded=0)
+    given: Callable[[Batch], AbstractContextManager[Batch]] = nullcontext
+
+    @classmethod
+    def of(cls, step: Step) -> Scored:
+        """The model of a step, with the user's own loss: what techniques add to it is not part of the score."""
+        seams = step.seams
+        return cls(
+            step.model,
+            step.device,
+            step.forward,
+            seams.user_loss,
+            seams.forward,
+            seams.weights,
+            step.micro_batch,
+            step.couples_rows,
+            step.strategy,
+            lambda batch: step.padding.settled(step, batch),
+            step.inputs.given,
+        )
+
+
+def evaluate(
+    scored: Scored,
+    batches: Iterable[Batch],
+    metrics: Mapping[str, str | RowMetric],
+    tell: Callable[[Replan], None] = lambda replan: None,
+) -> dict[str, float]:
+    """Loss and metrics over all rows of `batches`, each row (or token) counted once.
+
+    The model is in eval mode and has the weights that the techniques say are to be evaluated; mode, weights and
+    global random state are as before on return. Rows that run out of memory are run again, fewer at a time from then on.
+
+    Args:
+        tell: is told that they are.
+    Raises:
+        SettingError: an unknown metric, or one that does not fit the outputs.
+        OutOfMemory: a single row is too much.
+    """
+    made = {name: make_metric(metric) for name, metric in metrics.items() if metric != "perplexity"}
+    sums: list[Tensor] = []
+    weights: list[Tensor | float] = []
+    with _scoring(scored):
+        for part, outputs, terms in _scored_parts(scored, batches, keep=bool(made), tell=tell):
+            sums.append(terms.weighted_sum())
+            weights.append(terms.weight())
+            for metric in made.values():
+                metric.update(outputs, part)
+    told = scored.strategy.tell((len(sums), *_totals(sums, weights)))
+    count, total, weight = (sum(of_ranks) for of_ranks in zip(*told, strict=True))
+    if not count:
+        raise SettingError("evaluate: the data holds no rows.")
+    check_weight(weight)
+    found = {"loss": total / weight if weight > 0 else math.nan}
+    for name in metrics:
+        found[name] = made[name].compute(scored.strategy) if name in made else perplexity(found["loss"])
+    return found
+
+
+def _totals(sums: Sequence[Tensor], weights: Sequence[Tensor | float]) -> tuple[float, float]:
+    """Return the sum of the losses and of their weights, in one wait for the device.
+
+    They are added up on the host, in float64: the sum of many batches must not depend on how they were cut.
+    """
+    counted = [weight for weight in weights if isinstance(weight, Tensor)]
+    assumed = [0.0] * len(sums) + [1.0] * len(counted)
+    numbers = read_scalars([*sums, *counted], assumed)
+    known = sum(weight for weight in weights if not isinstance(weight, Tensor))
+    return sum(numbers[: len(sums)]), known + sum(numbers[len(sums) :])
+
+
+def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:
+    """Score these rows of a batch, one at a time, for whoever looks at what that takes; no result is kept."""
+    with _scoring(scored):
+        for row in rows:
+            _score(scored, batch.select([row]), keep=True)
+
+
+@contextmanager
+def _scoring(scored: Scored) -> Iterator[None]:
+    """Within, the model is as it is evaluated; on exit it and the global random state are as before."""
+    model = scored.model
+    with (
+        phase("evaluation"),
+        torch.no_grad(),
+        preserved_randomness(scored.device),
+        products_as_chosen(scored.device),
+        eval_mode(model),
+        scored.weights(model),
+        scored.strategy.score(model),
+    ):
+        yield
+
+
+def _scored_parts(
+    scored: Scored, batches: Iterable[Batch], *, keep: bool, tell: Callable[[Replan], None]
+) -> Iterator[tuple[Batch, Any, LossTerms]]:
+    """Micro-batches, their outputs (None unless `keep`) and losses; all rows of a batch as one where the loss compares them,
+    so that no plan changes the score."""
+    micro_batch, strategy = scored.micro_batch, scored.strategy
+    for batch in batches:
+        counts = (batch.rows,) if batch.share is None else batch.share.counts
+        own, start, found = counts[strategy.rank], 0, []
+        parts: list[Batch] = []
+        if len(counts) > 1 or len(split(own, micro_batch)) > 1:
+            batch = scored.settled(batch)
+        # where weights are gathered for each of them, ranks with fewer rows make as many passes
+        passes = [len(split(count, micro_batch)) * (count > 0) for count in counts]
+        most = max(passes) if strategy.shards else int(scored.couples_rows)  # outputs of no rows have a shape
+        for _ in range(most - passes[strategy.rank]):
+            outputs = _score(scored, batch.select(range(1)), keep)[1]
+        while start < own:
+            count = len(split(own - start, micro_batch)[0])
+            rows = range(start, start + count)
+            try:
+                part, outputs, terms = _score(scored, batch.select(rows), keep)
+            except Exception as error:
+                if not is_out_of_memory(error) or strategy.shards:
+                    raise
+                reason = first_line(error)
+            else:
+                if terms is None:
+                    found.append(outputs)
+                    parts.append(part)
+                else:
+                    yield part, outputs, terms
+                start += count
+                continue
+            release_memory(scored.device)  # behind the handler, where the error holds nothing any more
+            replan = _finer(count, reason)
+            micro_batch = replan.after
+            tell(replan)
+        if scored.couples_rows:
+            alone = [batch.select(range(1))]
+            outputs = join_outputs(found or [outputs], parts or alone, batch.padded)
+            outputs = map_tree(joining(strategy, batch), outputs)
+            part = everywhere(strategy, batch.to(scored.device))
+            with scored.forward(part):
+                terms = scored.loss(outputs, part)
+                outputs = whole(outputs) if keep else None
+            if strategy.rank == 0:  # all have computed the same
+                yield part, outputs, terms
+
+
+def _score(scored: Scored, part: Batch, keep: bool) -> tuple[Batch, Any, LossTerms | None]:
+    """The outputs of some rows and, where it does not compare rows, their loss."""
+    with scored.given(part.to(scored.device)) as part, scored.forward(part):
+        outputs = scored.run(part)
+        if scored.couples_rows:
+            return part, outputs, None
+        terms = scored.loss(outputs, part)
+        return part, whole(outputs) if keep else None, terms
+
+
+def _finer(rows: int, reason: str) -> Replan:
+    if rows == 1:
+        raise OutOfMemory(
+            f"evaluate.batch: memory ran out in scoring a single example ({reason}). Give smaller examples, or a smaller model."
+        )
+    return Replan(rows, sizes(rows)[1], reason)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Within, the model is in eval mode; on exit each module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,430 @@
+"""The step: one update from one window. The loop, your own loop and the planner's dry run all call it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from snugfit.core.batch import Batch, Share, inputs_of, labels_of
+from snugfit.core.batch_norm import has_batch_norm
+from snugfit.core.buffers import AtFirst, BufferCopies, Buffers
+from snugfit.core.composition import compose
+from snugfit.core.gradients import Gradients
+from snugfit.core.job import AUTO
+from snugfit.core.losses import Loss, check_weight, couples_rows, find_loss, over_batches
+from snugfit.core.phases import phase
+from snugfit.core.progress import Progress
+from snugfit.core.random import derive_seed, preserved_randomness, seed_device
+from snugfit.core.selection import check, check_on, check_shared, exchange_of, listed, prepare
+from snugfit.core.technique import Compute, Context, GradientsOf, RollBack, Stage, Technique
+from snugfit.errors import SettingError
+from snugfit.kit.kv_cache import caching_configs, without_caches
+from snugfit.kit.placement import cloned
+from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.step import state
+from snugfit.step.attention_masks import AttentionMasks
+from snugfit.step.changed_inputs import Inputs
+from snugfit.step.compiled_modules import unwrapped
+from snugfit.step.compute import WindowCompute
+from snugfit.step.micro_batching import Replan, check_whole, in_memory, within_memory
+from snugfit.step.module_modes import Modes
+from snugfit.step.optimizer import learning_rates, make_optimizer, set_rates
+from snugfit.step.outside_weights import check_outside
+from snugfit.step.padding import Padding
+from snugfit.step.router_loss import RouterLoss
+from snugfit.step.shared_buffers import SharedBuffers
+from snugfit.step.trainable import check_trainable
+from snugfit.strategies.base import Strategy
+
+Forward = Callable[[nn.Module, Any], Any]
+_DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}
+
+
+class StepResult(NamedTuple):
+    """What one window did.
+
+    `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
+    updated (not if anything was non-finite, or the window empty), `refused` why a technique refused a finite update,
+    `metrics` what techniques measured. `learning_rate` is the highest of all groups, and `learning_rates` has each
+    group's by its name, if they differ. `scale` is what the loss was multiplied by, if a technique scales it. `micro_batch` is
+    the rows of its largest micro-batch, and `replans` says how often, why and from what it was made finer for want of memory.
+    """
+
+    loss: float
+    weight: float
+    applied: bool
+    metrics: Mapping[str, torch.Tensor]
+    learning_rate: float
+    refused: str | None = None
+    learning_rates: Mapping[str, float] = {}
+    scale: float | None = None
+    micro_batch: int = 0
+    replans: tuple[Replan, ...] = ()
+
+
+class Step:
+    """Turns windows into updates: `result = step(batch)`.
+
+    Args:
+        model: any module; put in training mode here (set parts to eval mode afterwards to keep them so).
+        optimizer: a torch optimizer, or a technique such as `AdamW(learning_rate=1e-3)`.
+        loss: `(outputs, batch) -> unreduced losses or LossTerms`, a torch loss module with reduction 'none', or the name
+            of a built-in one.
+        techniques: what else to do, in any order: each has its place; conflicts are refused here.
+        micro_batch: rows of one forward and backward; None takes the window whole. Changes memory, not the update. A window
+            that runs out of memory is run again in finer ones, which stay: the attribute of this name says what it is now.
+        total_updates: length of the run in updates; schedules need it.
+        seed: of everything random in layers and techniques.
+        forward: `(model, batch) -> outputs`, when the model does not take the batch's entries as they are.
+        nominal: a constant near the window's weight; only keeps half-precision gradients in range.
+        cut_padding: whether micro-batches may be cut to their longest text. The first window in which they would be decides, by a
+            comparison of outputs and losses with and without padding; `step.padding.message` says what was decided.
+        load: finds another model for the same task by its name, for techniques that ask for one, such as a teacher.
+        device: where the step runs; None stands for where the model's first parameter is.
+
+    Raises:
+        PlanConflict: techniques exclude each other, or several devices cannot have one.
+        SettingError: a setting is impossible, or no optimizer is given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Technique | None = None,
+        loss: str | Loss = "cross_entropy",
+        techniques: Sequence[Technique] = (),
+        *,
+        micro_batch: int | None = None,
+        total_updates: int | None = None,
+        seed: int = 0,
+        forward: Forward | None = None,
+        nominal: float = 1.0,
+        cut_padding: bool = True,
+        strategy: Strategy | None = None,
+        load: Callable[[str], nn.Module] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
+            auto = " A run finds it: train(…, micro_batch='auto'); or ask training.probe.find_micro_batch(step, window)."
+            raise SettingError(
+                f"micro_batch: must be at least 1 and whole, or None, found {micro_batch!r}."
+                f"{auto if str(micro_batch) == AUTO else ''}"
+            )
+        techniques = listed(optimizer, techniques)
+        check(techniques)
+        self.strategy = strategy or Strategy()
+        check_shared(techniques, self.strategy.sharing)
+        if self.strategy.shards and isinstance(optimizer, torch.optim.Optimizer):
+            raise SettingError(
+                "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
+                "such as AdamW()."
+            )
+        model = unwrapped(model)
+        check_trainable(model)
+        check_on(techniques, torch.device(device or next(model.parameters()).device).type)
+        self._outside = check_outside(model, loss, forward)
+        given = set(model.parameters())
+        model = prepare(model, techniques, seed)
+        new = {name for name, parameter in model.named_parameters() if parameter not in given}
+        del given  # a strategy that shards them gives each up for its part of it
+        keeps_start = self.strategy.shards and any(each.keeps_start for each in techniques)
+        start = cloned(model) if keeps_start else None
+        self.exchange = exchange_of(techniques) if self.strategy.world_size > 1 else None
+        if self.exchange is not None:
+            self.strategy.exchange_by(self.exchange)
+        self.model = self.strategy.wrap(model)
+        self.parameters = list(model.parameters())
+        if not any(parameter.requires_grad for parameter in self.parameters):
+            by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
+            hint = f" {by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
+            raise SettingError(
+                f"model: has no parameter that requires a gradient, so there is nothing to train.{hint}"
+            )
+        self.device = self.parameters[0].device if device is None else torch.empty(0, device=device).device
+        self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
+        self._modes = Modes(self.model)
+        self.micro_batch = micro_batch
+        self.seed = seed
+        self.nominal = nominal
+        self.progress = Progress()
+        self._forward = forward
+        # transformers' models that write one text after reading another take what they write from the labels
+        self._decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        self.has_own_forward = forward is not None
+        self.padding = Padding(allowed=cut_padding)
+        self.inputs = Inputs()
+        self._shared_buffers = SharedBuffers(model, self.strategy)
+        self._buffers = Buffers(model)
+        self.at_first = AtFirst.of(model)
+        self._caching = caching_configs(model)
+        self._masks = AttentionMasks(model)
+        self._passes = 0
+        self.largest, self.group, self.handed = 0, 1, False  # what the window that is run has come to
+        self.coupling = tuple(each.card.name for each in techniques if each.card.couples_examples)
+        self.together = max((each.card.together for each in techniques), default=1)
+        self.total_updates = total_updates
+        self.has_batch_norm = has_batch_norm(model)
+        found = find_loss(loss)
+        self.couples_rows = couples_rows(found)
+        self.user_loss = over_batches(found)
+        context = Context(
+            model,
+            self.device,
+            total_updates,
+            seed,
+            found,
+            forward,
+            load,
+            start,
+            self.strategy.spread,
+            self.exchange,
+            self.strategy.any_in_forward,
+        )
+        self._router_loss = RouterLoss.of(model)
+        run = _run if self._router_loss is None else self._router_loss.run
+        self.seams = compose(techniques, context, self.user_loss, cast("GradientsOf", run))
+        added = {name: p for name, p in model.named_parameters() if name in new and p.requires_grad}
+        self.optimizer = make_optimizer(optimizer, self.seams, model, added)
+        set_rates(self.optimizer, self.seams, updates=0)  # one that does not suit the optimizer says so now
+        self.meanwhile: Callable[[], None] | None = None  # what the host does before it waits for the device
+        self.kernels: set[str] | None = None  # of attention, as the first micro-batch was computed
+
+    def __call__(self, batch: Any) -> StepResult:
+        """Train on one window: `batch` is what the model takes, or a `Batch`. Leaves the global random state as it was."""
+        window = (batch if isinstance(batch, Batch) else Batch.of(batch)).to(self.device)
+        with preserved_randomness(self.device), products_as_chosen(self.device):
+            return self._train_step(self.shared(window))
+
+    def shared(self, window: Batch) -> Batch:
+        """The window with what the other ranks have of it; all ranks call it."""
+        strategy = self.strategy
+        if strategy.world_size == 1:
+            return window
+        share = window.share or Share(strategy.counts(window.rows), strategy.rank)
+        if self.seams.transforms:  # by the texts of the whole window
+            share = share._replace(tokens=max(strategy.counts(window.tokens)))
+        if share.first % self.together:
+            raise SettingError(
+                f"batch: begins at row {share.first} of the window on rank {share.rank}, and neighbours are mixed {self.together} at a "
+                f"time. Give each rank a multiple of {self.together} rows."
+            )
+        return replace(window, share=share)
+
+    def _train_step(self, window: Batch) -> StepResult:
+        check_whole(self, window)
+        set_rates(self.optimizer, self.seams, self.progress.updates)
+        self._modes.resume()
+        self.seams.begin(self.model, self.progress, self.seed)
+        self._modes.note()
+        buffers = self._buffers.copy()
+        self.inputs.forget()
+        watched = self._shared_buffers.before()
+        gradients, replans = within_memory(self, window, lambda: self._compute(window, buffers))
+        self._shared_buffers.share(watched)
+        if self.meanwhile is not None:
+            self.meanwhile()
+        loss, weight, nonfinite = gradients.read()
+        if weight < 0:
+            self._undo(buffers)
+            check_weight(weight)
+        metrics: Mapping[str, torch.Tensor] = {}
+        finite = nonfinite == 0
+        refused = self.seams.accept(loss) if finite and weight > 0 else None
+        if self.seams.irrevocable and not finite and math.isfinite(loss):
+            refused = RollBack("a gradient was not finite after other weights had been updated by theirs")
+        applied = finite and weight > 0 and refused is None
+        if applied:
+            with in_memory(self):
+                with phase("adjust"):
+                    metrics = self.seams.adjust(self.bearers, self.progress, self.seed)
+                if self._router_loss is not None:
+                    metrics = {**metrics, **self._router_loss.metrics}
+                with phase("optimizer"):
+                    self.optimizer.step()
+                self.progress.updates += 1
+                with phase("techniques"):
+                    self.seams.updated(self.model, self.progress)
+        else:  # non-finite, empty or refused: changes nothing
+            self._undo(buffers)
+        scale = None if self.seams.scale is None else self.seams.scale.factor
+        if self.seams.scale is not None and weight > 0:
+            self.seams.scale.update(finite)
+        self.progress.consume(window.total, applied)
+        rate, rates = learning_rates(self.optimizer)
+        return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale, self.largest, replans)
+
+    @contextmanager
+    def computed(self, window: Batch) -> Iterator[None]:
+        """Within, the gradients of `window` are there as for an update of it; afterwards nothing of it is."""
+        buffers = self._buffers.copy()
+        self.inputs.forget()
+        try:
+            with products_as_chosen(self.device):
+                self._compute(window, buffers)
+            yield
+        finally:
+            self._undo(buffers)
+
+    def forward(self, batch: Batch) -> Any:
+        """The model's outputs of a batch; no cache of keys and values is filled, which only generation reads."""
+        with phase("forward"), without_caches(self._caching):
+            if self._forward is not None:
+                return self._forward(self.model, batch.data)
+            args, kwargs = inputs_of(batch.data)
+            if self._decoder_inputs is not None and not _DECODER_INPUTS & kwargs.keys():
+                kwargs["decoder_input_ids"] = self._decoder_inputs(labels_of(batch.data))
+            with self._masks.answered(batch):
+                return self.model(*args, **kwargs)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, the model has the weights that techniques keep for evaluation, such as an average, and is scored; else its own."""
+        with self.seams.weights(self.model), self.strategy.score(self.model):
+            yield
+
+    def evaluated(self, metrics: Mapping[str, float]) -> None:
+        """After scoring: tell techniques that follow the evaluations, such as a plateau schedule, what was found."""
+        self.seams.evaluated(metrics)
+
+    def settle(self, windows: Callable[[], Iterable[Any]]) -> None:
+        """Before scoring: let techniques bring what an average cannot hold, such as batch norm's statistics, in line with
+        the averaged weights. Training goes on as if this had not been.
+
+        Args:
+            windows: gives windows of training data, from their beginning; closed early where it is a generator.
+        """
+        if not self.seams.settles:
+            return
+
+        def taking() -> Generator[Any]:
+            yield from windows()
+
+        def passes() -> Generator[None]:
+            with closing(taking()) as taken:
+                for number, window in enumerate(taken):
+                    batch = self.shared(
+                        (window if isinstance(window, Batch) else Batch.of(window)).to(self.device)
+                    )
+                    compute = WindowCompute(self, self.padding.applied(batch), self.seams.loss)
+                    for place, (rows, counts) in enumerate(compute.passes()):
+                        part = compute.batch.select(rows)
+                        seed_device(derive_seed(self.seed, "settle", number, place), self.device)
+                        kept = nullcontext() if counts else self.kept_buffers()
+                        with torch.no_grad(), kept, self.seams.forward(part):
+                            self.forward(part)
+                    self._shared_buffers.share()
+                    yield
+
+        self._modes.resume()
+        self.seams.begin(self.model, self.progress, self.seed)
+        with (
+            preserved_randomness(self.device),
+            products_as_chosen(self.device),
+            self.kept_buffers(),
+            self.averaged(),
+        ):
+            self.seams.settle(self.model, passes)
+
+    @property
+    def bearers(self) -> list[nn.Parameter]:
+        """What has the gradients, in the order of the parameters: they themselves, but where gradients leave for the host."""
+        return self.parameters if self.seams.sums is None else self.seams.sums.in_place_of(self.parameters)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The gradients of the last window by name, where they were not used up by its update."""
+        named = zip(self.model.named_parameters(), self.bearers, strict=True)
+        return {name: bearer.grad for (name, _), bearer in named if bearer.grad is not None}
+
+    @property
+    def at_first_pass(self) -> bool:
+        """Whether no pass over the rows has been made yet."""
+        return self._passes == 0
+
+    def begin_passes(self) -> None:
+        """The next pass is a first one: over a window, or over rows of it that none has been over."""
+        self._passes = 0
+
+    def kept_buffers(self) -> AbstractContextManager[None]:
+        """Within, buffers such as batch norm's statistics may change; on exit they are as before."""
+        return self._buffers.kept()
+
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        """Around each pass over the rows: buffers, such as batch norm's statistics, keep the first pass only."""
+        self._passes += 1
+        if self._passes > 1:
+            self.inputs.require_unchanged()
+        kept = nullcontext() if self._passes == 1 else self.kept_buffers()
+        with phase("pass"), kept:
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
+        return state.state_of(self)
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from `saved`, bit for bit.
+
+        Raises:
+            SettingError: the state is of another model, optimizer or set of techniques; nothing was loaded.
+        """
+        state.load(self, saved)
+
+    def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
+        """The window's gradient; what raises leaves nothing behind."""
+        self.begin_passes()
+        self.largest, self.handed = 0, False
+        self.inputs.require_unchanged()
+        try:
+            if self._is_split(window):
+                window = self.padding.settled(self, window)
+            with phase("techniques"):
+                transformed = self.transformed(window)
+            self.inputs.begin(transformed)
+            gradients = self.seams.gradients(WindowCompute(self, transformed, self.seams.loss))
+            self._outside.check()
+            self.inputs.end()
+            return gradients
+        except BaseException:
+            self._undo(buffers)
+            raise
+
+    def _is_split(self, window: Batch) -> bool:
+        """Return whether rows of the window may be selected: for micro-batches, by techniques or beside other ranks."""
+        size = self.micro_batch
+        return (
+            (size is not None and size < window.rows)
+            or self.seams.transforms
+            or self.seams.gradients is not _run
+            or self.strategy.world_size > 1
+        )
+
+    def transformed(self, window: Batch) -> Batch:
+        """The shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
+        transformed = self.seams.batch(window, self.progress, self.seed)
+        share = window.share
+        if share is None or not self.seams.transforms:
+            return transformed
+        counts = self.strategy.counts(transformed.rows if share.rows else 0)
+        return replace(transformed, share=share._replace(counts=counts))
+
+    def _undo(self, buffers: list[BufferCopies]) -> None:
+        self.drop_gradients()
+        self._buffers.restore(buffers)
+
+    def drop_gradients(self) -> None:
+        """Have no gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        if self.seams.sums is not None:
+            self.seams.sums.clear()
+
+
+def _run(compute: Compute) -> Any:
+    return compute.run()

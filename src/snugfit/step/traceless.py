@@ -1,0 +1,78 @@
+"""A forward that leaves no trace, for checks of a model on its first window."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from snugfit.core.batch import Batch
+from snugfit.core.random import preserved_elsewhere, preserved_randomness
+from snugfit.core.scalar_reads import read
+from snugfit.core.tolerances import allowed_rounding, in_float64
+from snugfit.errors import SnugfitError
+from snugfit.kit.autocast import casting_anew
+from snugfit.kit.module_outputs import Outputs, outputs_recorded
+from snugfit.kit.product_rounding import products_as_chosen
+from snugfit.step.evaluate import eval_mode
+
+FAILURES = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    SnugfitError,
+)
+"""The errors of a model or a loss that cannot do what is tried; training itself will say what is wrong, if anything is."""
+
+if TYPE_CHECKING:
+    from snugfit.step.step import Step
+
+
+@torch.no_grad()
+def losses_of_rows(
+    step: Step, batch: Batch, *, outputs: bool = False
+) -> tuple[tuple[Tensor, Tensor], float, Outputs]:
+    """Compute the user's own loss in eval mode, so without dropout, and with batch norm's averages.
+
+    Weights, buffers, gradients, modes and random state are as before on return.
+
+    Args:
+        outputs: also keep what each module gives.
+    Returns:
+        The loss and the weight of each row; the relative error that rounding may come to; the outputs by module.
+    """
+    with ExitStack() as stack:
+        batch = stack.enter_context(step.inputs.given(batch.to(step.device)))
+        stack.enter_context(preserved_randomness(step.device))
+        stack.enter_context(preserved_elsewhere())
+        stack.enter_context(products_as_chosen(step.device))
+        stack.enter_context(step.kept_buffers())
+        stack.enter_context(eval_mode(step.model))
+        stack.enter_context(step.strategy.score(step.model))
+        stack.enter_context(step.seams.forward(batch))
+        stack.enter_context(casting_anew())
+        recorded = stack.enter_context(outputs_recorded(step.model)) if outputs else {}
+        terms = step.seams.user_loss(step.forward(batch), batch).by_row()
+        assert terms.weights is not None
+        return (terms.values, terms.weights), allowed_rounding(step.model, step.device), recorded
+
+
+def relative_distance(one: Tensor, other: Tensor) -> float:
+    """Return the relative L2 distance of the finite numbers; infinite where others are finite in one than in the other.
+
+    >>> relative_distance(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0]))
+    0.1
+    """
+    finite = one.isfinite()
+    if not torch.equal(finite, other.isfinite()):
+        return torch.inf
+    one, other = in_float64(one[finite]), in_float64(other[finite])
+    length = other.norm()
+    error: float = read((one - other).norm() / torch.where(length > 0, length, 1.0), assume=0.0)
+    return error

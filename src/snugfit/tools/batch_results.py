@@ -1,0 +1,97 @@
+"""What trying micro-batches has found: each of them, the largest that fits and the fastest, and the same in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from snugfit.step.micro_batching import BATCH_NORM
+from snugfit.step.step import Step
+
+FITS = "fits"
+REFUSED = "ran out of memory"
+TOO_LARGE = "does not fit"
+PREDICTED = "does not fit, as predicted from smaller ones"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A micro-batch: the most bytes that are in use with it, None where memory ran out before that was known, and the time of
+    each update of the window that was timed."""
+
+    micro_batch: int
+    verdict: str
+    peak_bytes: int | None
+    examples_per_second: float | None = None
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether a run may use it."""
+        return self.verdict == FITS
+
+
+@dataclass(frozen=True)
+class FoundBatch:
+    """Micro-batches from the smallest to the whole window.
+
+    `standing_bytes` are there at every moment: weights, buffers and states. `budget_bytes` is what they and all else may take
+    together, None where only the device knows. `longest`: whether the window was of the largest examples there are.
+    """
+
+    rows: tuple[Size, ...]
+    largest: int
+    fastest: int
+    window_rows: int
+    standing_bytes: int
+    budget_bytes: int | None
+    device: str
+    message: str
+    longest: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        found = asdict(self)
+        sizes = {"micro_batch_largest": found.pop("largest"), "micro_batch_fastest": found.pop("fastest")}
+        return {**sizes, **found, "rows": [{**asdict(row), "fits": row.fits} for row in self.rows]}
+
+
+def chosen(
+    step: Step, rows: tuple[Size, ...], window: int, standing: int, budget: int | None, longest: bool
+) -> FoundBatch:
+    """The largest and the fastest of those that fit, of a window of so many rows."""
+    fitting = [row for row in rows if row.fits]
+    largest = max(fitting, key=lambda row: row.micro_batch)
+    fastest = max(fitting, key=lambda row: (row.examples_per_second or 0.0, row.micro_batch))
+    return FoundBatch(
+        rows,
+        largest.micro_batch,
+        fastest.micro_batch,
+        window,
+        standing,
+        budget,
+        str(step.device),
+        _message(largest, fastest, window, longest, step.has_batch_norm),
+        longest,
+    )
+
+
+def _message(largest: Size, fastest: Size, window: int, longest: bool, batch_norm: bool) -> str:
+    text = f"micro-batches of {largest.micro_batch} are the largest that fit, of a window of {window}"
+    if fastest.examples_per_second is None:
+        text += "; no update was applied, so nothing is said of their speed"
+    elif fastest is largest:
+        text += f", and the fastest: {_digits(fastest.examples_per_second)} examples/s"
+    else:
+        assert largest.examples_per_second is not None
+        gain = fastest.examples_per_second / largest.examples_per_second - 1
+        text += f", and {fastest.micro_batch} the fastest: {_digits(fastest.examples_per_second)} examples/s, {gain:.1%} more"
+        if max(fastest.seconds) >= min(largest.seconds):
+            text += ", which is within the spread of the times"
+    if not longest:
+        text += "; the sizes of the examples are not known, so it was tried on the first ones"
+    return f"{text}; {BATCH_NORM}" if batch_norm else text
+
+
+def _digits(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"

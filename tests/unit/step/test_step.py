@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.losses import LossTerms
+from snugfit.errors import SettingError
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Step
+from snugfit.techniques.learning.gradient_cache import GradientCache
+from snugfit.techniques.learning.sgd import SGD
+
+
+def window(rows: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    return (
+        torch.randn(rows, 4, generator=generator).to(dtype),
+        torch.randint(3, (rows,), generator=generator),
+        torch.ones(rows),
+    )
+
+
+def first_entry(model: nn.Module, data: Any) -> Any:
+    return model(data[0])
+
+
+# weights of losses
+
+
+def weighted(outputs: Tensor, data: Any) -> LossTerms:
+    return LossTerms(outputs.square().sum(1), data[2].to(outputs.dtype))
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+@pytest.mark.parametrize("techniques", [(), (GradientCache(),)], ids=["plain", "gradient cache"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+def test_a_negative_weight_is_refused_and_nothing_is_updated(
+    micro_batch: int | None, techniques: tuple[Any, ...], kind: torch.dtype
+) -> None:
+    def negative(outputs: Tensor, data: Any) -> LossTerms:
+        return LossTerms(outputs.square().sum(1), data[2].to(kind))
+
+    model = nn.Linear(4, 3)
+    before = model.weight.detach().clone()
+    inputs, labels, weights = window(6)
+    weights[4] = -1
+    step = Step(
+        model, SGD(learning_rate=0.1), negative, techniques, micro_batch=micro_batch, forward=first_entry
+    )
+    with pytest.raises(SettingError, match="loss: got negative weights"):
+        step((inputs, labels, weights))
+    assert torch.equal(model.weight, before) and model.weight.grad is None
+    with pytest.raises(SettingError, match="loss: got negative weights"):
+        evaluate(Scored.of(step), [Batch.of((inputs, labels, weights))], {})
+
+
+def test_a_weight_with_a_gradient_is_refused() -> None:
+    def learned(outputs: Tensor, data: Any) -> LossTerms:
+        return LossTerms(outputs[:, 0].square(), outputs[:, 1].square())
+
+    with pytest.raises(SettingError, match=r"loss: got weights with a gradient.*weights\.detach"):
+        Step(nn.Linear(4, 3), SGD(), learned, forward=first_entry)(window(4))
+
+
+def test_a_window_of_weights_that_are_all_zero_is_passed_over() -> None:
+    inputs, labels, weights = window(4)
+    step = Step(nn.Linear(4, 3), SGD(), weighted, forward=first_entry)
+    result = step((inputs, labels, torch.zeros_like(weights)))
+    assert not result.applied and result.weight == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("micro_batch", [None, 300])
+def test_weights_in_16_bit_are_counted_in_float32(dtype: torch.dtype, micro_batch: int | None) -> None:
+    rows = 4099 if dtype is torch.float16 else 1031  # neither type has this number
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3, bias=False).to(dtype)
+    data = window(rows, dtype)
+    exact = model.weight.detach().float().requires_grad_()
+    step = Step(model, SGD(), weighted, micro_batch=micro_batch, forward=first_entry)
+    with step.computed(Batch.of(data)):
+        found = model.weight.grad.float()
+    result = step(data)
+    mean = (data[0].float() @ exact.T).square().sum(1).mean()
+    mean.backward()
+    assert result.weight == rows
+    assert result.loss == pytest.approx(
+        float(mean.detach()), rel=2e-3
+    )  # of values that were rounded one by one
+    torch.testing.assert_close(found, exact.grad, rtol=0.03, atol=0.03)
+
+
+# modes
+
+
+def test_after_an_evaluation_of_ones_own_each_module_is_in_the_mode_of_the_last_update() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Dropout(0.5), nn.Linear(4, 3))
+    step = Step(model, SGD(learning_rate=0.1))
+    model[1].eval()
+    inputs, labels, _ = window(4)
+    step((inputs, labels))
+    model.eval()
+    model(inputs)
+    modes: list[list[bool]] = []
+    model[0].register_forward_hook(lambda *_: modes.append([part.training for part in model]))
+    step((inputs, labels))
+    assert modes == [[True, False, True, True]]
+
+
+def test_a_part_put_in_eval_mode_between_updates_stays_in_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3))
+    step = Step(model, SGD(learning_rate=0.1))
+    inputs, labels, _ = window(4)
+    step((inputs, labels))
+    model[1].eval()
+    step((inputs, labels))
+    model.eval()
+    step((inputs, labels))
+    assert [part.training for part in model] == [True, False, True]
