@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.kit import product_rounding
 from snugfit.kit.product_rounding import Switches, products_as_chosen, products_in
-from snugfit.step import evaluate as evaluation
-from snugfit.step import step
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 
@@ -135,8 +133,10 @@ SEEN: list[tuple[str, ...]] = []
 
 def test_updates_and_evaluation_compute_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA, where torch alone would convolve in tf32."""
-    for place in (step, evaluation):
-        monkeypatch.setattr(place, "products_as_chosen", lambda device: products_as_chosen(CUDA))
+    for place in ("step", "evaluate"):
+        monkeypatch.setattr(
+            f"snugfit.step.{place}.products_as_chosen", lambda device: products_as_chosen(CUDA)
+        )
     SEEN.clear()
     model = Looking(2, 3)
     step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batch=2)
