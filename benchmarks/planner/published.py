@@ -264,8 +264,8 @@ def predict(case: Case) -> dict[str, Any]:
     """A case with its prediction, or with why there is none."""
     from snugfit.errors import SnugfitError
     from snugfit.planner.target import Target
-    from snugfit.plans import plan_recipe
     from snugfit.recipe import load_recipe
+    from snugfit.run.plans import plan_recipe
 
     here: Any = _Here()
     started = time.monotonic()

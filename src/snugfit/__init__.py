@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from snugfit import techniques as techniques
-    from snugfit.api import plan as plan
-    from snugfit.api import train as train
     from snugfit.core.losses import LossTerms as LossTerms
     from snugfit.core.technique import Card as Card
     from snugfit.core.technique import Seams as Seams
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from snugfit.errors import UserError as UserError
     from snugfit.recipe import Recipe as Recipe
     from snugfit.recipe import load_recipe as load_recipe
+    from snugfit.run.from_python import plan as plan
+    from snugfit.run.from_python import train as train
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
     from snugfit.tooling.certify import certify as certify
@@ -56,9 +56,9 @@ _HOMES = {
     "find_batch": "snugfit.tooling.find_batch",
     "find_lr": "snugfit.tooling.find_lr",
     "load_recipe": "snugfit.recipe",
-    "plan": "snugfit.api",
+    "plan": "snugfit.run.from_python",
     "profile": "snugfit.tooling.profile",
-    "train": "snugfit.api",
+    "train": "snugfit.run.from_python",
     "tune": "snugfit.tuning",
 }
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit import runs
 from snugfit.errors import (
     DataError,
     RunFolderError,
@@ -25,9 +24,10 @@ from snugfit.errors import (
     TrainingFailed,
     UserError,
 )
-from snugfit.planning import is_tight
 from snugfit.report.cv_page import write_cv_page
-from snugfit.session import RunOptions
+from snugfit.run import from_recipe
+from snugfit.run.planning import is_tight
+from snugfit.run.session import RunOptions
 from snugfit.system.code_consent import words
 from snugfit.tooling.fold_rows import CLASSIFICATION, FoldRows, fold_rows
 from snugfit.tooling.fold_tracking import TrackedFolds
@@ -198,10 +198,12 @@ class _Running:
         self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
         with self.watch(title) as display:
             if begun is not None:
-                ended = runs.resume_run(begun, options, display)
+                ended = from_recipe.resume_run(begun, options, display)
             else:
                 recipe, options = self._planned(options)
-                ended = runs.train_recipe(self._of(recipe, fold, home.path, tracked.uri), options, display)
+                ended = from_recipe.train_recipe(
+                    self._of(recipe, fold, home.path, tracked.uri), options, display
+                )
         result = ended.as_dict()
         if ended.status == "finished":
             home.write_json(RESULT, result)

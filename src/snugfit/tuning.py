@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit import runs
 from snugfit.errors import SettingError, TrainingFailed, UserError
 from snugfit.report.page import write_report
 from snugfit.report.tune_page import write_tune_page
-from snugfit.session import RunOptions
+from snugfit.run import from_recipe
+from snugfit.run.session import RunOptions
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import is_python_path
 from snugfit.tooling.many_runs import Tell, TrackedRuns, Watch, begun_in
@@ -187,9 +187,9 @@ class _Searching:
             with self.watch(title) as display:
                 see = pruning.before(display)
                 if begun is not None:
-                    ended = runs.resume_run(begun, options, see)
+                    ended = from_recipe.resume_run(begun, options, see)
                 else:
-                    ended = runs.train_recipe(self._of(trial, tracked.uri), options, see)
+                    ended = from_recipe.train_recipe(self._of(trial, tracked.uri), options, see)
         except TrainingFailed as error:
             study.end(reason=str(error), run_dir=pruning.run_dir)
             return None

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-import snugfit.api  # noqa: F401 - what children would import
+import snugfit.run.from_python  # noqa: F401 - what children would import
 
 
 def child(request: dict[str, Any]) -> None:

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 import snugfit as sf
-from snugfit import cross_validation, launching, runs
+from snugfit import cross_validation
 from snugfit.cli.app import main
 from snugfit.deliver.predict import extended, load_predictor
 from snugfit.errors import CodeRefused, ModelError, SettingError
 from snugfit.models.bundle import load_bundle, save_bundle
 from snugfit.recipe import load_recipe
+from snugfit.run import from_recipe, launch
 from snugfit.system import code_consent
 from snugfit.tooling.search_space import applied, read_file
 
@@ -104,7 +105,7 @@ def test_a_recipe_under_the_current_directory_runs_and_says_what(there: Path, ca
     monkeypatch.chdir(there)
     asked = []
     monkeypatch.setattr(
-        "snugfit.runs.train_recipe", lambda recipe, *rest: asked.append(recipe) or sys.exit(3)
+        "snugfit.run.from_recipe.train_recipe", lambda recipe, *rest: asked.append(recipe) or sys.exit(3)
     )
     with pytest.raises(SystemExit):
         main(["train", "r.yaml", "--quiet"])
@@ -128,7 +129,7 @@ def test_python_needs_consent_too(there: Path) -> None:
     with pytest.raises(CodeRefused, match=r"allow_code=True"):
         sf.load_recipe(there / "r.yaml")
     with pytest.raises(CodeRefused):
-        runs.resume_run(run_of(there))
+        from_recipe.resume_run(run_of(there))
     cv = there / "cv"
     cv.mkdir()
     (cv / "recipe.yaml").write_text(RECIPE)
@@ -143,7 +144,7 @@ def test_python_needs_consent_too(there: Path) -> None:
 
 def test_processes_of_a_run_are_told_of_the_consent(there: Path) -> None:
     recipe = load_recipe(there / "r.yaml", allow_code=True)
-    assert launching._consent(recipe) == ["--allow-code"]
+    assert launch._consent(recipe) == ["--allow-code"]
 
 
 def test_a_searchs_file_elsewhere_needs_consent(there: Path) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 import snugfit.planner.worker
 import snugfit.report.page
-import snugfit.runs
+import snugfit.run.from_recipe
 import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
@@ -84,10 +84,10 @@ def train(monkeypatch):
             raise record.outcome
         return record.outcome
 
-    monkeypatch.setattr(snugfit.runs, "train_recipe", fake)
-    monkeypatch.setattr(snugfit.runs, "resume_run", fake)
+    monkeypatch.setattr(snugfit.run.from_recipe, "train_recipe", fake)
+    monkeypatch.setattr(snugfit.run.from_recipe, "resume_run", fake)
     one_device = SimpleNamespace(plan=SimpleNamespace(devices=1), code={})
-    monkeypatch.setattr(snugfit.runs, "recipe_of", lambda run, changes, allow_code: one_device)
+    monkeypatch.setattr(snugfit.run.from_recipe, "recipe_of", lambda run, changes, allow_code: one_device)
     return record
 
 
@@ -274,8 +274,8 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
         calls.append((source, data, str(output), options))
         return {"output": str(output), "rows": 2, "predictions": {"a": 2}}
 
-    monkeypatch.setattr(snugfit.runs, "evaluate_run", evaluate)
-    monkeypatch.setattr(snugfit.runs, "predict_rows", predict)
+    monkeypatch.setattr(snugfit.run.from_recipe, "evaluate_run", evaluate)
+    monkeypatch.setattr(snugfit.run.from_recipe, "predict_rows", predict)
     assert (
         main(["evaluate", "runs/my/1", "test.csv", "--metrics", "accuracy, mae", "--bad-rows", "skip"]) == 0
     )
@@ -328,7 +328,7 @@ def planned(monkeypatch) -> list[SimpleNamespace]:
         return qlora_on_a_4090() if target.memory is None else seventy_billion_that_do_not_fit()
 
     monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
-    monkeypatch.setattr(snugfit.plans, "plan_recipe", plan)
+    monkeypatch.setattr(snugfit.run.plans, "plan_recipe", plan)
     return asked
 
 
@@ -344,7 +344,7 @@ def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_name
     told = last_line(capsys)
     assert told["fits"] is True and told["choice"]["micro_batch"] == 2
     assert told["command"] == f"snugfit train {recipe} plan.micro_batch=4"
-    assert NoWorker.loaded == ("snugfit.planning", "transformers.modeling_utils")
+    assert NoWorker.loaded == ("snugfit.run.planning", "transformers.modeling_utils")
     ((asked, target),) = [(each.recipe, each.target) for each in planned]
     assert asked.plan.micro_batch == 4
     assert (target.device, target.host_memory, target.fidelity, target.search) == (
@@ -410,7 +410,7 @@ def test_the_largest_is_in_the_first_line_and_in_the_command(
         return replace(qlora_on_a_4090(), command="", largest=Largest(what, 12, 1, 1, unit, 13, 2))
 
     monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
-    monkeypatch.setattr(snugfit.plans, "plan_recipe", plan)
+    monkeypatch.setattr(snugfit.run.plans, "plan_recipe", plan)
     assert main(["plan", str(recipe), "--max", what]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"The largest {what} that fits: 12 {unit}: 11.7 GiB of 24 GiB")

@@ -14,14 +14,15 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from snugfit import cross_validation, runs
+from snugfit import cross_validation
 from snugfit.cli import main
 from snugfit.cross_validation import cross_validate, resume
 from snugfit.data.examples import Examples
 from snugfit.data.sources import read_table
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
-from snugfit.session import RunOptions
+from snugfit.run import from_recipe
+from snugfit.run.session import RunOptions
 from snugfit.tasks import prepare, prepare_sides
 from snugfit.tooling.fold_rows import fold_rows
 from snugfit.tools.cross_validation import Fold
@@ -143,13 +144,13 @@ def test_the_run_of_a_fold_trains_on_its_rows_of_a_python_data_set_alone(
     project: Path, tmp_path: Path, monkeypatch
 ):
     sides = []
-    train = runs.train_recipe
+    train = from_recipe.train_recipe
 
     def watched(recipe: Recipe, options: RunOptions, display: Any) -> Any:
         sides.append(prepare_sides(recipe, options.sides).material)
         return train(recipe, options, display)
 
-    monkeypatch.setattr(runs, "train_recipe", watched)
+    monkeypatch.setattr(from_recipe, "train_recipe", watched)
     recipe = points(project, tmp_path)
     cross_validate(recipe, folds=3)
     whole = {tuple(point.tolist()) for point, _ in prepare(recipe).material.train}
@@ -188,9 +189,13 @@ def test_a_fold_that_fails_is_gone_on_with_from_its_checkpoint_and_finished_ones
     assert [path.parent.name for path in folder.glob("fold-*/result.json")] == ["fold-1-1"]
     first = (folder / "fold-1-1" / "result.json").stat().st_mtime_ns
     counted = []
-    resume_run, train_recipe = runs.resume_run, runs.train_recipe
-    monkeypatch.setattr(runs, "resume_run", lambda *given: counted.append("resumed") or resume_run(*given))
-    monkeypatch.setattr(runs, "train_recipe", lambda *given: counted.append("begun") or train_recipe(*given))
+    resume_run, train_recipe = from_recipe.resume_run, from_recipe.train_recipe
+    monkeypatch.setattr(
+        from_recipe, "resume_run", lambda *given: counted.append("resumed") or resume_run(*given)
+    )
+    monkeypatch.setattr(
+        from_recipe, "train_recipe", lambda *given: counted.append("begun") or train_recipe(*given)
+    )
     found = resume(folder)
     assert counted == ["resumed", "begun"] and found.folder == str(folder)
     assert (folder / "fold-1-1" / "result.json").stat().st_mtime_ns == first
@@ -328,7 +333,7 @@ def test_all_folds_run_by_the_plan_of_the_first(project: Path, tmp_path: Path, m
         chosen = recipe.plan.model_copy(update={"micro_batch": 3}) if options.plan else recipe.plan
         return recipe.model_copy(update={"plan": chosen}), None, []
 
-    monkeypatch.setattr(runs, "planned", plan)
+    monkeypatch.setattr(from_recipe, "planned", plan)
     found = cross_validate(points(project, tmp_path), folds=3, options=RunOptions(plan=True))
     assert planned == [True, False, False]
     ran = [load_recipe(Path(score.run_dir) / "recipe.yaml").plan.micro_batch for score in found.scores]
@@ -339,7 +344,7 @@ def test_the_run_of_a_fold_of_python_data_is_not_resumed_on_other_rows(project: 
     found = cross_validate(points(project, tmp_path), folds=2, options=RunOptions(stop_after_seconds=1e-6))
     (run,) = (path.parent for path in Path(found.folder).glob("fold-1-1/*/events.jsonl"))
     with pytest.raises(DataError, match="rows of the fold"):
-        runs.resume_run(run)
+        from_recipe.resume_run(run)
 
 
 def test_the_tracker_is_sent_mean_and_spread_of_the_folds_finished_so_far(project: Path, tmp_path: Path):

@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit import session
 from snugfit.recipe import load_recipe
-from snugfit.runs import train_recipe
-from snugfit.session import RunOptions
+from snugfit.run import session
+from snugfit.run.from_recipe import train_recipe
+from snugfit.run.session import RunOptions
 from snugfit.system.mkl_mode import ADDRESSES, MODE
 from snugfit.tracking.spool import read_events
 

@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.errors import RunFolderError, SettingError, UserError
-from snugfit.events import opened
 from snugfit.kit.serialize import pack
 from snugfit.kit.streaming.host import Packed
 from snugfit.kit.streaming.layout import Weight
 from snugfit.models.bundle import save_bundle
+from snugfit.run.events import opened
 from snugfit.tracking.spool import Spool, read_events
 from snugfit.training import checkpoint
 from snugfit.training.folder import RunFolder

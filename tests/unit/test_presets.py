@@ -10,13 +10,13 @@ import pytest
 import torch
 import yaml
 
-from snugfit.api import train
 from snugfit.cli import main
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
 from snugfit.recipe.presets import DEFAULT, completed, presets
 from snugfit.recipe.source import Places, read_yaml
 from snugfit.recipe.write import recipe_hash
+from snugfit.run.from_python import train
 from snugfit.techniques import find
 
 BARE = "task: python\nmodel: my_model:make\ndata: {train: my_data:load}\n"

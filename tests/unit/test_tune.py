@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import snugfit as sf
-from snugfit import runs, tuning
+from snugfit import tuning
 from snugfit.cli import main
 from snugfit.errors import MissingExtra, ModelError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.report.tool_results import found_by_tools
-from snugfit.session import RunOptions
+from snugfit.run import from_recipe
+from snugfit.run.session import RunOptions
 from snugfit.step.step import Step
 from snugfit.tools import study as study_home
 from snugfit.tools.study import Study
@@ -106,7 +107,7 @@ def test_a_choice_is_searched_and_the_best_recipe_has_it(project: Path, tmp_path
             project / "parabola.yaml", [f"output={recipe.output}", f"{RATE}=0.4"], allow_code=True
         ).as_dict()
     )
-    assert runs.train_recipe(best).best["metrics"]["loss"] == found.best.value  # type: ignore[index]
+    assert from_recipe.train_recipe(best).best["metrics"]["loss"] == found.best.value  # type: ignore[index]
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
@@ -137,8 +138,10 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(
             with pytest.raises(RuntimeError, match="the power is gone"):
                 tune(recipe, RATES, trials=13, pruner=pruner)
     counted: list[str] = []
-    resume_run = runs.resume_run
-    monkeypatch.setattr(runs, "resume_run", lambda *given: counted.append("resumed") or resume_run(*given))
+    resume_run = from_recipe.resume_run
+    monkeypatch.setattr(
+        from_recipe, "resume_run", lambda *given: counted.append("resumed") or resume_run(*given)
+    )
     found = tune(recipe, RATES, trials=13, pruner=pruner)
     assert counted == ["resumed"], "from its checkpoint"
     assert told(found) == told(whole) and found.folder != whole.folder
@@ -157,8 +160,8 @@ def test_a_trial_killed_between_the_decision_to_prune_it_and_its_end_is_pruned(
         patch.setattr(Study, "end", killed)
         with pytest.raises(RuntimeError, match="the power is gone"):
             tune(recipe, {RATE: [0.1, 0.2]})
-    monkeypatch.setattr(runs, "resume_run", killed)
-    monkeypatch.setattr(runs, "train_recipe", killed)
+    monkeypatch.setattr(from_recipe, "resume_run", killed)
+    monkeypatch.setattr(from_recipe, "train_recipe", killed)
     with pytest.raises(RuntimeError, match="the power is gone"):
         tune(recipe, {RATE: [0.1, 0.2]})  # of the second trial
     kept = json.loads((folder_of(tmp_path / "runs") / "found.json").read_text())
@@ -187,7 +190,7 @@ def test_a_trial_that_was_killed_after_its_end_is_not_trained_again(
 def test_a_search_that_is_done_is_read_and_nothing_is_run(project: Path, tmp_path: Path, monkeypatch):
     recipe = parabola(project, tmp_path)
     first = tune(recipe, RATES, trials=2)
-    monkeypatch.setattr(runs, "train_recipe", None)
+    monkeypatch.setattr(from_recipe, "train_recipe", None)
     events = (Path(first.folder) / "events.jsonl").read_bytes()
     assert tune(recipe, RATES, trials=2) == first
     assert tune(recipe, RATES, trials=1).trials == first.trials
@@ -343,7 +346,7 @@ def test_the_command_searches_says_its_result_and_goes_on(project: Path, tmp_pat
     printed = capsys.readouterr()
     assert "trial" in printed.out and "0.4" in printed.out and f"goes on with {said['folder']}" in printed.err
     assert main([*given, "--stop-after", "1s", "--trials", "1"]) == 0, "it is done"
-    run = runs.train_recipe(load_recipe(recipe, [f"output={tmp_path / 'runs'}"], allow_code=True))
+    run = from_recipe.train_recipe(load_recipe(recipe, [f"output={tmp_path / 'runs'}"], allow_code=True))
     assert "tune.html" in found_by_tools(Path(run.run_dir)) and "the best of 2" in found_by_tools(
         Path(run.run_dir)
     )

@@ -203,10 +203,12 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
-    from snugfit import runs
+    from snugfit.run import from_recipe
 
     asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    found = runs.evaluate_run(source, data, metrics=asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    found = from_recipe.evaluate_run(
+        source, data, metrics=asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code
+    )
     show(found, as_json)
 
 
@@ -226,9 +228,9 @@ def predict(
 
     The file has the columns of DATA, and 'prediction' and 'probability'.
     """
-    from snugfit import runs
+    from snugfit.run import from_recipe
 
-    found = runs.predict_rows(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    found = from_recipe.predict_rows(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
     show(found, as_json)
 
 

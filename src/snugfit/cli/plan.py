@@ -215,7 +215,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
                 if asked.search:
                     print(f"export    only what {asked.export} has too is weighed", file=sys.stderr)
             worker.load(*_libraries(recipe))
-            from snugfit import plans  # takes as long as the recipe, and the worker need not wait for it
+            from snugfit.run import plans  # takes long, and the worker need not wait for it
 
             target = asked.target(1 if asked.probe else recipe.plan.devices)
             answer = plans.plan_recipe(recipe, target, worker, anew=asked.replan)
@@ -234,7 +234,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
 
 def _libraries(recipe: Recipe) -> list[str]:
     """Modules that a plan of the recipe needs, and that take long to load."""
-    return ["snugfit.planning", *([] if recipe.task == "python" else ["transformers.modeling_utils"])]
+    return ["snugfit.run.planning", *([] if recipe.task == "python" else ["transformers.modeling_utils"])]
 
 
 def _calibrate() -> None:
@@ -256,8 +256,8 @@ def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:
 
         print(f"page  {write_plan_page(answer, asked.html)}", file=sys.stderr)
     if asked.export is not None:
-        from snugfit import plans
         from snugfit.planner.export import write_export
+        from snugfit.run import plans
 
         exported = plans.export_plan(
             recipe, answer, asked.export, _nodes(answer, asked.devices or recipe.plan.devices)

@@ -18,9 +18,9 @@ from snugfit.system.processes import follows, is_watched, launched, must_start, 
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
-    from snugfit.events import Display
     from snugfit.recipe import Recipe
-    from snugfit.session import RunOptions
+    from snugfit.run.events import Display
+    from snugfit.run.session import RunOptions
     from snugfit.tooling.many_runs import Watch
     from snugfit.training.result import RunResult
 
@@ -56,7 +56,7 @@ class Options:
             quiet: the search for a plan shows nothing.
         """
         from snugfit.display.search_line import search_line
-        from snugfit.session import RunOptions
+        from snugfit.run.session import RunOptions
 
         return RunOptions(
             self.seconds,
@@ -121,11 +121,11 @@ def train_recipe(
     recipe: Recipe, options: Options, as_json: bool, quiet: bool, save: str | None = None
 ) -> int:
     """Train; `save` is the recipe to write beside the user as soon as data and model have held."""
-    from snugfit import runs
     from snugfit.display import TerminalDisplay
+    from snugfit.run import from_recipe
 
     if must_start(recipe.plan.devices):
-        from snugfit.launching import train_on_devices
+        from snugfit.run.launch import train_on_devices
 
         code = train_on_devices(recipe, options.make(quiet), options.max_restarts, _shown(as_json, quiet))
         if save is not None:
@@ -141,7 +141,7 @@ def train_recipe(
             if save is not None and event["event"] == "run":
                 display.note(_save_recipe(recipe.name, save))
 
-        result = runs.train_recipe(recipe, options.make(quiet), see)
+        result = from_recipe.train_recipe(recipe, options.make(quiet), see)
     return finish(result, as_json)
 
 
@@ -185,17 +185,17 @@ def resume_run(
     allow_code: bool = False,
 ) -> int:
     """Go on with a run; returns the exit code."""
-    from snugfit import runs
     from snugfit.display import TerminalDisplay
+    from snugfit.run import from_recipe
 
-    recipe = runs.recipe_of(run, changes, allow_code=allow_code)
+    recipe = from_recipe.recipe_of(run, changes, allow_code=allow_code)
     say_code(recipe, run, quiet)
     if must_start(recipe.plan.devices):
-        from snugfit.launching import resume_on_devices
+        from snugfit.run.launch import resume_on_devices
 
         return resume_on_devices(run, recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
     with _interruptible(), TerminalDisplay(quiet=quiet or follows()) as display:
-        result = runs.resume_run(run, options.make(), display, changes, allow_code=allow_code)
+        result = from_recipe.resume_run(run, options.make(), display, changes, allow_code=allow_code)
     return finish(result, as_json)
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from snugfit.events import Display
+from snugfit.run.events import Display
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import Spool

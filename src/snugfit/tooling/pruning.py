@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from snugfit.events import Display
+from snugfit.run.events import Display
 from snugfit.tools.study import Study
 
 

@@ -11,8 +11,8 @@ import yaml
 
 from snugfit.planner.plan import Request
 from snugfit.planner.target import Target
-from snugfit.plans import plan_recipe
 from snugfit.recipe import Recipe, load_recipe
+from snugfit.run.plans import plan_recipe
 
 
 class Stopped(Exception):

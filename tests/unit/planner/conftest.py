@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from snugfit import planning
 from snugfit.planner.plan import Request
+from snugfit.run import planning
 from tests.unit.planner.asked import Here, Stopped
 
 

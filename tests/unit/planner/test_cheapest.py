@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from snugfit import planning
 from snugfit.core.job import Plan
 from snugfit.errors import SettingError
 from snugfit.planner import channel
@@ -18,6 +17,7 @@ from snugfit.planner.plan import Request, make_plan
 from snugfit.planner.search import Budget
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target
+from snugfit.run import planning
 from snugfit.system.malloc import resident_bytes
 from tests.unit.planner.test_sharing import FAST, SLOW, WEIGHTS, machine, subject
 

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.planning import is_tight
-from snugfit.session import RunOptions
+from snugfit.run.planning import is_tight
+from snugfit.run.session import RunOptions
 from snugfit.system import malloc
 from snugfit.system.malloc import tune_malloc
 
@@ -103,8 +103,10 @@ def test_a_run_on_a_cpu_tunes_malloc_where_memory_is_tight_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tight: bool
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr("snugfit.session.tune_malloc", lambda: order.append("tuned") or True)
-    monkeypatch.setattr("snugfit.api.RunOptions", lambda **given: RunOptions(**given, tight=tight))
+    monkeypatch.setattr("snugfit.run.session.tune_malloc", lambda: order.append("tuned") or True)
+    monkeypatch.setattr(
+        "snugfit.run.from_python.RunOptions", lambda **given: RunOptions(**given, tight=tight)
+    )
 
     def loss(outputs: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         order.append("trained")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snugfit import launching
 from snugfit.errors import TrackingError
-from snugfit.events import Events
 from snugfit.recipe.parse import build
 from snugfit.recipe.source import Places
 from snugfit.report.svg import escape
+from snugfit.run import launch
+from snugfit.run.events import Events
 from snugfit.system.redaction import redact, redacted
 from snugfit.tracking.sender import reason
 from snugfit.tracking.spool import read_events
@@ -304,7 +304,7 @@ def test_processes_of_a_run_get_the_whole_address_that_its_copy_of_the_recipe_le
     for uri, expected in ((whole, whole), ("https://host", None), (None, None)):
         tree = {"task": "python", "model": "m:make", "data": {"train": "m:rows"}, "track": {"uri": uri}}
         recipe = build(tree, (), Places(), folder=tmp_path, name="x")
-        with launching._surroundings(tmp_path, recipe, RunFolder(tmp_path / "run")):
+        with launch._surroundings(tmp_path, recipe, RunFolder(tmp_path / "run")):
             assert os.environ.get("MLFLOW_TRACKING_URI") == expected
         assert "MLFLOW_TRACKING_URI" not in os.environ
     assert resolve_uri(redact(whole), tmp_path, environment={"MLFLOW_TRACKING_URI": whole}) == whole

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from snugfit.api import train
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.run.from_python import train
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.adamw import AdamW

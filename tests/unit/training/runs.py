@@ -14,8 +14,8 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, Order
-from snugfit.events import Events, Silent
 from snugfit.models.bundle import save_bundle
+from snugfit.run.events import Events, Silent
 from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.tracking.spool import read_events

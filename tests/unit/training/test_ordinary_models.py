@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from snugfit.api import train
 from snugfit.core.losses import cross_entropy
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.models.bundle import load_bundle
+from snugfit.run.from_python import train
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA

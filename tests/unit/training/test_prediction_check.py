@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from snugfit import planning
+from snugfit.run import planning
 from snugfit.training import prediction_check
 from snugfit.training.prediction_check import LOOKED_AT, WARM, Expected
 

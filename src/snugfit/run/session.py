@@ -21,11 +21,11 @@ import torch
 from snugfit.core.job import Plan
 from snugfit.core.parameters import decayed_parameters
 from snugfit.errors import Interrupted, OutOfMemory, RunFolderError, SnugfitError, TrackingError
-from snugfit.events import Events
 from snugfit.planner.worker import Watch, ignore
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import mapping, read_story
+from snugfit.run.events import Events
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
 from snugfit.tracking.follower import Tracker, TrackingResult

@@ -18,7 +18,7 @@ from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 
 if TYPE_CHECKING:
-    from snugfit.session import RunOptions
+    from snugfit.run.session import RunOptions
     from snugfit.tasks import Task
 
 DEV_WINDOWS = 2

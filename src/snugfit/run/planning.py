@@ -88,7 +88,7 @@ def plan_module(
         hide_gpu=not target.probe, best_so_far=True
     )  # loads its libraries while the model's structure is copied
     try:
-        worker.load("snugfit.planning")
+        worker.load("snugfit.run.planning")
         named = any(each.card.precision for each in techniques)
         target = replace(on_this_machine(target, plan), keeps_precision=named)
         window = batch if isinstance(batch, Batch) else Batch.of(batch)

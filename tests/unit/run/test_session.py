@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit import session
 from snugfit.report.story import read_story
+from snugfit.run import session
 from snugfit.tracking import follower
 from snugfit.tracking.spool import read_events, worked_seconds
 from tests.unit.tracking.tracking_fakes import FakeBackend, Store

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from snugfit import kept_plans, planning
 from snugfit.errors import SnugfitWarning
-from snugfit.kept_plans import PLANNED, place_of
 from snugfit.planner.answer import Answer, Choice
 from snugfit.planner.channel import EARLY
 from snugfit.planner.target import Target
-from snugfit.plans import plan_recipe
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
+from snugfit.run import plan_cache, planning
+from snugfit.run.plan_cache import PLANNED, place_of
+from snugfit.run.plans import plan_recipe
 from snugfit.techniques import find
 from tests.unit.report.fake_plan import qlora_on_a_4090
 
@@ -160,7 +160,7 @@ def test_another_target_other_rows_another_model_and_another_version_plan_anew(
     plan_recipe(recipe(tmp_path), GPU)
     (tmp_path / "model" / "config.json").write_text("{}")
     plan_recipe(recipe(tmp_path), GPU)
-    monkeypatch.setattr(kept_plans, "versions", lambda: {"torch": "9.9"})
+    monkeypatch.setattr(plan_cache, "versions", lambda: {"torch": "9.9"})
     plan_recipe(recipe(tmp_path), GPU)
 
     assert len(planned) == 4
@@ -218,7 +218,7 @@ def test_on_a_cpu_a_plan_has_to_fit_in_what_is_free_now_and_was_made_with_about_
 ) -> None:
     on_a_cpu = replace(ANSWER, device={**ANSWER.device, "kind": "cpu"})
     planned[:] = [on_a_cpu] * 9
-    monkeypatch.setattr(kept_plans, "available_bytes", lambda device: round(free * ANSWER.budget_bytes))
+    monkeypatch.setattr(plan_cache, "available_bytes", lambda device: round(free * ANSWER.budget_bytes))
     plan_recipe(recipe(tmp_path), Target())
     plan_recipe(recipe(tmp_path), Target())
 
@@ -228,7 +228,7 @@ def test_on_a_cpu_a_plan_has_to_fit_in_what_is_free_now_and_was_made_with_about_
 def test_only_the_newest_plans_are_kept(
     tmp_path: Path, planned: list[Answer], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_plans, "_MOST", 2)
+    monkeypatch.setattr(plan_cache, "_MOST", 2)
     for place, size in enumerate((2, 4, 8)):
         plan_recipe(recipe(tmp_path, f"train.global_batch={size}"), GPU)
         for path in cache.iterdir():

@@ -25,7 +25,7 @@ from snugfit.planner.answer import Answer
 from snugfit.planner.calibrations import cache_folder
 from snugfit.planner.channel import EARLY
 from snugfit.planner.target import Target
-from snugfit.session import machine, versions
+from snugfit.run.session import machine, versions
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes
 from snugfit.training.assemble import find_device

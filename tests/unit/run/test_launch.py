@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from snugfit import launching
 from snugfit.cli import main
 from snugfit.errors import DataError, MissingExtra, RanksLost, TrainingFailed, UserError
-from snugfit.session import RunOptions
+from snugfit.run import launch
+from snugfit.run.session import RunOptions
 from snugfit.system import processes
 from snugfit.training.folder import RunFolder
 from snugfit.units import parse_seconds
@@ -52,7 +52,7 @@ def failure(rank: int, code: int, recorded: Path | None = None, seen: int | None
 
 
 def told(failures: dict[int, ProcessFailure], folder: Path) -> Any:
-    return launching._first_error(failures, RunFolder(folder), folder)
+    return launch._first_error(failures, RunFolder(folder), folder)
 
 
 def test_a_rank_that_was_killed_comes_before_one_that_lost_it_and_one_that_the_agent_ended(
@@ -173,10 +173,10 @@ def test_a_place_that_is_no_number_is_refused_by_name(
 
 def test_processes_get_what_is_left_of_the_time_and_never_none_at_all() -> None:
     began = time.monotonic() - 3.0
-    (_, left), (_, over) = (launching._until(RunOptions(seconds, started=began)) for seconds in (10.0, 2.0))
+    (_, left), (_, over) = (launch._until(RunOptions(seconds, started=began)) for seconds in (10.0, 2.0))
     assert 0 < parse_seconds(left, "--stop-after") <= 7.0
     assert 0 < parse_seconds(over, "--stop-after") < 0.1
-    assert launching._until(RunOptions()) == []
+    assert launch._until(RunOptions()) == []
 
 
 def test_a_rank_that_the_watchdog_of_nccl_ended_has_lost_the_others(tmp_path: Path) -> None:

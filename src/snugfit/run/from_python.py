@@ -18,13 +18,21 @@ from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
-from snugfit.events import AGAIN, Display, Silent, goes_on, opened
 from snugfit.models.bundle import save_bundle
 from snugfit.planner.answer import Answer
 from snugfit.planner.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
-from snugfit.planning import plan_module
-from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
+from snugfit.run.events import AGAIN, Display, Silent, goes_on, opened
+from snugfit.run.planning import plan_module
+from snugfit.run.session import (
+    RunOptions,
+    Tracking,
+    describe_run,
+    follow,
+    python_inputs,
+    run_session,
+    versions,
+)
 from snugfit.step.metrics import RowMetric
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward

@@ -16,12 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from snugfit import errors, plans
+from snugfit import errors
 from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
-from snugfit.events import has_begun
 from snugfit.recipe.jobs import plan_of
 from snugfit.recipe.plan_choices import with_precision_here
-from snugfit.session import RunOptions
+from snugfit.run import plans
+from snugfit.run.events import has_begun
+from snugfit.run.session import RunOptions
 from snugfit.strategies.world import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.system.redaction import redact

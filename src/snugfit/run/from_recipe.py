@@ -15,15 +15,23 @@ from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import RunFolderError, SettingError
-from snugfit.events import AGAIN, Display, Events, Silent, goes_on, opened
-from snugfit.kept_plans import PLANNED
 from snugfit.planner.answer import Answer
-from snugfit.planning import expected, is_tight
-from snugfit.plans import PLAN, RECIPE, planned, write_beginning
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
-from snugfit.session import RunOptions, Tracking, describe_run, follow, python_inputs, run_session, versions
-from snugfit.smoke import overfit_verdict, shorten, verify_reload
+from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
+from snugfit.run.plan_cache import PLANNED
+from snugfit.run.planning import expected, is_tight
+from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
+from snugfit.run.session import (
+    RunOptions,
+    Tracking,
+    describe_run,
+    follow,
+    python_inputs,
+    run_session,
+    versions,
+)
+from snugfit.run.smoke import overfit_verdict, shorten, verify_reload
 from snugfit.step.metrics import RowMetric
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.world import agreed, answered, check_same, joined

@@ -15,8 +15,8 @@ from snugfit.data.assumed import assumed_text
 from snugfit.errors import DataError, SettingError
 from snugfit.planner.answer import Answer
 from snugfit.planner.target import Target
-from snugfit.plans import plan_recipe
 from snugfit.recipe import load_recipe
+from snugfit.run.plans import plan_recipe
 
 RECIPE = """\
 task: causal-lm
@@ -197,7 +197,7 @@ def test_qlora_of_seventy_billion_parameters_is_planned_from_its_configuration(t
         max_position_embeddings=8192,
     ).save_pretrained(tmp_path / "llama")
     recipe = load_recipe(
-        Path(__file__).parents[2] / "examples" / "instruct_qlora.yaml",
+        Path(__file__).parents[3] / "examples" / "instruct_qlora.yaml",
         [f"model={tmp_path / 'llama'}", "train.global_batch=4", f"data.train={tmp_path / 'pairs.jsonl'}"],
     )
     answer = plan_recipe(recipe, Target(device="rtx3090", search=False))

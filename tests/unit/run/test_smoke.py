@@ -11,9 +11,9 @@ import torch
 
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.recipe import load_recipe
-from snugfit.runs import resume_run, train_recipe
-from snugfit.session import RunOptions
-from snugfit.smoke import DEV_WINDOWS, OVERFIT_PASSES, overfit_verdict, verify_reload
+from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.session import RunOptions
+from snugfit.run.smoke import DEV_WINDOWS, OVERFIT_PASSES, overfit_verdict, verify_reload
 from snugfit.tracking.spool import read_events
 from snugfit.training.folder import RunFolder
 from snugfit.training.result import RunResult

@@ -6,18 +6,18 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING
 
-from snugfit import planning
 from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Plan
 from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
-from snugfit.kept_plans import place_of
 from snugfit.planner.adapter_rate import said_of_adapters
 from snugfit.planner.answer import Answer
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore
 from snugfit.recipe.jobs import job_of, plan_of
-from snugfit.session import RunOptions
+from snugfit.run import planning
+from snugfit.run.plan_cache import place_of
+from snugfit.run.session import RunOptions
 from snugfit.training.assemble import check_settings
 from snugfit.training.folder import RunFolder
 from snugfit.units import parse_bytes

@@ -28,10 +28,10 @@ from snugfit.errors import (
 )
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
-from snugfit.plans import plan_recipe
 from snugfit.recipe import load_recipe
-from snugfit.runs import evaluate_run, predict_rows, resume_run, train_recipe
-from snugfit.session import RunOptions
+from snugfit.run.from_recipe import evaluate_run, predict_rows, resume_run, train_recipe
+from snugfit.run.plans import plan_recipe
+from snugfit.run.session import RunOptions
 from snugfit.tracking.spool import read_events
 from snugfit.training.checkpoint import load_newest, remove_all
 

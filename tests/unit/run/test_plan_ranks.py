@@ -11,21 +11,21 @@ import pytest
 import torch
 import yaml
 
-from snugfit import plans
 from snugfit.core.job import STRATEGY_NAMES, Plan
 from snugfit.errors import SettingError
 from snugfit.planner import target as targets
 from snugfit.planner.answer import Answer, Choice
 from snugfit.planner.several import fake_ranks
 from snugfit.planner.target import Target, machine_of, on_this_machine
-from snugfit.plans import export_plan, plan_recipe
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
-from snugfit.session import RunOptions
+from snugfit.run import plans
+from snugfit.run.plans import export_plan, plan_recipe
+from snugfit.run.session import RunOptions
 from snugfit.system.processes import World
 from snugfit.training import ranks
 from snugfit.training.ranks import STRATEGIES, nodes_and_devices
-from tests.unit.test_plan_assumed import Here
+from tests.unit.run.test_plan_assumed import Here
 
 
 def recipe(folder: Path, **plan: Any) -> Recipe:

@@ -1,0 +1,1 @@
+"""A run, from a recipe or from Python, to a finished folder."""
