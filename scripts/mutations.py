@@ -105,7 +105,7 @@ MUTATIONS = (
     Mutation(
         "consent: any recipe runs what it names",
         "recipe/parse.py",
-        "allowed=allow_code or consent.is_here(path)",
+        "allowed=allow_code or code_consent.is_here(path)",
         "allowed=True",
         ("tests/unit/test_allow_code.py::test_python_needs_consent_too",),
     ),
@@ -180,7 +180,7 @@ MUTATIONS = (
     ),
     Mutation(
         "weight streaming: a block may come to another slot in backward than in forward",
-        "core/streaming/stream.py",
+        "kit/streaming/stream.py",
         "                weight.attach(self._slots[place % 2].memory)\n",
         "                weight.attach(self._slots[(place + self._entered) % 2].memory)\n",
         (

@@ -34,7 +34,7 @@ HEAVY = {
 RUN_BY_MLFLOW = {"deliver/pyfunc_model.py"}
 # The one door from a tensor to a Python number; and the batch, whose labels and lengths are counted on the host.
 READS_TENSORS = {"core/scalar_reads.py", "core/batch.py"}
-IN_THE_STEP = ("core", "techniques", "step/step.py", "step/compute.py")
+IN_THE_STEP = ("core", "kit", "techniques", "step/step.py", "step/compute.py")
 
 
 def sources(*places: str) -> list[str]:

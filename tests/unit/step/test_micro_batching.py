@@ -34,8 +34,8 @@ VOCABULARY, WIDTH, LONG, SHORT = 13, 8, 50, 5
 
 @pytest.fixture(autouse=True)
 def _no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("fit", "probe", "evaluate"):
-        monkeypatch.setattr(f"snugfit.training.{module}.release_memory", lambda device: None)
+    for module in ("micro_batching", "find_micro_batch", "evaluate"):
+        monkeypatch.setattr(f"snugfit.step.{module}.release_memory", lambda device: None)
 
 
 class Capped(nn.Module):
@@ -210,10 +210,12 @@ def test_a_trial_may_take_what_is_free_but_for_some_headroom(
 ) -> None:
     """On a GPU by what is free, not by what it has: others may have the rest. Only a GPU can show how much headroom suffices."""
     asked: list[str] = []
-    monkeypatch.setattr(find_micro_batch, "available_bytes", lambda given: asked.append(given.type) or 1000)
+    monkeypatch.setattr(
+        "snugfit.step.find_micro_batch.available_bytes", lambda given: asked.append(given.type) or 1000
+    )
     assert limit_on(torch.device(device), processes=2) == limit
     assert asked == [device]
-    monkeypatch.setattr(find_micro_batch, "available_bytes", lambda given: None)
+    monkeypatch.setattr("snugfit.step.find_micro_batch.available_bytes", lambda given: None)
     assert limit_on(torch.device(device), 1) is None
 
 

@@ -1,4 +1,4 @@
-"""The step and the techniques read from tensors through `core.read` only: anything else would wait for the device."""
+"""The step and the techniques read from tensors through `core.scalar_reads` only: anything else would wait for the device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[3] / "src" / "snugfit"
 FILES = [
     *sorted((SOURCE / "techniques").rglob("*.py")),
-    SOURCE / "training" / "step.py",
-    SOURCE / "training" / "compute.py",
+    SOURCE / "step" / "step.py",
+    SOURCE / "step" / "compute.py",
 ]
 READING_METHODS = {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "nonzero", "unique"}
 READING_FUNCTIONS = {"bool", "float", "int"}
