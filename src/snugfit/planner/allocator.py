@@ -11,8 +11,10 @@ Where the driver puts a new segment is not known: here each lies above all befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from snugfit.planner.memory_blocks import Block, Pool, merged, split
 from snugfit.planner.records import Trace
@@ -25,6 +27,8 @@ LARGE_REQUEST = 10 << 20
 LARGE_ROUNDING = 2 << 20
 _ADDRESS_SPACE = 1 << 56
 """Of an expandable segment: more than is ever mapped."""
+
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,38 @@ class Reserved:
     def fragmentation(self) -> float:
         """Share of `peak_reserved` that nothing lay in when it was reached."""
         return self.idle_at_peak / self.peak_reserved if self.peak_reserved else 0.0
+
+
+class AllocatorSettings(NamedTuple):
+    """What the environment sets of torch's allocator: whether segments grow, and the options that are not replayed."""
+
+    expandable_segments: bool = False
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> AllocatorSettings:
+        """Read the variable that torch reads, and where it is absent its older name.
+
+        >>> AllocatorSettings.of({"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64"})
+        AllocatorSettings(expandable_segments=True, others=('max_split_size_mb',))
+        """
+        text = next((environment[name] for name in _VARIABLES if name in environment), "")
+        # a value may be a list in brackets, which has commas too
+        options = dict(re.findall(r"([a-z0-9_]+)\s*:\s*(\[[^\]]*\]|[^,]*)", text))
+        expandable = options.pop("expandable_segments", "").strip() == "True"
+        return cls(expandable, tuple(sorted(name for name in options if not name.startswith("pinned_"))))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a plan says of settings that are not torch's defaults."""
+        said = []
+        if self.expandable_segments:
+            said.append("Memory is reserved in expandable segments, as PYTORCH_ALLOC_CONF says.")
+        if self.others:
+            said.append(
+                f"PYTORCH_ALLOC_CONF sets {', '.join(self.others)}, which the planner does not replay: more or less memory may be reserved."
+            )
+        return tuple(said)
 
 
 def reserved_bytes(

@@ -55,6 +55,11 @@ class Device:
     calibrated: bool = False
     rates: Mapping[str, Curve] = field(default_factory=dict)
 
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether it has a memory beside the host's: neither a CPU nor Apple's GPU has."""
+        return self.kind not in ("cpu", "mps")
+
     def rate(self, name: str, size: float) -> float | None:
         """What was measured under `name` for work of this size; None where it was not."""
         curve = self.rates.get(name)
@@ -84,10 +89,11 @@ BASELINE = 600_000_000
 @dataclass(frozen=True)
 class Machine:
     """What a plan is for: a device, and the CPU beside it; `type` is the device as torch names it in the dry run;
-    `baseline` is what a process is resident with before it trains, in bytes."""
+    `baseline` is what a process is resident with before it trains, in bytes; `expandable_segments` is how its allocator is set."""
 
     device: Device
     host: Device
     type: str = "cpu"
     notes: tuple[str, ...] = ()
     baseline: int = BASELINE
+    expandable_segments: bool = False

@@ -224,5 +224,5 @@ class Planner:
         """How much the allocator takes of the device for each byte that is allocated."""
         if self.machine.type == "cpu":
             return 1.0
-        found = reserved_bytes(trace, self.machine.type)
+        found = reserved_bytes(trace, self.machine.type, expandable_segments=self.machine.expandable_segments)
         return found.peak_reserved / max(1, found.peak_requested)

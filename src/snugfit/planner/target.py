@@ -13,6 +13,7 @@ import torch
 from snugfit.core.job import Plan, StrategyName
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
+from snugfit.planner.allocator import AllocatorSettings
 from snugfit.planner.cheapest import counts
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Machine
@@ -158,16 +159,19 @@ def machine_of(target: Target) -> Iterator[Machine]:
             note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
             machine = Machine(device, host, "cpu", (note,))
         else:
-            machine = Machine(device, host, "cuda")
+            settings = AllocatorSettings.of(os.environ)
+            machine = Machine(
+                device, host, "cuda", settings.notes, expandable_segments=settings.expandable_segments
+            )
         yield machine
 
 
 def host_memory(target: Target, machine: Machine) -> tuple[int | None, tuple[str, ...]]:
     """Return the bytes that a run may take of a node's host, and a note on them where nobody has named them.
 
-    On a CPU device and host are one memory, so that nothing but the device's bounds it: None.
+    Where device and host are one memory, nothing but the device's bounds it: None.
     """
-    if target.host_memory is not None or machine.device.kind == "cpu":
+    if target.host_memory is not None or not machine.device.has_own_memory:
         return target.host_memory, ()
     if target.here is None:
         assert target.device is not None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from snugfit.planner.allocator import AllocatorSettings
 from snugfit.planner.answer import Answer
 from snugfit.planner.calibrations import cache_folder
 from snugfit.planner.channel import EARLY
@@ -143,6 +144,7 @@ def place_of(recipe: Recipe, target: Target) -> Place | None:
         "target": dataclasses.asdict(target),
         "machine": {key: value for key, value in machine(here).items() if key != "program"},
         "threads": torch.get_num_threads(),
+        "allocator": AllocatorSettings.of(os.environ),
         "calibrations": [_state(path) for path in sorted((cache_folder() / "devices").glob("*.json"))],
         "versions": versions(),
         "code": [_state(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],

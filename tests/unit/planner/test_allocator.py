@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snugfit.planner import allocator
-from snugfit.planner.allocator import Reserved, replay, reserved_bytes
+from snugfit.planner import allocator, predict
+from snugfit.planner.allocator import AllocatorSettings, Reserved, replay, reserved_bytes
+from snugfit.planner.device import Machine
+from snugfit.planner.hardware import find_device
 from snugfit.planner.records import Storage, Trace
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -215,3 +218,42 @@ def test_a_capacity_is_never_exceeded_and_refuses_only_what_it_has_no_room_for(
         assert free.peak_requested <= capacity
     else:
         assert found.out_of_memory.reserved + max(2 * found.out_of_memory.bytes, 40 * MIB) > capacity
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        ({}, (False, ())),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, (True, ())),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, (True, ())),
+        ({"PYTORCH_ALLOC_CONF": "", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, (False, ())),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:False"}, (False, ())),
+        (
+            {"PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2,>:4], expandable_segments:True"},
+            (True, ("roundup_power2_divisions",)),
+        ),
+        ({"PYTORCH_ALLOC_CONF": "pinned_use_background_threads:True"}, (False, ())),
+        ({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, (False, ("backend",))),
+    ],
+)
+def test_settings_are_read_as_torch_reads_them(
+    environment: dict[str, str], settings: tuple[bool, tuple[str, ...]]
+) -> None:
+    assert AllocatorSettings.of(environment) == settings
+
+
+def test_a_plan_reserves_by_the_machines_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def reserved(trace: Any, device: str, *, expandable_segments: bool) -> Any:
+        asked.append(expandable_segments)
+        return replay([(0, MIB)])
+
+    monkeypatch.setattr(predict, "reserved_bytes", reserved)
+    planner = predict.Planner.__new__(predict.Planner)
+    for setting in (False, True):
+        planner.machine = Machine(
+            find_device("h100"), find_device("cpu"), "cuda", expandable_segments=setting
+        )
+        planner._reserved(Trace.__new__(Trace))
+    assert asked == [False, True]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 
 from snugfit.planner import target as targets
 from snugfit.planner.device import Machine
 from snugfit.planner.hardware import find_device
-from snugfit.planner.target import Target, host_memory
+from snugfit.planner.target import Target, host_memory, machine_of
 
 GIB = 2**30
 CPU = find_device("cpu")
@@ -55,3 +58,22 @@ def test_a_host_that_is_named_is_taken_without_a_note() -> None:
 
 def test_a_cpu_has_one_memory() -> None:
     assert host_of(Target()) == (None, ())
+
+
+def test_apples_gpu_has_one_memory_with_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "available_bytes", lambda device: 5 * GIB)
+    assert host_of(Target(here=replace(CPU, kind="mps"))) == (None, ())
+
+
+def test_memory_is_reserved_as_the_environment_sets_torchs_allocator_and_the_plan_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(targets, "elsewhere", lambda *device: nullcontext())
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    with machine_of(Target(device="h100")) as machine:
+        assert (machine.expandable_segments, machine.notes) == (False, ())
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:64")
+    with machine_of(Target(device="h100")) as machine:
+        assert machine.expandable_segments
+        assert ["expandable" in note or "max_split_size_mb" in note for note in machine.notes] == [True, True]
