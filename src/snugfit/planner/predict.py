@@ -96,7 +96,9 @@ class Planner:
     def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
         """What a plan needs, as its run tells."""
         arriving = not self.subject.loaded_so(techniques)
-        return prediction_of(run, self.subject, self.machine, exact, arriving)
+        return prediction_of(
+            run, self.subject, self.machine, exact, arriving, micro_batch=self.micro_batch(plan)
+        )
 
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
         """The run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
@@ -134,8 +136,12 @@ class Planner:
 
     def micro_batches(self, plan: Plan) -> int:
         """How many micro-batches a window has."""
+        return math.ceil(self.subject.window.rows / self.micro_batch(plan))
+
+    def micro_batch(self, plan: Plan) -> int:
+        """Return how many examples a micro-batch has at most."""
         rows = self.subject.window.rows
-        return 1 if plan.micro_batch in (None, AUTO) else math.ceil(rows / int(plan.micro_batch))
+        return rows if plan.micro_batch in (None, AUTO) else min(int(plan.micro_batch), rows)
 
     def _carried_on(
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool

@@ -73,7 +73,7 @@ def figures(techniques: Sequence[Technique], machine: Machine) -> dict[str, Any]
         mock.patch.object(predict, "cut", wraps=predict.cut) as cut,
     ):
         run = Planner(own, machine).run(plan, [*optimizer, sf.ClipNorm(1.0), *techniques], None, None)
-    found = prediction_of(run, own, machine, exact=True)
+    found = prediction_of(run, own, machine, exact=True, micro_batch=4)
     return {
         "operators": len(cut.call_args.args[0].ops),
         "bytes": [found.peak_bytes, found.peak_by_kind, found.peak_by_phase, found.host_peak_bytes],

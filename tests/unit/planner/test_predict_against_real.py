@@ -90,6 +90,10 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4096), nn.Linear(4096, 4))
 
 
+def small() -> nn.Module:
+    return nn.Sequential(nn.ReLU(), nn.Tanh(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 4))
+
+
 def rows() -> tuple[Tensor, Tensor]:
     return torch.randn(ROWS, 16), torch.randint(0, 4, (ROWS,))
 
@@ -154,6 +158,9 @@ def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
         ),  # whose update has the peak, in kernels that no dispatch sees
         (wide, rows, ("adamw_8bit", "pure_bf16"), None, 0.001),
         (wide, rows, ("adamw", "pure_bf16", "optimizer_in_backward"), None, 0.001),
+        # whose inputs, which are copied in the first window, take more than the optimizer's states afterwards
+        (small, images, ("adamw",), None, 0.001),
+        (small, images, ("adamw",), 2, 0.001),
     ],
 )
 def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_batch, bound):
