@@ -6,8 +6,8 @@
 
 Models are made from their published shapes: nothing is downloaded, and no weights or data are needed. What was published stands with its
 source in `published_cases.py`; where ours cannot be the same, `differs` says how. A *job* is a model, a machine and a window: its runs are
-predicted with the techniques that were published, and for each level of precision that they have a plan is searched for, which has to fit
-and to be no slower. Below mixed precision the search takes a coarser plan only where it is 1.5 times as fast; where it left one for this,
+predicted with the techniques that were published. For the first window of each model and machine, and each level of precision that its runs
+have, a plan is searched for, which has to fit and to be no slower. Below mixed precision the search takes a coarser plan only where it is 1.5 times as fast; where it left one for this,
 it is run again with a plan that need only be faster. Each job runs in a process of its own.
 """
 
@@ -51,8 +51,10 @@ def measured(job: str) -> dict[str, Any]:
     """Predict the runs of a job, and search for its choice at each level of precision that they have."""
     cases = [case for case in CASES if case.job == job]
     runs = [{"name": case.name, **planned(case)} for case in cases]
+    first = next(case for case in CASES if case.machine == cases[0].machine)
+    levels = dict.fromkeys(run["level"] for run in runs if "level" in run) if first.job == job else ()
     choices = {}
-    for level in dict.fromkeys(run["level"] for run in runs if "level" in run):
+    for level in levels:
         rivals = [run for run in runs if run.get("level") == level and run["fits"]]
         best = max((run["tokens_per_second"] for run in rivals), default=0.0)
         found = planned(cases[0], level)

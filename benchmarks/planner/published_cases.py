@@ -111,10 +111,15 @@ class Case:
     host: float | None = None
 
     @property
-    def job(self) -> str:
-        """The model, the machine and the window, which is what a choice is made for."""
+    def machine(self) -> str:
+        """The model and the devices."""
         many = f"{self.devices * self.nodes} × " if self.devices * self.nodes > 1 else ""
-        return f"{self.model}, {many}{self.device}, {self.rows} × {self.length:,} tokens"
+        return f"{self.model}, {many}{self.device}"
+
+    @property
+    def job(self) -> str:
+        """The model, the devices and the window."""
+        return f"{self.machine}, {self.rows} × {self.length:,} tokens"
 
 
 def _ladder(name: str, published: float, tokens: float, *techniques: Any, **more: Any) -> Case:
@@ -253,10 +258,15 @@ SOON = (
     "Llama 2 7B, rtx4080",
     "Llama 2 7B, a100-80",
     "Llama 3.1 8B, l40s",
-    "Llama 2 7B, 2 × rtx3090",
-    "Llama 3.1 8B, rtx4090, 2 ×",
-    "Llama 3.2 3B",
-    "Llama 2 7B, t4, 1 × 2,048",
+    "Llama 2 7B, t4",
+    "Llama 3.1 8B, rtx4090",
     "Llama 3.1 8B, t4",
+    "Llama 3.1 8B, rtx3060-12",
+    "Llama 3.2 3B",
+    "GPT-2 13B",
+    "Llama 2 70B, rtx3090",
+    "Llama 33B",
+    "Llama 65B",
+    "Llama 3.1 70B",
 )
-"""The beginnings of jobs that are planned first, as they are planned soonest."""
+"""The beginnings of jobs that are planned first, as they are planned soonest; several devices take longest."""
