@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from snugfit.core.blocks import repeated_blocks
 from snugfit.core.phases import watched
+from snugfit.planner.accumulation import is_sole
 from snugfit.planner.interposed import Interposed, interposing
 from snugfit.planner.loops import counts, needed
 from snugfit.planner.op_costs import OpCosts, op_costs
@@ -75,6 +76,10 @@ class Recorder(TorchDispatchMode):
         self._sharded = False
         self._modules: list[str] = []
         self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
+        self._node, self._storages = (
+            (-1, 0),
+            0,
+        )  # that runs, with the storages that were there before; of the last operator
         self._again: set[int] = set()  # storages made where a block is computed again
         self._thread = threading.get_ident()
         self._around = Interposed()
@@ -193,7 +198,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question about a tensor
             return func(*args, **kwargs)
-        if func is torch.ops.aten.add.Tensor and (node_number() or 0) >= _NO_NODE:
+        if func is torch.ops.aten.add.Tensor and self._adds_up(args[0]):
             func = (
                 torch.ops.aten.add_.Tensor
             )  # fake gradients are added up beside each other, real ones in place
@@ -212,6 +217,7 @@ class Recorder(TorchDispatchMode):
             if not answered:
                 self.remembered.learn(call, args, kwargs, found, costs)
         number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
+        self._storages = count
         if not answered:
             self.values.follow(func, args, kwargs, call.tensors, made)
         for tensor in made:
@@ -238,6 +244,18 @@ class Recorder(TorchDispatchMode):
             )
         )
         return found
+
+    def _adds_up(self, first: Any) -> bool:
+        """Return whether an addition to a tensor is of gradients, in place where they are real: of a parameter, or of a tensor whose gradient
+        was there before the node that runs."""
+        node = node_number()
+        if node is None or self._modules or type(first) is not FakeTensor:
+            return False
+        if node >= _NO_NODE:
+            return True
+        since = self._node[1] if self._node[0] == node else len(self.trace.storages)
+        known = self._known.get(id(first.untyped_storage()))
+        return known is not None and known[1] < since and is_sole(first)
 
     def _costs_of(
         self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
@@ -282,6 +300,8 @@ class Recorder(TorchDispatchMode):
         phase = self._phases[-1] if self._phases else Phase.SETUP
         module = self._modules[-1] if self._modules else ""
         if not self._modules and (node := node_number()) is not None and node < _NO_NODE:
+            if node != self._node[0]:
+                self._node = node, self._storages
             module = self._made[bisect.bisect_right(self._made, node, key=lambda entry: entry[0]) - 1][1]
         return Place(self.update, phase, self._turn, self._micro_batch, module, self._block(module))
 
