@@ -2,6 +2,7 @@
 
     python benchmarks/planner/published.py            all jobs; what is in the results already is not made again
     python benchmarks/planner/published.py --anew 8B  the jobs with this in their names, or in those of their runs, anew
+    python benchmarks/planner/published.py --figures  the published runs alone, without a search, where they are not there yet
     python benchmarks/planner/published.py --pages    the tables from the results that are there
 
 Models are made from their published shapes: nothing is downloaded, and no weights or data are needed. What was published stands with its
@@ -47,27 +48,35 @@ class _Here:
 # ----------------------------------------------------------------------------------------------------------- the plans
 
 
-def measured(job: str) -> dict[str, Any]:
+def measured(job: str, search: bool) -> dict[str, Any]:
     """Predict the runs of a job, and search for its choice at each level of precision that they have."""
     cases = [case for case in CASES if case.job == job]
-    runs = [{"name": case.name, **planned(case)} for case in cases]
+    runs = [run_of(case, planned(case)) for case in cases]
+    made = {"job": job, "date": time.strftime("%Y-%m-%d"), "commit": commit(), "runs": runs}
+    return {**made, "choices": chosen(cases, runs)} if search else made
+
+
+def chosen(cases: Sequence[Case], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the choice at each level of precision that the runs of a job have; none where the model and machine have another job first."""
     first = next(case for case in CASES if case.machine == cases[0].machine)
-    levels = dict.fromkeys(run["level"] for run in runs if "level" in run) if first.job == job else ()
+    levels = dict.fromkeys(run["level"] for run in runs if "level" in run) if first in cases else ()
     choices = {}
     for level in levels:
         rivals = [run for run in runs if run.get("level") == level and run["fits"]]
         best = max((run["tokens_per_second"] for run in rivals), default=0.0)
         found = planned(cases[0], level)
-        if _slower(found, best) and found["level"] != level:
+        if _slower(found, best) and found.get("level") != level:
             found["faster"] = planned(cases[0], level, worth=1.0)
         choices[level] = found
-    return {
-        "job": job,
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "runs": runs,
-        "choices": choices,
-    }
+    return choices
+
+
+def run_of(case: Case, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan of a published run beside what was measured of it, where that was."""
+    low, _ = case.published or (0, 0)
+    measured = low if low and not case.estimate else None
+    predicted = plan.get("peak_gib" if case.active else "reserved_gib")
+    return {"name": case.name, "measured_gib": measured, "predicted_gib": predicted, **plan}
 
 
 def _slower(choice: Mapping[str, Any], tokens_per_second: float) -> bool:
@@ -148,7 +157,9 @@ def recipe(case: Case, chosen: bool) -> dict[str, Any]:
 def by_name(results: Sequence[Mapping[str, Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
     """Return each run that was predicted, with the choice beside it."""
     return {
-        run["name"]: (run, one["choices"].get(run.get("level"))) for one in results for run in one["runs"]
+        run["name"]: (run, one.get("choices", {}).get(run.get("level")))
+        for one in results
+        for run in one["runs"]
     }
 
 
@@ -218,7 +229,7 @@ def _published(case: Case) -> str:
         return "no figure"
     low, high = case.published
     if low == high:
-        return f"{low:.4g}"
+        return f"about {low:.3g}" if case.estimate else f"{low:.4g}"
     return f"{low:.2g} to {high:.3g}" if low else f"at most {high:.3g}"
 
 
@@ -251,11 +262,12 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--anew", action="store_true", help="what is in the results already too")
+    parser.add_argument("--figures", action="store_true", help="no searches")
     parser.add_argument("--pages", action="store_true", help="no plans, the tables alone")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # in this process, and nothing is written
     asked = parser.parse_args()
     if asked.one is not None:
-        print("\n" + json.dumps(measured(asked.one)))
+        print("\n" + json.dumps(measured(asked.one, search=not asked.figures)))
         return
     if asked.pages:
         write_pages(read(RESULTS))
@@ -264,14 +276,21 @@ def main() -> None:
         called = [job, *(case.name for case in CASES if case.job == job)]
         if asked.names and not any(name in each for name in asked.names for each in called):
             continue
-        if not asked.anew and job in {each["job"] for each in read(RESULTS)}:
+        there = next((each for each in read(RESULTS) if each["job"] == job), None)
+        if there is not None and not asked.anew and (asked.figures or "choices" in there):
             continue
-        made = measure(job, __file__, "--one", job)
+        made = measure(job, __file__, "--one", job, *(["--figures"] if asked.figures else []))
         if made is None:
             continue
         results = [*(each for each in read(RESULTS) if each["job"] != job), made]
         write(RESULTS, results, "job", JOBS)
-        print(job, *map(_line, made["runs"]), *map(_line, made["choices"].values()), sep="\n  ", flush=True)
+        print(
+            job,
+            *map(_line, made["runs"]),
+            *map(_line, made.get("choices", {}).values()),
+            sep="\n  ",
+            flush=True,
+        )
     write_pages(read(RESULTS))
 
 

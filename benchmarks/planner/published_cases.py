@@ -86,7 +86,7 @@ class Case:
     Args:
         published: GiB of each device, the least and the most; None where no figure is given.
         source: where the figure stands; None where it is what people say.
-        active: whether the figure is of what is allocated, else of what is reserved.
+        active: whether the figure is of what is allocated, else of what is reserved; estimate: whether nobody measured it.
         tokens_per_second: of all devices together.
         memory, host: GiB of each device and of a node's host, where they are not those of the catalogue.
     """
@@ -102,6 +102,7 @@ class Case:
     numerics: str = "pure_bf16"
     optimizer: Any = None
     active: bool = False
+    estimate: bool = False
     tokens_per_second: float | None = None
     differs: str = ""
     devices: int = 1
