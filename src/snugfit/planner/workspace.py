@@ -137,7 +137,7 @@ def _reduced(args: Arguments, place: int) -> bool:
 
 def _terms(given: Tensor, target: Tensor) -> int:
     common = torch.promote_types(given.dtype, target.dtype)
-    return math.prod(torch.broadcast_shapes(given.shape, target.shape)) * common.itemsize
+    return given.numel() * common.itemsize
 
 
 def _copied_with_places(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
