@@ -136,6 +136,8 @@ def recipe(case: Case, chosen: bool) -> dict[str, Any]:
     plan: dict[str, Any] = {"device": "cpu", "devices": case.devices}
     if not chosen:
         plan["numerics"] = case.numerics
+        if case.micro_batch is not None:
+            plan["micro_batch"] = case.micro_batch
         if case.strategy is not None:
             plan["strategy"] = case.strategy
     return {

@@ -108,6 +108,7 @@ class Case:
     devices: int = 1
     nodes: int = 1
     strategy: str | None = None
+    micro_batch: int | None = None
     memory: float | None = None
     host: float | None = None
 
@@ -186,10 +187,10 @@ CASES: tuple[Case, ...] = (
     Case("8B Unsloth, 12 GB", "Llama 3.1 8B", "rtx3060-12", (0, 12 * GB), UNSLOTH, 1, 21_848, (*_QLORA, "activation_offload", lora(32)), differs=f"the longest text that fits; {CARD}"),
     Case("8B Unsloth, 24 GB", "Llama 3.1 8B", "rtx4090", (0, 24 * GB), UNSLOTH, 1, 78_475, (*_QLORA, "activation_offload", lora(32)), differs=f"the longest text that fits; {CARD}"),
     Case("70B Unsloth, 48 GB", "Llama 3.1 70B", "l40s", (0, 48 * GB), UNSLOTH, 1, 12_106, (*_QLORA, "activation_offload", lora(32)), differs=f"the longest text that fits; {CARD}"),
-    Case("8B Unsloth, T4 notebook", "Llama 3.1 8B", "t4", (6 * GB, 6 * GB), UNSLOTH_NEEDS, 8, 2048, (*_QLORA, lora(16)), "fp16", ADAMW_8BIT, differs=f"theirs is the least for any length; {NO_BF16}"),
-    Case("7B full, LLaMA-Factory", "Llama 2 7B", "a100-80", (60 * GB, 60 * GB), LLAMA_FACTORY, 1, 2048, ("recompute",), differs="theirs is an estimate for any length"),
-    Case("7B LoRA, LLaMA-Factory", "Llama 2 7B", "rtx4080", (16 * GB, 16 * GB), LLAMA_FACTORY, 1, 1024, ("recompute", lora(8)), differs="theirs is an estimate for any length"),
-    Case("7B QLoRA, LLaMA-Factory", "Llama 2 7B", "rtx3060-12", (6 * GB, 6 * GB), LLAMA_FACTORY, 1, 1024, ("recompute", "nf4", lora(8)), differs="theirs is an estimate for any length"),
+    Case("8B Unsloth, T4 notebook", "Llama 3.1 8B", "t4", (6 * GB, 6 * GB), UNSLOTH_NEEDS, 8, 2048, (*_QLORA, lora(16)), "fp16", ADAMW_8BIT, estimate=True, micro_batch=2, differs=f"theirs is the least for any length; {NO_BF16}"),
+    Case("7B full, LLaMA-Factory", "Llama 2 7B", "a100-80", (60 * GB, 60 * GB), LLAMA_FACTORY, 1, 2048, ("recompute",), estimate=True, differs="theirs is for any length"),
+    Case("7B LoRA, LLaMA-Factory", "Llama 2 7B", "rtx4080", (16 * GB, 16 * GB), LLAMA_FACTORY, 1, 1024, ("recompute", lora(8)), estimate=True, differs="theirs is for any length"),
+    Case("7B QLoRA, LLaMA-Factory", "Llama 2 7B", "rtx3060-12", (6 * GB, 6 * GB), LLAMA_FACTORY, 1, 1024, ("recompute", "nf4", lora(8)), estimate=True, differs="theirs is for any length"),
     Case("33B QLoRA paper", "Llama 33B", "rtx3090", (0, 24 * GB), QLORA, 1, 512, ("recompute", "nf4", lora(64)), optimizer=PAGED_8BIT, differs=CARD),
     Case("65B QLoRA paper", "Llama 65B", "l40s", (0, 48 * GB), QLORA, 1, 512, ("recompute", "nf4", lora(64)), optimizer=PAGED_8BIT, differs=CARD),
     Case("8B full, Axolotl", "Llama 3.1 8B", "l40s", (0, 48 * GB), AXOLOTL, 1, 8192, ("recompute",), optimizer=PAGED_8BIT, differs=CARD),
