@@ -30,6 +30,7 @@ from snugfit.planner.untraceable import explaining
 from snugfit.planner.values import KnownValues
 from snugfit.strategies.base import Strategy
 from snugfit.training.assemble import Material, make_step
+from snugfit.training.deterministic import deterministic
 from snugfit.training.evaluate import Scored, evaluate
 from snugfit.training.step import Forward, Step
 
@@ -101,7 +102,7 @@ def dry_run(
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
     several = nullcontext() if strategy is None else shards_followed(recorder.resized)
-    with explaining(), as_real(), several, _own_garbage(), mode:
+    with explaining(), as_real(), several, _own_garbage(), deterministic(plan.deterministic), mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
