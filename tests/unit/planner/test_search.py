@@ -197,6 +197,12 @@ def test_a_plan_is_predicted_once_in_whatever_order_its_rungs_were_added() -> No
     assert len(asked) == len(set(asked)) > 20
 
 
+def test_where_weights_alone_do_not_fit_nothing_is_done_to_activations() -> None:
+    laws = Laws()
+    searched(laws, 150).best()
+    assert {names for names, _ in laws.asked} == {("adamw",)}
+
+
 def test_even_micro_batches_are_divisors_of_the_window() -> None:
     laws = Laws()
     laws.subject.window.rows = 12
