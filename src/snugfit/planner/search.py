@@ -247,6 +247,12 @@ class Search:
             for added in reversed(steps[1:turn]):
                 if not self._look(added):
                     break
+            # in the room of the states micro-batches may be larger, or activations be kept
+            away = next((each for each in steps[turn + 1 :] if _moves_what_lasts(each)), None)
+            if away is not None and self._may_be_faster(away):
+                self._trace(away, self._sizes[0])  # tells the least time of it
+                if self._may_be_faster(away):
+                    self._look(away)
             return
         for added in steps[turn + 1 :]:
             if (room or _moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
