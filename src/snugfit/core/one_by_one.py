@@ -206,7 +206,12 @@ class ShadowOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
-        self.stepper()(stepped if self.route.looks_ahead else alike(stepped, self._kind, listed=True))
+        step_on = self.stepper()
+        if not self.state:  # each by itself, as each leaves its state behind
+            for parameter in alike(stepped, self._kind, remains=_States(self)):
+                step_on([parameter])
+        else:
+            step_on(stepped if self.route.looks_ahead else alike(stepped, self._kind, listed=True))
         self.optimizer.step()  # without a gradient: it counts
         return loss
 
@@ -223,11 +228,13 @@ class ShadowOptimizer(Optimizer):
         return step_on
 
     def _kind(self, parameter: nn.Parameter) -> Hashable:
-        """What decides how a parameter is stepped; the first step leaves a state behind, so that no other one is like it."""
+        """What decides how a parameter is stepped; beside others that have a state, one without leaves it behind, so that none is like it."""
         shadow = self.shadows[parameter]
-        if shadow not in self.state:
+        if self.state and shadow not in self.state:
             return self._places[parameter]
-        held = leaves([parameter, self.gradient_of(parameter), self.state[shadow], self.own.get(parameter)])
+        held = leaves(
+            [parameter, self.gradient_of(parameter), self.state.get(shadow), self.own.get(parameter)]
+        )
         group = next(
             n for n, group in enumerate(self.param_groups) if any(each is shadow for each in group["params"])
         )
@@ -282,6 +289,25 @@ class ShadowOptimizer(Optimizer):
 
     def _share(self) -> None:
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+class _States:
+    """What the first step of a parameter leaves behind: its state, and what is kept beside that."""
+
+    def __init__(self, optimizer: ShadowOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def of(self, part: nn.Parameter) -> list[dict[str, Any]]:
+        optimizer = self._optimizer
+        return [optimizer.state.get(optimizer.shadows[part], {}), optimizer.own.get(part, {})]
+
+    def leave(self, part: nn.Parameter, remains: list[dict[str, Any]]) -> None:
+        optimizer = self._optimizer
+        state, own = remains
+        if state:
+            optimizer.state[optimizer.shadows[part]] = state
+        if own:
+            optimizer.own[part] = own
 
 
 def _placed_like(parameter: nn.Parameter, device: torch.device, state: dict[str, Any]) -> dict[str, Any]:

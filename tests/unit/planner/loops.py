@@ -36,6 +36,9 @@ CASES: dict[str, list[Technique]] = {
     "pieces and their rests": [sf.PureBF16(rounding="kahan", states="fp32")],
     "pieces in the rounding alone": [sf.PureBF16(), sf.Lion()],
     "masters": [sf.MasterWeights()],
+    "masters on the host": [sf.MasterWeights(), sf.OptimizerOffload()],
+    "moments of few bits": [sf.PureBF16(), sf.AdamW4bit(min_size=256)],
+    "moments of one for each kind": [sf.PureBF16(), sf.Adafactor()],
     "tiles": [sf.TiledLinears(tiles=7, above=0)],
     "tiles in bf16": [sf.TiledLinears(tiles=5, above=0), sf.BF16()],
     "all of them": [
@@ -45,7 +48,7 @@ CASES: dict[str, list[Technique]] = {
         sf.TiledLinears(tiles=5, above=0),
     ],
 }
-SIZES = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 48, "num_hidden_layers": 1}
+SIZES = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 48, "num_hidden_layers": 2}
 
 
 def subject() -> Subject:
@@ -60,7 +63,10 @@ def subject() -> Subject:
 @contextmanager
 def every_part() -> Iterator[None]:
     """Within, nothing is left out of a loop."""
-    with mock.patch.object(recorder, "needed", lambda kinds: list(range(len(kinds)))):
+    with (
+        mock.patch.object(recorder, "needed", lambda kinds: list(range(len(kinds)))),
+        mock.patch.object(recorder.Recorder, "_taken_for_run", return_value=False),
+    ):
         yield
 
 
