@@ -185,6 +185,7 @@ class ShadowOptimizer(Optimizer):
                 )
                 put_rows(after, state, self.state[shadow], weight, piece)
                 put_rows(own, before, here, weight, piece)
+                del here  # or the last piece would be there beside the next parameter
             self.state[shadow] = after
 
     def lend_wide(
@@ -206,14 +207,17 @@ class ShadowOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
-        step_on = self.stepper()
-        if not self.state:  # each by itself, as each leaves its state behind
-            for parameter in alike(stepped, self._kind, remains=_States(self)):
-                step_on([parameter])
-        else:
-            step_on(stepped if self.route.looks_ahead else alike(stepped, self._kind, listed=True))
+        self.stepper()(stepped if self.route.looks_ahead else alike(stepped, self._steady, listed=True))
         self.optimizer.step()  # without a gradient: it counts
         return loss
+
+    def prime(self) -> None:
+        """Make the first step, of each parameter by itself: where a dry run watches, of two of each kind, and the others get their states."""
+        step_on = self.stepper()
+        stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
+        for parameter in alike(stepped, self._kind, remains=_States(self)):
+            step_on([parameter])
+        self.optimizer.step()
 
     def stepper(self) -> Callable[[Iterable[nn.Parameter]], None]:
         """A function that steps some parameters, each of which has a gradient, as `stepper` does."""
@@ -227,11 +231,13 @@ class ShadowOptimizer(Optimizer):
 
         return step_on
 
+    def _steady(self, parameter: nn.Parameter) -> Hashable:
+        """What decides how a parameter is stepped; the first step leaves a state behind, so that no other one is like it."""
+        return self._kind(parameter) if self.shadows[parameter] in self.state else self._places[parameter]
+
     def _kind(self, parameter: nn.Parameter) -> Hashable:
-        """What decides how a parameter is stepped; beside others that have a state, one without leaves it behind, so that none is like it."""
+        """What a parameter, its gradient and its state are."""
         shadow = self.shadows[parameter]
-        if self.state and shadow not in self.state:
-            return self._places[parameter]
         held = leaves(
             [parameter, self.gradient_of(parameter), self.state.get(shadow), self.own.get(parameter)]
         )

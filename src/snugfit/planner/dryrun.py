@@ -17,6 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.in_file import making_in_files
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
+from snugfit.core.one_by_one import ShadowOptimizer
 from snugfit.core.sharded import own_parts
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves, map_tree
@@ -183,7 +184,11 @@ def _prime(step: Step, done: int) -> None:
     for parameter, bearer in zip(step.parameters, step.bearers, strict=True):
         zeros = torch.zeros_like(bearer, dtype=bearer.grad_dtype) if parameter.requires_grad else None
         bearer.grad = zeros
-    step.optimizer.step()
+    optimizer = step.optimizer
+    if isinstance(optimizer, ShadowOptimizer) and not optimizer.state:
+        optimizer.prime()
+    else:
+        optimizer.step()
     step.progress.updates = step.progress.windows = done
     step.seams.updated(step.model, step.progress)
 

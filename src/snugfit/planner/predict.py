@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -23,10 +23,10 @@ from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.figures import Run, prediction_of
-from snugfit.planner.records import Trace
+from snugfit.planner.records import Op, Trace
 from snugfit.planner.recurrent import note
 from snugfit.planner.remembered import Remembered
-from snugfit.planner.roofline import costs_of, peak_rate
+from snugfit.planner.roofline import Costs, peak_rate, pricing
 from snugfit.planner.segments import cut
 from snugfit.planner.workspace import doubt
 from snugfit.strategies.base import Strategy
@@ -57,6 +57,7 @@ class Planner:
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
     _remembered: Remembered = field(default_factory=Remembered, init=False)
+    _costs: dict[bool, Callable[[Op], Costs]] = field(default_factory=dict, init=False)  # by whether in tf32
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
 
     def __post_init__(self) -> None:
@@ -208,7 +209,9 @@ class Planner:
                 strategy=strategy,
                 remembered=self._remembered,
             )
-        pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
+        if tf32 not in self._costs:
+            self._costs[tf32] = pricing(machine.device, machine.host, tf32)
+        pieces = cut(trace, machine.type, self._costs[tf32])
         return Run(
             pieces,
             self._reserved(trace),
