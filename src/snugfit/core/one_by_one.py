@@ -207,7 +207,13 @@ class ShadowOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
-        self.stepper()(stepped if self.route.looks_ahead else alike(stepped, self._steady, listed=True))
+        before = dict(zip(stepped[1:], stepped, strict=False)) if self.route.looks_ahead else {}
+
+        def kind(parameter: nn.Parameter) -> Hashable:
+            """While it is brought here, the one before it may be stepped."""
+            return self._steady(parameter), self._steady(before[parameter]) if parameter in before else None
+
+        self.stepper()(alike(stepped, kind, listed=True))
         self.optimizer.step()  # without a gradient: it counts
         return loss
 

@@ -23,7 +23,7 @@ from snugfit.planner.values import KnownValues
 from tests.unit.planner import loops
 from tests.unit.planner.test_recorder import MODE
 
-GPU = ("chunks of 5", "chunks recomputed", "pieces", "masters", "tiles in bf16")
+GPU = ("chunks of 5", "chunks recomputed", "pieces", "masters", "masters on the host", "tiles in bf16")
 """Each of which takes a second."""
 
 KINDS = [
