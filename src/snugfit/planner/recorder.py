@@ -198,10 +198,11 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].device
-        if any(kind not in _PLAIN and issubclass(kind, Tensor) for kind in types):
-            return NotImplemented  # a tensor of several parts: what it does with them is recorded
+        for kind in types:
+            if kind not in _PLAIN and issubclass(kind, Tensor):
+                return NotImplemented  # a tensor of several parts: what it does with them is recorded
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question about a tensor
+        if _namespace(func) == "prim":  # a question about a tensor
             return func(*args, **kwargs)
         if func is torch.ops.aten.add.Tensor and self._adds_up(args[0]):
             func = (
@@ -213,7 +214,7 @@ class Recorder(TorchDispatchMode):
         if known is not None:
             found, made = known.make(call.tensors, self.values.mode)
             costs = known.costs
-        elif func.namespace == "profiler":  # begins and ends a label, and takes no tensor
+        elif _namespace(func) == "profiler":  # begins and ends a label, and takes no tensor
             with torch._C._DisableTorchDispatch():
                 found, made, costs = func(*args, **kwargs), [], _OF_A_LABEL
         else:
@@ -441,6 +442,12 @@ class _OfSeveral(Exception):
 @functools.cache
 def _name(func: Any) -> str:
     return str(func)
+
+
+@functools.cache
+def _namespace(func: Any) -> str:
+    found: str = func.namespace
+    return found
 
 
 def _parts(model: nn.Module) -> Parts:
