@@ -39,14 +39,12 @@ def delayed(late: Late) -> Iterator[Delayed]:
         seen.copies += 1
         if not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return
-        stream = torch.cuda.current_stream()
-        if stream == torch.cuda.default_stream():
-            return
-        seen.beside += 1
+        beside = torch.cuda.current_stream() != torch.cuda.default_stream()
+        seen.beside += beside
         cycles = drawn.randrange(CYCLES)
-        if late == "copies":
+        if late == "copies":  # also those that only the host has to wait for
             torch.cuda._sleep(cycles)
-        else:
+        elif beside:
             with torch.cuda.stream(torch.cuda.default_stream()):
                 torch.cuda._sleep(cycles)
 

@@ -91,27 +91,12 @@ def trainer(
     """Return Hugging Face's Trainer; `settings` are those of its arguments beyond the sizes."""
 
     def train(after_update: Callable[[], None]) -> None:
-        from transformers import Trainer, TrainerCallback, TrainingArguments
+        from transformers import Trainer, TrainingArguments
 
-        class Turns(TrainerCallback):
-            def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-                after_update()
-
-        arguments = TrainingArguments(
-            tempfile.mkdtemp(),
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=len(data["input_ids"]) // micro_batch,
-            max_steps=MANY,
-            learning_rate=1e-4,
-            lr_scheduler_type="constant",
-            use_cpu=device != "cuda",
-            report_to="none",
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-            **settings,
-        )
-        Trainer(model=model, args=arguments, train_dataset=Rows(data), callbacks=[Turns()]).train()
+        arguments = TrainingArguments(**_arguments(data, device, micro_batch), **settings)
+        Trainer(
+            model=model, args=arguments, train_dataset=Rows(data), callbacks=[_telling(after_update)]
+        ).train()
 
     return Threaded(train)
 
@@ -127,25 +112,11 @@ def trl(
 
     def train(after_update: Callable[[], None]) -> None:
         from datasets import Dataset
-        from transformers import PreTrainedTokenizerFast, TrainerCallback
+        from transformers import PreTrainedTokenizerFast
         from trl import SFTConfig, SFTTrainer
 
-        class Turns(TrainerCallback):
-            def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-                after_update()
-
         arguments = SFTConfig(
-            tempfile.mkdtemp(),
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=len(data["input_ids"]) // micro_batch,
-            max_steps=MANY,
-            learning_rate=1e-4,
-            lr_scheduler_type="constant",
-            use_cpu=device != "cuda",
-            report_to="none",
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
+            **_arguments(data, device, micro_batch),
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
             **settings,
@@ -156,10 +127,38 @@ def trl(
             args=arguments,
             train_dataset=Dataset.from_dict(rows),
             processing_class=_tokenizer(PreTrainedTokenizerFast),
-            callbacks=[Turns()],
+            callbacks=[_telling(after_update)],
         ).train()
 
     return Threaded(train)
+
+
+def _arguments(data: Mapping[str, torch.Tensor], device: str, micro_batch: int) -> dict[str, Any]:
+    """Return what both trainers of Hugging Face are told: the sizes, and to write and show nothing."""
+    return {
+        "output_dir": tempfile.mkdtemp(),
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": len(data["input_ids"]) // micro_batch,
+        "max_steps": MANY,
+        "learning_rate": 1e-4,
+        "lr_scheduler_type": "constant",
+        "use_cpu": device != "cuda",
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+    }
+
+
+def _telling(after_update: Callable[[], None]) -> Any:
+    """Return a callback that says when an update has been made."""
+    from transformers import TrainerCallback
+
+    class Turns(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            after_update()
+
+    return Turns()
 
 
 def _tokenizer(kind: Any) -> Any:

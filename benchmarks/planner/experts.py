@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from common import write_result  # noqa: E402
+from result_lines import measure  # noqa: E402
 
 ROWS, LENGTH = 16, 2048
 PAGE, PICTURE = HERE / "experts.md", HERE / "experts.png"
@@ -277,12 +277,10 @@ def main() -> None:
     for number, case in enumerate(CASES):
         if asked.names and not any(name in case.name for name in asked.names):
             continue
-        command = [sys.executable, __file__, "--one", str(number)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            print(f"{case.name}: {ended.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        made = measure(case.name, __file__, "--one", str(number))
+        if made is None:
             continue
-        results[case.name] = json.loads(ended.stdout.strip().splitlines()[-1])
+        results[case.name] = made
         print(case.name, results[case.name]["chosen"], results[case.name]["by_hand"], sep="\n  ", flush=True)
         ordered = {each.name: results[each.name] for each in CASES if each.name in results}
         write_result(HERE, {"cases": ordered}, "experts")

@@ -1,349 +1,314 @@
-"""Runs that others measured and published, as the planner predicts them: `python benchmarks/planner/published.py [NAME …]`.
+"""Runs that others measured and published, as the planner predicts them, and what it would choose in their place.
 
-Models are made from their published shapes: nothing is downloaded, and no weights or data are needed. What was published is given
-with its source and settings; where ours cannot be the same, `differs` says how. Figures in GiB. The cases that are named are added to
-those of the day's result.
+    python benchmarks/planner/published.py            all jobs; what is in the results already is not made again
+    python benchmarks/planner/published.py --anew 8B  the jobs with this in their names, or in those of their runs, anew
+    python benchmarks/planner/published.py --figures  the published runs alone, without a search, where they are not there yet
+    python benchmarks/planner/published.py --pages    the tables from the results that are there
+
+Models are made from their published shapes: nothing is downloaded, and no weights or data are needed. What was published stands with its
+source in `published_cases.py`; where ours cannot be the same, `differs` says how. A *job* is a model, a machine and a window: its runs are
+predicted with the techniques that were published. For the first window of each model and machine, and each level of precision that its runs
+have, a plan is searched for, which has to fit and to be no slower. Below mixed precision the search takes a coarser plan only where it is 1.5 times as fast; where it left one for this,
+it is run again with a plan that need only be faster. Each job runs in a process of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from common import commit, machine
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-HERE = Path(__file__).parent
-TORCHTUNE = "torchtune README, main branch, 2025"
-MARKS = "<!-- published -->", "<!-- /published -->"
-PAGES = (HERE / "README.md", HERE.parent.parent / "docs" / "planner.md")
-ANSWER_AI = "AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md"
+from common import commit  # noqa: E402
+from published_cases import ADAMW, CASES, MODELS, SOON, Case  # noqa: E402
+from result_lines import measure, read, write  # noqa: E402
 
-_LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_act": "silu",
-    "max_position_embeddings": 8192,
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "Llama 3.2 3B": {
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": True,
-    },
-    "Llama 3.1 8B": {
-        "hidden_size": 4096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128_256,
-    },
-    "Llama 2 7B": {
-        "hidden_size": 4096,
-        "intermediate_size": 11_008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "vocab_size": 32_000,
-    },
-    "Llama 2 70B": {
-        "hidden_size": 8192,
-        "intermediate_size": 28_672,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "vocab_size": 32_000,
-    },
-}
-ADAMW = {"adamw": {"learning_rate": 2e-5}}
-LORA_64 = {"lora": {"rank": 64, "alpha": 128.0}}
-LORA_8 = {"lora": {"rank": 8, "alpha": 16.0}}
+RESULTS = HERE / "results" / "published.jsonl"
+README, GUIDE = HERE / "README.md", HERE.parent.parent / "docs" / "planner.md"
+SLOWER = 0.05
+"""Of a published set's tokens a second that a choice may be short of."""
 
-
-@dataclass(frozen=True)
-class Case:
-    """A published figure, and our recipe that is nearest to it; `active` is what is allocated, otherwise what is reserved."""
-
-    name: str
-    model: str
-    device: str
-    published: tuple[float, float]  # GiB, the least and the most
-    source: str
-    rows: int
-    length: int
-    techniques: tuple[Any, ...]
-    numerics: str = "pure_bf16"
-    optimizer: Any = None
-    active: bool = True
-    tokens_per_second: float | None = None
-    differs: str = ""
-    devices: int = 1
-    strategy: str | None = None
-
-
-CHUNKED = ("chunked_loss",)
-SMALL = (*CHUNKED, "recompute")
-
-
-def _ladder(name: str, published: float, tokens: float, *techniques: Any, **more: Any) -> Case:
-    """A rung of torchtune's ladder: 2 rows of 4,096 packed tokens, weights and AdamW's states in bf16, peak of what is active."""
-    sizes = ("Llama 3.2 3B", "a100-80", (published, published), TORCHTUNE, 2, 4096)
-    return Case(f"3B {name}", *sizes, techniques, tokens_per_second=tokens, **more)
-
-
-CASES = (
-    _ladder("packed", 60.0, 7075),
-    _ladder("compile", 51.0, 8998, "compile", differs="planned as eager: an upper bound for compile"),
-    _ladder("chunked loss", 42.9, 9174, *CHUNKED, differs="without compile"),
-    _ladder(
-        "recompute",
-        24.9,
-        7210,
-        *SMALL,
-        differs="without compile",
-    ),
-    _ladder(
-        "optimizer in backward",
-        23.1,
-        7309,
-        *SMALL,
-        "optimizer_in_backward",
-        differs="without compile",
-    ),
-    _ladder(
-        "activation offload",
-        21.8,
-        7301,
-        *SMALL,
-        "activation_offload",
-        "optimizer_in_backward",
-        differs="without compile",
-    ),
-    _ladder(
-        "8-bit states",
-        17.6,
-        6960,
-        *SMALL,
-        "activation_offload",
-        "optimizer_in_backward",
-        optimizer={"adamw_8bit": {"learning_rate": 2e-5}},
-        differs="without compile",
-    ),
-    _ladder(
-        "LoRA",
-        8.5,
-        8210,
-        *SMALL,
-        "activation_offload",
-        LORA_64,
-        differs="adapters on all linear layers, in fp32; without compile",
-    ),
-    _ladder(
-        "QLoRA",
-        4.6,
-        8035,
-        *SMALL,
-        "activation_offload",
-        "nf4",
-        LORA_64,
-        differs="adapters on all linear layers, in fp32; without compile",
-    ),
-    Case(
-        "8B full",
-        "Llama 3.1 8B",
-        "rtx4090",
-        (18.9, 18.9),
-        TORCHTUNE,
-        2,
-        2048,
-        (*SMALL, "optimizer_in_backward"),
-        optimizer={"adamw_8bit": {"learning_rate": 2e-5, "paged": True}},
-        tokens_per_second=1650,
-        differs="without compile",
-    ),
-    Case(
-        "8B LoRA",
-        "Llama 3.1 8B",
-        "rtx4090",
-        (16.2, 16.2),
-        TORCHTUNE,
-        2,
-        2048,
-        ("recompute", "chunked_loss", LORA_8),
-        tokens_per_second=3083,
-        differs="adapters on all linear layers, in fp32; without compile",
-    ),
-    Case(
-        "8B QLoRA",
-        "Llama 3.1 8B",
-        "rtx4090",
-        (7.4, 7.4),
-        TORCHTUNE,
-        2,
-        2048,
-        (*SMALL, "nf4", LORA_8),
-        tokens_per_second=2413,
-        differs="adapters on all linear layers, in fp32; without compile",
-    ),
-    *(
-        Case(
-            f"7B QLoRA {length:,} tokens",
-            "Llama 2 7B",
-            "t4",
-            (5.0, 9.0),
-            "the range that is usually given for a 16 GB T4, 512 to 8,192 tokens",
-            1,
-            length,
-            (*SMALL, "nf4", {"lora": {"rank": 16, "alpha": 32.0}}),
-            numerics="fp16",
-            active=False,
-            differs="a T4 has no bf16: embeddings, head and what blocks hand on are in float32",
-        )
-        for length in (512, 2048, 8192)
-    ),
-    Case(
-        "70B QLoRA, two cards",
-        "Llama 2 70B",
-        "rtx3090",
-        (14.92, 14.92),
-        ANSWER_AI,
-        4,
-        2048,
-        ("recompute", "nf4", LORA_64),
-        active=False,
-        tokens_per_second=178,
-        differs="theirs has what nccl takes, and fragments; what else differs is not known",
-        devices=2,
-        strategy="fsdp-offload",
-    ),
-    Case(
-        "70B QLoRA, one card",
-        "Llama 2 70B",
-        "rtx3090",
-        (14.92, 14.92),
-        ANSWER_AI,
-        2,
-        2048,
-        ("recompute", "nf4", LORA_64, "weight_streaming"),
-        active=False,
-        tokens_per_second=89,
-        differs="theirs: each of two cards, by FSDP with CPU offload; ours: one card, frozen layers streamed, embeddings and head there",
-    ),
-)
+JOBS = tuple(dict.fromkeys(case.job for case in CASES))
 
 
 class _Here:
-    """The planner's own process, of which all cases are planned in one."""
+    """The planner's own process, in which all plans of a job are made."""
 
     def run(self, function: Any, *arguments: Any, timeout: float) -> Any:
         return function(*arguments)
 
 
-def plan_cases(names: list[str], path: Path) -> None:
-    """Plan the cases of these names, and add each to the result."""
-    cases = json.loads(path.read_text())["cases"] if path.exists() else {}
-    for name in names:
-        cases[name] = predict(next(case for case in CASES if case.name == name))
-        result = {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine(), "cases": cases}
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n")
+# ----------------------------------------------------------------------------------------------------------- the plans
 
 
-def predict(case: Case) -> dict[str, Any]:
-    """A case with its prediction, or with why there is none."""
+def measured(job: str, search: bool) -> dict[str, Any]:
+    """Predict the runs of a job, and search for its choice at each level of precision that they have."""
+    cases = [case for case in CASES if case.job == job]
+    runs = [run_of(case, planned(case)) for case in cases]
+    made = {"job": job, "date": time.strftime("%Y-%m-%d"), "commit": commit(), "runs": runs}
+    return {**made, "choices": chosen(cases, runs)} if search else made
+
+
+def chosen(cases: Sequence[Case], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the choice at each level of precision that the runs of a job have; none where the model and machine have another job first."""
+    first = next(case for case in CASES if case.machine == cases[0].machine)
+    levels = dict.fromkeys(run["level"] for run in runs if "level" in run) if first in cases else ()
+    choices = {}
+    for level in levels:
+        rivals = [run for run in runs if run.get("level") == level and run["fits"]]
+        best = max((run["tokens_per_second"] for run in rivals), default=0.0)
+        found = planned(cases[0], level)
+        if _slower(found, best) and found.get("level") != level:
+            found["faster"] = planned(cases[0], level, worth=1.0)
+        choices[level] = found
+    return choices
+
+
+def run_of(case: Case, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan of a published run beside what was measured of it, where that was."""
+    low, _ = case.published or (0, 0)
+    measured = low if low and not case.estimate else None
+    predicted = plan.get("peak_gib" if case.active else "reserved_gib")
+    return {"name": case.name, "measured_gib": measured, "predicted_gib": predicted, **plan}
+
+
+def _slower(choice: Mapping[str, Any], tokens_per_second: float) -> bool:
+    return not choice.get("fits") or choice["tokens_per_second"] < (1 - SLOWER) * tokens_per_second
+
+
+def planned(case: Case, level: str | None = None, worth: float | None = None) -> dict[str, Any]:
+    """Return the plan of a run as it was published; or where a level is given what is chosen down to it. An error stands in its place."""
     from snugfit.errors import SnugfitError
     from snugfit.planner.target import Target
     from snugfit.recipe import load_recipe
     from snugfit.run.plans import plan_recipe
 
     here: Any = _Here()
-    started = time.monotonic()
+    target = Target(
+        device=case.device,
+        devices=case.devices,
+        nodes=case.nodes,
+        network="infiniband-ndr" if case.nodes > 1 else None,
+        memory=None if case.memory is None else int(case.memory * 2**30),
+        host_memory=None if case.host is None else int(case.host * 2**30),
+        search=level is not None,
+        fidelity=level,
+        fewer=False,
+        worth=worth,
+    )
+    began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "model").mkdir()
-        (root / "model" / "config.json").write_text(json.dumps({**_LLAMA, **MODELS[case.model]}))
-        recipe: dict[str, Any] = {
-            "task": "causal-lm",
-            "model": "model",
-            "data": {"train": "packed.txt", "validation": None, "max_length": case.length},
-            "train": {"updates": 1000, "epochs": None, "global_batch": case.rows},
-            "optimizer": case.optimizer or ADAMW,
-            "schedule": None,
-            "techniques": list(case.techniques),
-            "evaluate": {"metrics": []},
-            "plan": {"numerics": case.numerics, "device": "cpu", "devices": case.devices},
-        }
-        if case.strategy is not None:
-            recipe["plan"]["strategy"] = case.strategy
-        (root / "recipe.yaml").write_text(json.dumps(recipe))  # which is YAML too
+        (root / "model" / "config.json").write_text(json.dumps(MODELS[case.model]))
+        (root / "recipe.yaml").write_text(json.dumps(recipe(case, level is not None)))  # which is YAML too
         try:
-            answer = plan_recipe(
-                load_recipe(root / "recipe.yaml"),
-                Target(device=case.device, devices=case.devices, search=False),
-                here,
-            )
+            answer = plan_recipe(load_recipe(root / "recipe.yaml"), target, here, anew=True)
         except SnugfitError as error:
-            return {**asdict(case), "error": str(error)}
+            return {"error": str(error)}
     found = answer.prediction
-    memory = found.peak_bytes if case.active else found.reserved_bytes
     return {
-        **asdict(case),
-        "predicted_gib": memory / 2**30,
-        "predicted_tokens_per_second": found.tokens_per_second,
+        "fits": answer.fits,
+        "level": answer.choice.fidelity,
+        "added": answer.choice.added,
+        "numerics": answer.choice.numerics,
+        "micro_batch": answer.choice.micro_batch,
+        "strategy": answer.choice.strategy,
+        "peak_gib": found.peak_bytes / 2**30,
+        "reserved_gib": found.reserved_bytes / 2**30,
+        "host_gib": found.host_peak_bytes / 2**30,
         "peak_by_kind": dict(found.peak_by_kind),
-        "peak_at": dict(found.peak_at),
-        "reserved_bytes": found.reserved_bytes,
-        "host_peak_bytes": found.host_peak_bytes,
-        "planned_seconds": time.monotonic() - started,
+        "tokens_per_second": found.tokens_per_second,
+        "why": answer.why,
+        "processor_seconds": round(time.process_time() - began, 1),
     }
 
 
-def table(cases: dict[str, dict[str, Any]]) -> str:
-    """The cases as a table of a page."""
+def recipe(case: Case, chosen: bool) -> dict[str, Any]:
+    """Return the recipe of a run; for a choice, without all that saves memory or time."""
+    plan: dict[str, Any] = {"device": "cpu", "devices": case.devices}
+    if not chosen:
+        plan["numerics"] = case.numerics
+        if case.micro_batch is not None:
+            plan["micro_batch"] = case.micro_batch
+        if case.strategy is not None:
+            plan["strategy"] = case.strategy
+    return {
+        "task": "causal-lm",
+        "model": "model",
+        "data": {"train": "packed.txt", "validation": None, "max_length": case.length},
+        "train": {"updates": 1000, "epochs": None, "global_batch": case.rows},
+        "optimizer": ADAMW if chosen else case.optimizer or ADAMW,
+        "schedule": None,
+        "techniques": [] if chosen else list(case.techniques),
+        "evaluate": {"metrics": []},
+        "plan": plan,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- the tables
+
+
+def by_name(results: Sequence[Mapping[str, Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Return each run that was predicted, with the choice beside it."""
+    return {
+        run["name"]: (run, one.get("choices", {}).get(run.get("level")))
+        for one in results
+        for run in one["runs"]
+    }
+
+
+def figures(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of published and predicted figures."""
+    made = by_name(results)
     lines = [
         "| run | published, GiB | predicted | tokens/s published | predicted | what differs |",
         "|---|---|---|---|---|---|",
     ]
-    for case in CASES:
-        made = cases.get(case.name)
-        if made is None:
-            continue
-        low, high = case.published
-        known = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        said = f"{made['predicted_gib']:.1f}" if "error" not in made else "no plan"
-        rate = made.get("predicted_tokens_per_second")
+    for case in (case for case in CASES if case.name in made):
+        run, _ = made[case.name]
         theirs = "" if case.tokens_per_second is None else f"{case.tokens_per_second:,.0f}"
+        ours = ["no plan", ""]
+        if "error" not in run:
+            ours = [_gib(case, run), f"{run['tokens_per_second']:,.0f}"]
         lines.append(
-            f"| {case.name}, {case.device} | {known} | {said} | {theirs} | {'' if rate is None else f'{rate:,.0f}'} | "
-            f"{made.get('error', case.differs)} |"
+            f"| {_linked(case)}, {case.device} | {_published(case)} | {ours[0]} | {theirs} | {ours[1]} | "
+            f"{run.get('error', case.differs)} |"
         )
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Plan the cases that are named, all by default, and write the table of those that were planned today."""
-    from snugfit.planner.worker import Worker
+def choices(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of published sets and choices, as both are predicted."""
+    made = by_name(results)
+    lines = [
+        "| run, level | published set | GiB | tokens/s | choice | GiB | tokens/s | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case in (case for case in CASES if case.name in made):
+        run, choice = made[case.name]
+        if choice is None:
+            continue
+        for place, one in enumerate([choice, *([choice["faster"]] if "faster" in choice else [])]):
+            named = ("", "") if place else (f"{case.name}, {run['level']}", _set(case))
+            ratio = "–"
+            if run["fits"] and one.get("fits"):
+                ratio = f"{one['tokens_per_second'] / run['tokens_per_second']:.2f}"
+            published = ["", ""]
+            if not place:
+                published = [_gib(case, run), f"{run['tokens_per_second']:,.0f}"]
+                if not run["fits"]:
+                    published[1] = "does not fit"
+            ours = [one.get("error", "nothing fits"), "", ""]
+            if one.get("fits"):
+                what = ", ".join([*one["added"], f"micro-batch {one['micro_batch']}"])
+                if one["strategy"] != "single":
+                    what += f", {one['strategy']}"
+                if place:
+                    what = f"where a coarser plan need only be faster: {what}"
+                ours = [what, _gib(case, one), f"{one['tokens_per_second']:,.0f}"]
+            lines.append(f"| {' | '.join([*named, *published, *ours, ratio])} |")
+    return "\n".join(lines)
 
-    path = HERE / "results" / f"published-{time.strftime('%Y-%m-%d')}.json"
-    names = sys.argv[1:] or [case.name for case in CASES]
-    Worker().run(plan_cases, names, path, timeout=3600)
-    found = table(json.loads(path.read_text())["cases"])
-    print(found)
-    for page in PAGES:
-        before, _, rest = page.read_text().partition(MARKS[0])
-        _, _, after = rest.partition(MARKS[1])
-        page.write_text(f"{before}{MARKS[0]}\n{found}\n{MARKS[1]}{after}")
+
+def _linked(case: Case) -> str:
+    return case.name if case.source is None else f"[{case.name}]({case.source})"
+
+
+def _gib(case: Case, plan: Mapping[str, Any]) -> str:
+    return f"{plan['peak_gib' if case.active else 'reserved_gib']:.1f}"
+
+
+def _published(case: Case) -> str:
+    if case.published is None:
+        return "no figure"
+    low, high = case.published
+    if low == high:
+        return f"about {low:.3g}" if case.estimate else f"{low:.4g}"
+    return f"{low:.2g} to {high:.3g}" if low else f"at most {high:.3g}"
+
+
+def _set(case: Case) -> str:
+    """Return what a published set is called."""
+    names = [each if isinstance(each, str) else next(iter(each)) for each in case.techniques]
+    states = [] if case.optimizer is None else [next(iter(case.optimizer))]
+    return ", ".join([case.numerics, *states, *names, *([case.strategy] if case.strategy else [])])
+
+
+def write_pages(results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the tables into the pages that have them."""
+    for page, mark, table in (
+        (README, "published", figures(results)),
+        (GUIDE, "published", figures(results)),
+        (README, "choices", choices(results)),
+    ):
+        begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+        before, _, rest = page.read_text().partition(begin)
+        _, _, after = rest.partition(end)
+        page.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--anew", action="store_true", help="what is in the results already too")
+    parser.add_argument("--figures", action="store_true", help="no searches")
+    parser.add_argument("--pages", action="store_true", help="no plans, the tables alone")
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # in this process, and nothing is written
+    asked = parser.parse_args()
+    if asked.one is not None:
+        print("\n" + json.dumps(measured(asked.one, search=not asked.figures)))
+        return
+    if asked.pages:
+        write_pages(read(RESULTS))
+        return
+    for job in sorted(JOBS, key=_turn):
+        called = [job, *(case.name for case in CASES if case.job == job)]
+        if asked.names and not any(name in each for name in asked.names for each in called):
+            continue
+        there = next((each for each in read(RESULTS) if each["job"] == job), None)
+        if there is not None and not asked.anew and (asked.figures or "choices" in there):
+            continue
+        made = measure(job, __file__, "--one", job, *(["--figures"] if asked.figures else []))
+        if made is None:
+            continue
+        results = [*(each for each in read(RESULTS) if each["job"] != job), made]
+        write(RESULTS, results, "job", JOBS)
+        print(
+            job,
+            *map(_line, made["runs"]),
+            *map(_line, made.get("choices", {}).values()),
+            sep="\n  ",
+            flush=True,
+        )
+    write_pages(read(RESULTS))
+
+
+def _turn(job: str) -> int:
+    """Return the place at which a job is planned: those that take least first."""
+    return next((place for place, name in enumerate(SOON) if job.startswith(name)), len(SOON))
+
+
+def _line(plan: Mapping[str, Any]) -> str:
+    if "error" in plan:
+        return f"{plan.get('name', 'choice')}: {plan['error']}"
+    what = plan.get("name") or ", ".join(plan["added"])
+    return (
+        f"{what}: {plan['level']}, {'fits' if plan['fits'] else 'does not fit'}, {plan['reserved_gib']:.1f} GiB, "
+        f"{plan['tokens_per_second']:,.0f} tokens/s, {plan['processor_seconds']} s"
+    )
 
 
 if __name__ == "__main__":

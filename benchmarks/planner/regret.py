@@ -19,7 +19,6 @@ import json
 import math
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from regret_pairs import MODELS, PAIRS  # noqa: E402
+from result_lines import measure, read, write  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Job, Plan  # noqa: E402
@@ -441,19 +441,6 @@ def beside(there: Table, choice: Choice) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------- the command
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def write(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """In the order of the pairs."""
-    order = [each.name for each in starmap(Pair, PAIRS)]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        "".join(json.dumps(each) + "\n" for each in sorted(lines, key=lambda one: order.index(one["pair"])))
-    )
-
-
 def failing(one: Mapping[str, Any]) -> bool:
     """Whether a choice is worse than may be."""
     return (one["regret"] is not None and one["regret"] > LIMIT) or bool(one.get("coarser"))
@@ -520,14 +507,12 @@ def main() -> None:
             continue
         if not (asked.anew or asked.tables) and pair.name in {each["pair"] for each in read(CHOICES)}:
             continue
-        command = [sys.executable, __file__, "--one", pair.name, *(["--tables"] if asked.tables else [])]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            print(f"{pair.name}: {ended.stderr.strip()[-2000:]}", file=sys.stderr)
+        made = measure(pair.name, __file__, "--one", pair.name, *(["--tables"] if asked.tables else []))
+        if made is None:
             continue
-        made = json.loads(ended.stdout.strip().splitlines()[-1])
         for path, new in ((TABLES, [made["table"]]), (CHOICES, made["choices"])):
-            write(path, [*(each for each in read(path) if each["pair"] != pair.name), *new])
+            lines = [*(each for each in read(path) if each["pair"] != pair.name), *new]
+            write(path, lines, "pair", [each.name for each in starmap(Pair, PAIRS)])
         PAGE.write_text(page(read(TABLES), read(CHOICES)))
         print(f"{pair.name}: {len(made['table']['plans'])} plans in {made['table']['seconds']} s", flush=True)
         for each in made["choices"]:

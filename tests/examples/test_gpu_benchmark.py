@@ -36,6 +36,8 @@ PLANTS = {
     "correct": {
         "split": "laws in fp32",
         "stream": "weight streaming is bit for bit",
+        "activation": "activation offload is bit for bit",
+        "gradient": "gradient offload keeps its bits",
         "rounded": "fp32 is IEEE",
         "memory": "runs out of memory is run again",
         "wait": "waits for the device once",

@@ -14,12 +14,10 @@ from typing import Any
 from unittest import mock
 
 from checks import Settings, check, require
-from material import deterministic
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAKESPEARE = ("shared/data/tinyshakespeare.txt", "../shared/data/tinyshakespeare.txt")
 RESUMABLE = 75
-DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "MKL_CBWR": "AUTO"}
 
 
 def text() -> tuple[str, str]:
@@ -71,7 +69,7 @@ schedule: {{cosine: {{warmup: 0.1}}}}
 techniques: [{{clip_norm: {{max_norm: 1.0}}}}, {{ema: {{decay: 0.9}}}}]
 evaluate: {{every: {settings.size(40, 4)}, metrics: [perplexity]}}
 checkpoint: {{every: {settings.size(10, 2)}, save: async}}
-plan: {{device: {settings.device}, numerics: bf16, micro_batch: 8, num_workers: 2}}
+plan: {{device: {settings.device}, numerics: bf16, micro_batch: 8, num_workers: 2, deterministic: true}}
 track: {{mlflow: false}}
 """
     )
@@ -93,7 +91,6 @@ def snugfit(settings: Settings, *arguments: str, stop_at: int | None = None, out
     try:
         if out is not None:
             os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT), 1)
-        deterministic()
         from snugfit.cli import main
 
         with stopped_at(stop_at):
@@ -152,7 +149,6 @@ def another_order_after_resume() -> Iterator[None]:
     "a run of the command line that is stopped and resumed is the run that was not, bit for bit",
     150,
     modules=("pydantic", "yaml", "typer", "tokenizers"),
-    environment=DETERMINISTIC,
     plants={"resume": another_order_after_resume},
 )
 def stopped_and_resumed(settings: Settings) -> Mapping[str, Any]:

@@ -45,6 +45,45 @@ def one_late_weight() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def late_activations() -> Iterator[None]:
+    """Temporarily let backward have the memory of activations before their copies have arrived."""
+    from snugfit.techniques.placement.activation_offload import Offload
+
+    bring: Callable[..., Any] = Offload._to_device
+    calls = 0
+
+    def late(self: Any, copy: Any) -> None:
+        nonlocal calls
+        here = copy.flat is None
+        bring(self, copy)
+        calls += here
+        if here and calls % 5 == 0:
+            copy.flat.zero_()
+
+    with mock.patch.object(Offload, "_to_device", late):
+        yield
+
+
+@contextmanager
+def one_late_gradient() -> Iterator[None]:
+    """Temporarily let the host add up a gradient before its copy has arrived."""
+    from snugfit.core.host_gradients import HostGradients
+
+    add: Callable[..., Any] = HostGradients._add
+    calls = 0
+
+    def late(self: Any, leaving: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            leaving.arriving.zero_()
+        add(self, leaving)
+
+    with mock.patch.object(HostGradients, "_add", late):
+        yield
+
+
 def trained(
     settings: Settings,
     techniques: Sequence[Any],
@@ -140,7 +179,12 @@ def streaming_from_file(settings: Settings) -> Mapping[str, Any]:
     )
 
 
-@check("activation offload is bit for bit", 60, environment=DETERMINISTIC)
+@check(
+    "activation offload is bit for bit",
+    60,
+    environment=DETERMINISTIC,
+    plants={"activation": late_activations},
+)
 def activation_offload(settings: Settings) -> Mapping[str, Any]:
     figures = same_under_delays(
         settings, ["activation_offload"], frozen=False, min_bytes=settings.size(65536, 1)
@@ -159,6 +203,11 @@ def optimizer_offload(settings: Settings) -> Mapping[str, Any]:
     return same_under_delays(settings, ["optimizer_offload"], frozen=False)
 
 
-@check("gradient offload keeps its bits under delays", 60, environment=DETERMINISTIC)
+@check(
+    "gradient offload keeps its bits under delays",
+    60,
+    environment=DETERMINISTIC,
+    plants={"gradient": one_late_gradient},
+)
 def gradient_offload(settings: Settings) -> Mapping[str, Any]:
     return same_under_delays(settings, ["gradient_offload", "optimizer_offload"], frozen=False)

@@ -115,7 +115,8 @@ class Plan:
     """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed.
 
     `devices` share each update by `strategy`, one of `STRATEGY_NAMES`, or "single" where there is one. `cut_padding` lets micro-batches
-    be as wide as their longest text, where the model computes the same without padding.
+    be as wide as their longest text, where the model computes the same without padding. `deterministic` takes operators whose results
+    depend on their inputs alone.
     """
 
     micro_batch: MicroBatch = None
@@ -125,6 +126,7 @@ class Plan:
     devices: int = 1
     num_workers: int = 0
     cut_padding: bool = True
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         size = self.micro_batch

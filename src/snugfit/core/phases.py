@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 Part = TypeVar("Part")
 Label = Callable[[str], AbstractContextManager[object]]
-Shorten = Callable[[Sequence[Any], Sequence[Hashable], bool], Iterator[Any]]
-"""From the parts of a loop and the kind of each to those that are run; whether operators of the others are listed beside them."""
+
+
+class Remains(Protocol):
+    """What each part of a loop leaves behind, in containers of any depth with tensors in them."""
+
+    def of(self, part: Any) -> Any:
+        """Return what a part that was run has left."""
+
+    def leave(self, part: Any, remains: Any) -> None:
+        """Leave such a thing for a part that is not run."""
+
+
+Shorten = Callable[[Sequence[Any], Sequence[Hashable], bool, Remains | None], Iterator[Any]]
+"""From the parts of a loop and the kind of each to those that are run; the rest as for `alike`."""
 
 _watching: Label | None = None
 _shorten: Shorten | None = None
@@ -21,21 +33,29 @@ def phase(name: str) -> AbstractContextManager[object]:
     return _NOTHING if _watching is None else _watching(name)
 
 
-def alike(parts: Sequence[Part], kind: Callable[[Part], Hashable], listed: bool = False) -> Iterator[Part]:
+def alike(
+    parts: Sequence[Part],
+    kind: Callable[[Part], Hashable],
+    listed: bool = False,
+    remains: Remains | None = None,
+) -> Iterator[Part]:
     """The parts of a loop, one after the other: all of them wherever there are numbers.
 
     A dry run leaves out those of which it has seen the like, so the loop may leave nothing behind for a part but numbers, in memory
-    that does not grow with the parts, and may not end early.
+    that does not grow with the parts, or what `remains` tells of, and may not end early.
 
     Args:
         kind: what decides which operators run for a part, on tensors of which sizes.
         listed: whether a dry run lists the operators of each part that it leaves out, in place of counting those that it runs several
             times: seconds are then added up in the order of the loop.
+        remains: what a part leaves behind. A dry run then runs two parts of each kind, and leaves copies of it for the others.
 
     >>> list(alike([3, 3, 1], kind=int))
     [3, 3, 1]
     """
-    return iter(parts) if _shorten is None else _shorten(parts, [kind(part) for part in parts], listed)
+    if _shorten is None:
+        return iter(parts)
+    return _shorten(parts, [kind(part) for part in parts], listed, remains)
 
 
 @contextmanager

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from snugfit.errors import SnugfitWarning
 
@@ -94,6 +95,66 @@ def without_copy(tensor: Tensor) -> Tensor | Cast:
     weight = getattr(node.next_functions[0][0], "variable", None)
     if weight is None or weight.shape != copy.shape or weight.stride() != copy.stride():
         return tensor
+    return _cast(weight, tensor, copy)
+
+
+class FrozenCasts(TorchFunctionMode):
+    """A mode that knows the copies in another type that autocast makes of frozen weights, each while the product that it is made for runs.
+
+    Such a copy bears no trace of its weight, as one of a trained weight does. A product saves of its arguments only those that a
+    gradient needs: where a weight is frozen, what has the weight's shape and no gradient is the copy of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: tuple[nn.Parameter, ...] = ()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func not in _PRODUCTS:
+            return func(*args, **given)
+        constant = [
+            each for each in (*args, *given.values()) if isinstance(each, Tensor) and not each.requires_grad
+        ]
+        shapes = [each.shape for each in constant]
+        self._weights = tuple(
+            each for each in constant if isinstance(each, nn.Parameter) and shapes.count(each.shape) == 1
+        )
+        try:
+            return func(*args, **given)
+        finally:
+            self._weights = ()
+
+    def without_copy(self, tensor: Tensor) -> Tensor | Cast:
+        """Return the frozen weight that a saved tensor is a copy of; any other tensor as it is."""
+        if not self._weights or tensor.requires_grad:
+            return tensor
+        copy = tensor if tensor._base is None else tensor._base
+        for weight in self._weights:
+            if copy.dtype != weight.dtype and (copy.shape, copy.stride()) == (weight.shape, weight.stride()):
+                return _cast(weight, tensor, copy)
+        return tensor
+
+
+_PRODUCTS = frozenset(
+    {
+        nn.functional.linear,
+        torch.matmul,
+        torch.mm,
+        torch.addmm,
+        Tensor.matmul,
+        Tensor.__matmul__,
+        torch.conv1d,
+        torch.conv2d,
+        torch.conv3d,
+    }
+)
+"""What autocast computes in 16 bit, and is called with a weight."""
+
+
+def _cast(weight: Tensor, tensor: Tensor, copy: Tensor) -> Cast:
     return Cast(
         weight, copy.dtype, copy.device, tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
     )

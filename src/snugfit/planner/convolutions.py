@@ -15,9 +15,6 @@ Rule: TypeAlias = Callable[[Arguments, Mapping[str, Any], Any], int]
 BLOCK = 16
 """Channels that oneDNN keeps together, float32 in a register of 512 bits; fewer channels are padded to as many."""
 
-SCRATCH = 64 * 1024
-"""Bytes, about, that a thread of oneDNN's bfloat16 convolutions takes for a tile."""
-
 
 def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
@@ -38,27 +35,15 @@ class _Convolution:
     Source: aten/src/ATen/native/mkldnn/Conv.cpp, and measurements for the choices that oneDNN makes.
     """
 
-    def __init__(
-        self,
-        given: Tensor,
-        weight: Tensor,
-        result: Sequence[int],
-        stride: Sequence[int],
-        groups: int,
-        transposed: bool,
-    ) -> None:
+    def __init__(self, given: Tensor, weight: Tensor, result: Sequence[int], stride: Sequence[int]) -> None:
         size, kernel, threads = given.element_size(), math.prod(weight.shape[2:]), torch.get_num_threads()
         outside, inside = weight.shape[:2]
-        if transposed:
-            outside, inside = inside * groups, outside // groups
         self.strided = any(each != 1 for each in stride)
         self.channels_last = channels_last(given) or channels_last(weight)
         # of a window of one, not strided, the layout is that of a product already
-        self.is_product = (
-            kernel == 1 and not self.strided and given.shape[0] < 16 and threads == 1 and groups == 1
-        )
-        few = groups == 1 and inside < BLOCK and kernel > 1
-        rows = inside if few or groups > 1 else round_up(inside, BLOCK)
+        self.is_product = kernel == 1 and not self.strided and given.shape[0] < 16 and threads == 1
+        few = inside < BLOCK and kernel > 1
+        rows = inside if few else round_up(inside, BLOCK)
         self.given = 0 if few else size * _laid_out(given.shape)
         self.result = size * _laid_out(result)
         self.weight = size * kernel * rows * round_up(outside, BLOCK)
@@ -82,14 +67,22 @@ def channels_last(tensor: Tensor) -> bool:
     )
 
 
+def follows_rule(name: str, args: Arguments) -> bool:
+    """Return whether a convolution, or its backward, takes what its shapes say: neither over groups, transposed nor of half precision.
+
+    The layouts of others depend on the processor.
+    """
+    first = 1 if name == "convolution_backward" else 0
+    whole = args[first].dtype in (torch.float32, torch.float64)
+    transposed, groups = (args[7], args[9]) if first else (args[6], args[8])
+    return whole and not transposed and groups == 1
+
+
 def convolution(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    given, weight, transposed, groups = args[0], args[1], args[6], args[8]
+    given, weight = args[0], args[1]
     if given.dtype == torch.float64:
         return _columns(given, weight, out)
-    if given.dtype != torch.float32:  # both in another layout, and the result once more
-        taken = bytes_of(given) + bytes_of(weight) + bytes_of(out) + SCRATCH * torch.get_num_threads()
-        return max(taken, bytes_of(given) + 2 * bytes_of(out)) - bytes_of(out)
-    sizes = _Convolution(given, weight, out.shape, args[3], groups, transposed)
+    sizes = _Convolution(given, weight, out.shape, args[3])
     if sizes.is_product:
         return 0
     if sizes.channels_last:
@@ -99,20 +92,10 @@ def convolution(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
 
 
 def convolution_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    gradient, given, weight, transposed, groups, wanted = (
-        args[0],
-        args[1],
-        args[2],
-        args[7],
-        args[9],
-        args[10],
-    )
+    gradient, given, weight, wanted = args[0], args[1], args[2], args[10]
     if given.dtype == torch.float64:
         return _columns(given, weight, gradient)
-    if given.dtype != torch.float32:  # all in another layout; the gradient of the weight in float32
-        turned = bytes_of(given) + bytes_of(gradient) * (2 if weight.shape[1] < BLOCK else 1)
-        return turned + 2 * bytes_of(weight) + SCRATCH * torch.get_num_threads()
-    sizes = _Convolution(given, weight, gradient.shape, args[4], groups, transposed)
+    sizes = _Convolution(given, weight, gradient.shape, args[4])
     if sizes.is_product:
         return 0
     if sizes.channels_last:

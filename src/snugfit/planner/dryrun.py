@@ -19,6 +19,7 @@ from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.kit.sharded_tensors import own_parts
 from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
 from snugfit.planner.patches import as_real
@@ -32,6 +33,7 @@ from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.training.assemble import Material, make_step
+from snugfit.training.deterministic import deterministic
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def dry_run(
     size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
     whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
     several = nullcontext() if strategy is None else shards_followed(recorder.resized)
-    with explaining(), as_real(), several, _own_garbage(), mode:
+    with explaining(), as_real(), several, _own_garbage(), deterministic(plan.deterministic), mode:
         recorder.holds(_own(model), Role.WEIGHTS)
         with recorder, recorder.label("setup"):
             optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
@@ -182,7 +184,11 @@ def _prime(step: Step, done: int) -> None:
     for parameter, bearer in zip(step.parameters, step.bearers, strict=True):
         zeros = torch.zeros_like(bearer, dtype=bearer.grad_dtype) if parameter.requires_grad else None
         bearer.grad = zeros
-    step.optimizer.step()
+    optimizer = step.optimizer
+    if isinstance(optimizer, ShadowOptimizer) and not optimizer.state:
+        optimizer.prime()
+    else:
+        optimizer.step()
     step.progress.updates = step.progress.windows = done
     step.seams.updated(step.model, step.progress)
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from snugfit.core.tree import leaves
 from snugfit.planner.answer import Prediction, Timeline
 from snugfit.planner.device import Device, Machine
 from snugfit.planner.dryrun import Subject
-from snugfit.planner.records import Parts, Phase
+from snugfit.planner.records import Parts, Phase, Role
 from snugfit.planner.roofline import combined
 from snugfit.planner.segments import ROLES, Segment
 from snugfit.system.malloc import resident_bytes
 
 _BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 """Phases that are no part of an update."""
+
+_PASSES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
+"""Phases in which the inputs of a micro-batch are there."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,18 @@ class Run:
 
 
 def prediction_of(
-    run: Run, subject: Subject, machine: Machine, exact: bool, arriving: bool = True
+    run: Run,
+    subject: Subject,
+    machine: Machine,
+    exact: bool,
+    arriving: bool = True,
+    *,
+    micro_batch: int,
 ) -> Prediction:
     """What the pieces of a run come to.
 
     Args:
+        micro_batch: examples of a pass at most.
         exact: none of them was carried on from fewer blocks or micro-batches.
         arriving: whether what is made until all weights have their format and place counts; not where they come so.
     """
@@ -47,8 +58,10 @@ def prediction_of(
     counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
     if not arriving:
         counted = [each for each in counted if each.key.phase is not Phase.SETUP]
-    peak = max(counted, key=lambda each: each.bytes)
     update = [each for each in counted if each.key.update == 0 and each.key.phase not in _BESIDE]
+    copied = _input_bytes(subject, micro_batch)
+    first = [_in_first_window(each, copied) for each in update if each.key.phase in _PASSES]
+    peak = max([*counted, *first], key=lambda each: each.bytes)
     costs = np.sum([each.costs * each.times for each in update], axis=0)
     on_cpu = machine.type == "cpu"
     seconds = combined(costs, device, overlap=not on_cpu) + device.update
@@ -75,6 +88,20 @@ def prediction_of(
         doubt_bytes=round(allocated * run.doubt) if on_cpu else 0,
         host_seconds=float(costs[3]) if device.kind == "cpu" else 0.0,
     )
+
+
+def _input_bytes(subject: Subject, micro_batch: int) -> int:
+    """Return the bytes of a micro-batch's inputs."""
+    window = sum(each.nbytes for each in leaves(subject.window.data))
+    return window * micro_batch // subject.window.rows
+
+
+def _in_first_window(segment: Segment, copied: int) -> Segment:
+    """Return a piece as it is in the first window, whose inputs are copied (`step/changed_inputs.py`) and which has no states of an optimizer."""
+    peak = segment.peak.copy()
+    peak[ROLES.index(Role.OPTIMIZER)] = 0
+    peak[ROLES.index(Role.INPUTS)] += copied
+    return replace(segment, peak=peak)
 
 
 def _confidence(subject: Subject, machine: Machine, exact: bool, run: Run) -> dict[str, str]:

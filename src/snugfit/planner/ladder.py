@@ -51,6 +51,7 @@ PLACEMENTS: tuple[Names, ...] = (
     ("chunked_loss",),
     ("chunked_loss", _SPARSE),
     ("chunked_loss", "recompute"),
+    ("chunked_loss", "optimizer_offload"),
     ("chunked_loss", "recompute", "optimizer_in_backward"),
     ("chunked_loss", "recompute", "activation_offload"),
     ("chunked_loss", "recompute", "activation_offload", "tiled_linear"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -23,10 +23,10 @@ from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.figures import Run, prediction_of
-from snugfit.planner.records import Trace
+from snugfit.planner.records import Op, Trace
 from snugfit.planner.recurrent import note
 from snugfit.planner.remembered import Remembered
-from snugfit.planner.roofline import costs_of, peak_rate
+from snugfit.planner.roofline import Costs, peak_rate, pricing
 from snugfit.planner.segments import cut
 from snugfit.planner.workspace import doubt
 from snugfit.strategies.base import Strategy
@@ -57,6 +57,7 @@ class Planner:
     _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
     _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
     _remembered: Remembered = field(default_factory=Remembered, init=False)
+    _costs: dict[bool, Callable[[Op], Costs]] = field(default_factory=dict, init=False)  # by whether in tf32
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
 
     def __post_init__(self) -> None:
@@ -96,7 +97,9 @@ class Planner:
     def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
         """What a plan needs, as its run tells."""
         arriving = not self.subject.loaded_so(techniques)
-        return prediction_of(run, self.subject, self.machine, exact, arriving)
+        return prediction_of(
+            run, self.subject, self.machine, exact, arriving, micro_batch=self.micro_batch(plan)
+        )
 
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
         """The run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
@@ -134,8 +137,12 @@ class Planner:
 
     def micro_batches(self, plan: Plan) -> int:
         """How many micro-batches a window has."""
+        return math.ceil(self.subject.window.rows / self.micro_batch(plan))
+
+    def micro_batch(self, plan: Plan) -> int:
+        """Return how many examples a micro-batch has at most."""
         rows = self.subject.window.rows
-        return 1 if plan.micro_batch in (None, AUTO) else math.ceil(rows / int(plan.micro_batch))
+        return rows if plan.micro_batch in (None, AUTO) else min(int(plan.micro_batch), rows)
 
     def _carried_on(
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
@@ -202,7 +209,9 @@ class Planner:
                 strategy=strategy,
                 remembered=self._remembered,
             )
-        pieces = cut(trace, machine.type, lambda op: costs_of(op, machine.device, machine.host, tf32))
+        if tf32 not in self._costs:
+            self._costs[tf32] = pricing(machine.device, machine.host, tf32)
+        pieces = cut(trace, machine.type, self._costs[tf32])
         return Run(
             pieces,
             self._reserved(trace),

@@ -70,7 +70,9 @@ class Rank(Planner):
         in_parts = self.way != "ddp" and self.subject.from_files
         in_parts = in_parts and not any(each.reads_weights for each in techniques)
         arriving = not (in_parts or self.subject.loaded_so(techniques))
-        found = prediction_of(run, self.subject, self.machine, exact, arriving)
+        found = prediction_of(
+            run, self.subject, self.machine, exact, arriving, micro_batch=self.micro_batch(plan)
+        )
         exchange = self._exchange(run, plan)
         seconds = found.seconds_per_update + exchange.exposed
         slower = found.seconds_per_update / seconds

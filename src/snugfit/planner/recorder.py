@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import functools
 import gc
 import itertools
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -22,7 +24,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from snugfit.core.blocks import repeated_blocks
-from snugfit.core.phases import watched
+from snugfit.core.phases import Remains, watched
+from snugfit.core.tree import map_tree
+from snugfit.kit import skeleton
+from snugfit.planner.accumulation import is_sole
 from snugfit.planner.interposed import Interposed, interposing
 from snugfit.planner.loops import counts, needed
 from snugfit.planner.op_costs import OpCosts, op_costs
@@ -66,6 +71,7 @@ class Recorder(TorchDispatchMode):
         self.remembered = Remembered() if remembered is None else remembered
         self.update = 0
         self._shortens = shortens
+        self._silent = False
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._phases: list[Phase] = []
         self._turn = self._micro_batch = -1
@@ -75,6 +81,10 @@ class Recorder(TorchDispatchMode):
         self._sharded = False
         self._modules: list[str] = []
         self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
+        self._node, self._storages = (
+            (-1, 0),
+            0,
+        )  # that runs, with the storages that were there before; of the last operator
         self._again: set[int] = set()  # storages made where a block is computed again
         self._thread = threading.get_ident()
         self._around = Interposed()
@@ -188,12 +198,13 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].device
-        if any(kind not in _PLAIN and issubclass(kind, Tensor) for kind in types):
-            return NotImplemented  # a tensor of several parts: what it does with them is recorded
+        for kind in types:
+            if kind not in _PLAIN and issubclass(kind, Tensor):
+                return NotImplemented  # a tensor of several parts: what it does with them is recorded
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question about a tensor
+        if _namespace(func) == "prim":  # a question about a tensor
             return func(*args, **kwargs)
-        if func is torch.ops.aten.add.Tensor and (node_number() or 0) >= _NO_NODE:
+        if func is torch.ops.aten.add.Tensor and self._adds_up(args[0]):
             func = (
                 torch.ops.aten.add_.Tensor
             )  # fake gradients are added up beside each other, real ones in place
@@ -203,7 +214,7 @@ class Recorder(TorchDispatchMode):
         if known is not None:
             found, made = known.make(call.tensors, self.values.mode)
             costs = known.costs
-        elif func.namespace == "profiler":  # begins and ends a label, and takes no tensor
+        elif _namespace(func) == "profiler":  # begins and ends a label, and takes no tensor
             with torch._C._DisableTorchDispatch():
                 found, made, costs = func(*args, **kwargs), [], _OF_A_LABEL
         else:
@@ -212,8 +223,11 @@ class Recorder(TorchDispatchMode):
             if not answered:
                 self.remembered.learn(call, args, kwargs, found, costs)
         number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
+        self._storages = count
         if not answered:
             self.values.follow(func, args, kwargs, call.tensors, made)
+        if self._silent:
+            return found
         for tensor in made:
             if tensor.layout == torch.strided:
                 self._seen(tensor.untyped_storage(), tensor.device.type, number)
@@ -239,6 +253,18 @@ class Recorder(TorchDispatchMode):
         )
         return found
 
+    def _adds_up(self, first: Any) -> bool:
+        """Return whether an addition to a tensor is of gradients, in place where they are real: of a parameter, or of a tensor whose gradient
+        was there before the node that runs."""
+        node = node_number()
+        if node is None or self._modules or type(first) is not FakeTensor:
+            return False
+        if node >= _NO_NODE:
+            return True
+        since = self._node[1] if self._node[0] == node else len(self.trace.storages)
+        known = self._known.get(id(first.untyped_storage()))
+        return known is not None and known[1] < since and is_sole(first)
+
     def _costs_of(
         self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
     ) -> tuple[list[Tensor], OpCosts]:
@@ -258,8 +284,13 @@ class Recorder(TorchDispatchMode):
     def _labelled(self, name: str) -> Any:
         return self.label(name)
 
-    def _shortened(self, parts: Sequence[Any], kinds: Sequence[Hashable], listed: bool) -> Iterator[Any]:
+    def _shortened(
+        self, parts: Sequence[Any], kinds: Sequence[Hashable], listed: bool, remains: Remains | None
+    ) -> Iterator[Any]:
         """Those parts of a loop that are needed to know of all; all of them from where one asked for a number, by which others may differ."""
+        if remains is not None:
+            yield from self._two_of_each(parts, kinds, remains)
+            return
         asked, due, run, ends = self.values.asked, set(needed(kinds)), [], [len(self.trace.ops)]
         last: dict[Hashable, list[Op]] = {}
         for place, part in enumerate(parts):
@@ -271,17 +302,81 @@ class Recorder(TorchDispatchMode):
                 last[kinds[place]] = self.trace.ops[start:]
             elif listed:
                 event = len(self.trace.events)
-                self.trace.ops += [replace(op, event=event) for op in last[kinds[place]]]
+                self.trace.ops += [op.at(event) for op in last[kinds[place]]]
         if listed:
             return
         for times, (start, end) in zip(counts(kinds, run), itertools.pairwise(ends), strict=True):
             for op in self.trace.ops[start:end] if times > 1 else ():
                 op.times *= times
 
+    def _two_of_each(
+        self, parts: Sequence[Any], kinds: Sequence[Hashable], remains: Remains
+    ) -> Iterator[Any]:
+        """Two parts of each kind, the second of which tells of all others: the first may leave something for all of them."""
+        asked, run = self.values.asked, Counter[Hashable]()
+        last: dict[Hashable, _Stretch] = {}
+        for part, kind in zip(parts, kinds, strict=True):
+            if (
+                run[kind] > 1
+                and self.values.asked == asked
+                and self._taken_for_run(part, last[kind], remains)
+            ):
+                continue
+            start = self._now()
+            yield part
+            run[kind] += 1
+            last[kind] = _Stretch(part, *map(slice, start, self._now()))
+
+    def _now(self) -> tuple[int, int, int]:
+        return len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
+
+    def _taken_for_run(self, part: Any, like: _Stretch, remains: Remains) -> bool:
+        """Record for a part what its like did, and leave what that left; False where that came to more than this tells."""
+        trace = self.trace
+        within = range(len(trace.storages))[like.storages]
+        events = trace.events[like.events]
+        if any(abs(event) - 1 not in within for event in events):
+            return False  # it has let go of what was there before
+        left: dict[int, Any] = {}
+
+        def copied(plain: Tensor) -> Tensor:
+            storage = plain.untyped_storage()
+            number = self._known[id(storage)][1] if id(storage) in self._known else -1
+            if number not in within:
+                return plain  # which all have in common
+            made = plain.detach().clone()
+            if number in left or made.untyped_storage().nbytes() != storage.nbytes():
+                raise _OfSeveral
+            left[number] = made.untyped_storage()
+            return made
+
+        self._silent = True
+        try:
+            copies = map_tree(
+                lambda tensor: skeleton.like(tensor, copied), remains.of(like.part), copy.deepcopy
+            )
+        except _OfSeveral:
+            return False
+        finally:
+            self._silent = False
+        freed = {-event - 1 for event in events if event < 0}
+        if {event - 1 for event in events if event > 0} - freed != left.keys():
+            return False
+        remains.leave(part, copies)
+        ops, now, storages = (later - each.start for later, each in zip(self._now(), like[1:], strict=True))
+        trace.storages += [replace(trace.storages[n], op=trace.storages[n].op + ops) for n in within]
+        trace.events += [event + storages if event > 0 else event - storages for event in events]
+        trace.ops += [op.at(op.event + now) for op in trace.ops[like.ops]]
+        for number, storage in left.items():
+            self._follow(storage, number + storages)
+        return True
+
     def _place(self) -> Place:
         phase = self._phases[-1] if self._phases else Phase.SETUP
         module = self._modules[-1] if self._modules else ""
         if not self._modules and (node := node_number()) is not None and node < _NO_NODE:
+            if node != self._node[0]:
+                self._node = node, self._storages
             module = self._made[bisect.bisect_right(self._made, node, key=lambda entry: entry[0]) - 1][1]
         return Place(self.update, phase, self._turn, self._micro_batch, module, self._block(module))
 
@@ -319,6 +414,11 @@ class Recorder(TorchDispatchMode):
         number = len(self.trace.storages)
         self.trace.storages.append(Storage(size, device, op))
         self.trace.events.append(number + 1)
+        self._follow(storage, number)
+
+    def _follow(self, storage: Any, number: int) -> None:
+        """Count a storage as gone when it is let go of."""
+        place = id(storage)
         self._known[place] = weakref.ref(storage, lambda _: self._freed(place)), number
 
     def _freed(self, place: int) -> None:
@@ -326,9 +426,28 @@ class Recorder(TorchDispatchMode):
         self.trace.events.append(-(number + 1))
 
 
+class _Stretch(NamedTuple):
+    """A part of a loop, and the operators, events and storages of the trace that it made."""
+
+    part: Any
+    ops: slice
+    events: slice
+    storages: slice
+
+
+class _OfSeveral(Exception):
+    """Tensors share memory, or have a part of it."""
+
+
 @functools.cache
 def _name(func: Any) -> str:
     return str(func)
+
+
+@functools.cache
+def _namespace(func: Any) -> str:
+    found: str = func.namespace
+    return found
 
 
 def _parts(model: nn.Module) -> Parts:

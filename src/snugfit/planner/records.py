@@ -80,6 +80,20 @@ class Op:
     packed: int = 0
     times: int = 1
 
+    def at(self, event: int) -> Op:
+        """Return the same operator after so many events."""
+        made = [
+            self.flops,
+            self.read,
+            self.written,
+            event,
+            self.workspace,
+            self.modes,
+            self.packed,
+            self.times,
+        ]
+        return Op(self.name, self.place, self.device, self.dtype, *made)
+
 
 @dataclass(slots=True)
 class Storage:

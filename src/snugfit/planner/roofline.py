@@ -5,7 +5,8 @@ Source: Williams, Waterman, Patterson 2009, "Roofline: an insightful visual perf
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,20 @@ def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = Fa
         costs[2] = seconds(op, host)
     else:
         costs[0] = seconds(op, device, tf32)
+    return costs
+
+
+def pricing(device: Device, host: Device | None = None, tf32: bool = False) -> Callable[[Op], Costs]:
+    """Return `costs_of` for one machine, worked out once for operators that are alike."""
+    known: dict[tuple[Any, ...], Costs] = {}
+
+    def costs(op: Op) -> Costs:
+        work = op.name, op.device, op.dtype, op.flops, op.read, op.written, op.workspace
+        kind = (*work, op.modes, op.packed)
+        if kind not in known:
+            known[kind] = costs_of(op, device, host, tf32)
+        return known[kind]
+
     return costs
 
 

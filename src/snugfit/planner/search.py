@@ -93,11 +93,15 @@ class Search:
         default_factory=set
     )  # formats whose weights alone do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
+    _least_bytes: dict[frozenset[Technique], int] = field(
+        default_factory=dict
+    )  # weights and states at a peak, of sets that differ in what is done to activations alone
     _exact: list[Candidate] = field(default_factory=list)  # predicted in full
     _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
 
     def __post_init__(self) -> None:
         self.tried = [self.asked]
+        self._note_bytes(self.asked)
         self._least_seconds[self.asked.techniques] = self.asked.found.seconds_per_update
 
     def best(self) -> Candidate | None:
@@ -114,6 +118,7 @@ class Search:
         made.tried = list(self.tried)
         made._sized, made._too_heavy = self._sized, self._too_heavy
         made._least_seconds, made._exact, made._short = self._least_seconds, list(self._exact), self._short
+        made._least_bytes = self._least_bytes
         return made
 
     def shrink(self) -> None:
@@ -242,6 +247,12 @@ class Search:
             for added in reversed(steps[1:turn]):
                 if not self._look(added):
                     break
+            # in the room of the states micro-batches may be larger, or activations be kept
+            away = next((each for each in steps[turn + 1 :] if _moves_what_lasts(each)), None)
+            if away is not None and self._may_be_faster(away):
+                self._trace(away, self._sizes[0])  # tells the least time of it
+                if self._may_be_faster(away):
+                    self._look(away)
             return
         for added in steps[turn + 1 :]:
             if (room or _moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
@@ -391,6 +402,7 @@ class Search:
             self._holds(found),
         )
         self.tried.append(made)
+        self._note_bytes(made)
         seconds = self._least_seconds.get(techniques, math.inf)
         if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
             self._least_seconds[techniques] = min(seconds, found.seconds_per_update)
@@ -423,9 +435,14 @@ class Search:
         return not one.fits and one.micro_batch == self._sizes[-1] and not self._may_fit_whole(one)
 
     def _may_be_better(self, added: Techniques) -> bool:
-        """Whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more."""
+        """Whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more.
+
+        At the moment of a set's peak its weights and states are there whatever is done to activations.
+        """
         mine = self._techniques(added)
         host = self.budget.host_bytes
+        if self._least_bytes.get(_lasting_of(mine), 0) > self.budget.usable:
+            return False
         return self._may_be_faster(added) and not any(
             self._fits_in_no_size(each) and _saves_less(mine, each.techniques)
             for each in self.tried
@@ -438,6 +455,12 @@ class Search:
         limit = self._limit(level_of(mine))
         known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
+
+    def _note_bytes(self, one: Candidate) -> None:
+        """Keep the weights and states at the peak of a plan that was tried."""
+        kinds, lasting = one.found.peak_by_kind, _lasting_of(one.techniques)
+        there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
+        self._least_bytes[lasting] = max(there, self._least_bytes.get(lasting, 0))
 
     def _lasting(self, one: Candidate) -> float:
         """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
@@ -564,6 +587,13 @@ def _moves_what_lasts(added: Techniques) -> bool:
     """Whether a placement among these says where weights, gradients or states are."""
     placed = (each.card for each in added if each.card.family is Family.PLACEMENT)
     return _streams(added) or any("stepping" in card.seams for card in placed)
+
+
+def _lasting_of(techniques: Techniques) -> frozenset[Technique]:
+    """Of a plan's techniques all but placements of activations."""
+    return frozenset(
+        each for each in techniques if each.card.family is not Family.PLACEMENT or _moves_what_lasts((each,))
+    )
 
 
 def _alike(one: Technique, other: Technique) -> bool:

@@ -77,7 +77,8 @@ def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment
         return []
     live, host = _curves(trace, device)
     starts = np.array([op.event for op in trace.ops] + [len(trace.events)])
-    bounds = [0, *(place for place in range(1, len(keys)) if keys[place] != keys[place - 1]), len(keys)]
+    changes = (place for place in range(1, len(keys)) if keys[place] is not keys[place - 1])
+    bounds = [0, *(place for place in changes if keys[place] != keys[place - 1]), len(keys)]
     found = []
     for first, last in itertools.pairwise(bounds):
         found.append(_segment(trace, keys[first], range(first, last), starts, live, host, costs))
@@ -111,13 +112,14 @@ def _segment(
             peak, at = window[:, beside].copy(), place
             peak[workspace] += extra
     op = trace.ops[max(at, places.start)]
+    times = np.array([each.times for each in ops])
     return Segment(
         key,
         peak,
         int(host[begin : end + 1].max()),
         op.name,
         op.place.module,
-        np.sum([costs(each) * each.times for each in ops], axis=0),
+        (np.array([costs(each) for each in ops]) * times[:, None]).sum(axis=0),
         sum(each.flops * each.times for each in ops),
         hash(tuple(each.name for each in ops)),
     )
@@ -129,7 +131,8 @@ def _curves(trace: Trace, device: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
     numbers = np.abs(np.array(trace.events, dtype=np.int64)) - 1
     signs = np.sign(np.array(trace.events, dtype=np.int64))
     sizes = np.array([storage.bytes for storage in trace.storages], dtype=np.int64)
-    roles = np.array([ROLES.index(storage.role) for storage in trace.storages], dtype=np.int64)
+    number = {role: place for place, role in enumerate(ROLES)}
+    roles = np.array([number[storage.role] for storage in trace.storages], dtype=np.int64)
     here = np.array([storage.device == device for storage in trace.storages], dtype=np.int64)
     host = np.array([storage.device == "cpu" for storage in trace.storages], dtype=np.int64)
     changes = signs * sizes[numbers]
@@ -143,17 +146,14 @@ def _keys(ops: Sequence[Op]) -> list[Key]:
     """The piece that each operator is in. What lies between two blocks goes to the one before it."""
     found: list[Key] = []
     entered: dict[tuple[int, Phase, int, int], int] = {}
-    last = None
-    block = -1
+    last = key = None
     for op in ops:
-        place = op.place
-        now = (place.update, place.phase, place.turn, place.micro_batch)
-        if now != last:
+        now = op.place[:4]
+        if now != last or key is None:
             entered[now] = entered.get(now, -1) + 1
-            last, block = now, -1
-        if place.block >= 0 and place.phase in _PASSES:
-            block = place.block
-        elif place.module or place.phase not in _PASSES:
-            block = -1 if block < 0 else block
-        found.append(Key(*now, entered[now], block))
+            last, key = now, Key(*now, entered[now], -1)
+        block = op.place.block
+        if block >= 0 and block != key.block and op.place.phase in _PASSES:
+            key = key._replace(block=block)
+        found.append(key)
     return found

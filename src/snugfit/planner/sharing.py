@@ -46,7 +46,9 @@ _BESIDE = (Role.WEIGHTS, Role.GRADIENTS, Role.OPTIMIZER)
 
 _OFFLOAD: StrategyName = "fsdp-offload"
 
-_DIVIDE_LESS: tuple[StrategyName, ...] = ("fsdp-zero2", "ddp")
+_ZERO_2: StrategyName = "fsdp-zero2"
+
+_DIVIDE_LESS: tuple[StrategyName, ...] = (_ZERO_2, "ddp")
 """Ways in which a device keeps more than under fsdp, and waits less for the others."""
 
 
@@ -193,12 +195,12 @@ class _Shared:
         """The best plan of each way, each beside those that were found before; None where none can be run.
 
         What divides most without the host goes first. Where it waits for the others for next to nothing, ways that divide less are left
-        out, as they need more memory and are no faster. What lies on the host is slow: it is looked at where nothing else fits that is
+        out, as they need more memory and are no faster; where nothing fits so, nothing does under `fsdp-zero2`. What lies on the host is slow: it is looked at where nothing else fits that is
         as fine, or where the least memory is wanted.
         """
         goal = Goal(self.request.goal, self.request.worth, self.request.slower)
         fine = Fidelity.FULL if goal.name == "finest" else FREE
-        ways: tuple[str, ...] = ("fsdp", HYBRID, "fsdp-zero2", "ddp", "single", _OFFLOAD)
+        ways: tuple[str, ...] = ("fsdp", HYBRID, _ZERO_2, "ddp", "single", _OFFLOAD)
         if self.asked is not None:
             ways = (self.asked,)
         best: dict[str, tuple[Candidate, Answer]] = {}
@@ -208,6 +210,8 @@ class _Shared:
                 continue
             if way in _DIVIDE_LESS and "fsdp" in best and self._waits("fsdp") < ALIKE - 1:
                 continue
+            if way == _ZERO_2 and "fsdp" in self.outcomes and "fsdp" not in best:
+                continue  # what does not fit in parts does not with gathered weights beside them
             if way == _OFFLOAD and goal.name != "smallest" and any(each.level <= fine for each in rivals):
                 continue
             answer = self._run(way, self.request, rivals)

@@ -8,6 +8,7 @@ weights and activations are finite is taken for granted.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -51,10 +52,12 @@ class KnownValues:
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Tensor]
     ) -> tuple[bool, Any]:
         """What an operator gives where only a value tells it: whether that is so, and the answer."""
+        if not _asks(func):
+            return False, None
         number = func in _NUMBERS
         if func is _aten._pack_padded_sequence.default:
             return True, self._packed(*args)
-        if not number and (torch.Tag.dynamic_output_shape not in func.tags or by_places(func, args)):
+        if not number and by_places(func, args):
             return False, None
         known = all(self._value(tensor) is not None for tensor in tensors)
         self.asked += known
@@ -75,7 +78,7 @@ class KnownValues:
         made: list[Tensor],
     ) -> None:
         """After an operator: learn the value of what it gave, or forget what it overwrote."""
-        overwritten = written(func, args, kwargs) if func._schema.is_mutable else []
+        overwritten = written(func, args, kwargs)
         if (
             all(map(_worth, made))  # which is quickly said, and mostly not so
             and all(self._value(tensor) is not None for tensor in tensors)
@@ -171,11 +174,27 @@ class KnownValues:
 def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """The tensors that an operator writes to."""
     found: list[Tensor] = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[place] if place < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
+    for place, name in _written_places(func):
+        given = args[place] if place < len(args) else kwargs.get(name)
+        found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
     return found
+
+
+@functools.cache
+def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
+    """The place and the name of each argument that an operator writes to."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+@functools.cache
+def _asks(func: Any) -> bool:
+    """Whether what an operator gives may be for values to tell."""
+    asking = (*_NUMBERS, _aten._pack_padded_sequence.default)
+    return func in asking or torch.Tag.dynamic_output_shape in func.tags
 
 
 def _of_finite(func: Any, args: tuple[Any, ...]) -> bool | None:

@@ -23,6 +23,7 @@ from snugfit.planner.convolutions import (
     convolution,
     convolution_backward,
     copied,
+    follows_rule,
     round_up,
 )
 from snugfit.planner.flops import op_class
@@ -47,8 +48,7 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
         return _CUDNN[name](args, kwargs, out)
     if {each.device.type for each in args if isinstance(each, Tensor)} != {"cpu"}:
         return 0
-    groups = _GROUPS.get(name)
-    if groups is not None and args[groups] > 1:  # whose layouts depend on the processor
+    if name in _MEASURED or (name in _CONVOLUTIONS and not follows_rule(name, args)):
         return measured_bytes(func, args, kwargs)
     rule = RULES.get(name)
     if rule is not None:
@@ -59,17 +59,18 @@ def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: 
 
 
 _HALF = (torch.bfloat16, torch.float16)
-_DOUBTS = {"convolution": 0.015, "matmul": 0.005}
+_DOUBTFUL = ("convolution", "matmul")
+_DOUBT = 0.005
 
 
 def doubt(ops: Iterable[Op]) -> float:
-    """The share of a run's bytes by which it may need more, as kernels of half precision take within themselves what is only about known.
+    """The share of a run's bytes by which it may need more, as products of half precision take within themselves what is only about known.
 
-    Source: benchmarks/planner/memory.md. Predictions of runs with such convolutions were short by up to 1.04%, with such products by up
-    to 0.15%; of all other runs by a few kilobytes, which a process's overhead has room for.
+    Source: benchmarks/planner/memory.md. Predictions of runs with such products were short by up to 0.15%, with such convolutions, which
+    are measured one by one, by up to 0.05%; of all other runs by a few kilobytes, which a process's overhead has room for.
     """
-    kinds = {op_class(op.name) for op in ops if op.dtype in _HALF and op.device == "cpu"}
-    return max((_DOUBTS.get(kind, 0.0) for kind in kinds), default=0.0)
+    half = any(op.dtype in _HALF and op.device == "cpu" and op_class(op.name) in _DOUBTFUL for op in ops)
+    return _DOUBT if half else 0.0
 
 
 # ---- elementwise and reductions
@@ -97,12 +98,56 @@ def _nothing(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
 
 def _mean(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     """Half precision is summed in float32: a copy, and the sums."""
+    if args[0].dtype != out.dtype:
+        return _widened(args, kwargs, out)
     half = args[0].dtype in _HALF
     return 4 * (args[0].numel() + out.numel()) if half else 0
 
 
 def _widened(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     return args[0].numel() * out.element_size() if args[0].dtype != out.dtype else 0
+
+
+def _complex(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+    """Complex numbers give complex results first, whose real parts are kept."""
+    return bytes_of(args[0]) if args[0].is_complex() else 0
+
+
+def _log_sum_exp(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+    """The exponentials, and the maxima that are subtracted."""
+    return bytes_of(args[0]) + bytes_of(out)
+
+
+def _loss_terms(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+    """The terms, where they are added up within the operator."""
+    return _terms(args[0], args[1]) if _reduced(args, 2) else 0
+
+
+def _binary_cross_entropy(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+    """The logarithms of the sigmoids beside the terms, and the weights of positives less one."""
+    terms = _terms(args[0], args[1])
+    positives = args[3] if len(args) > 3 else None
+    return terms * (2 if _reduced(args, 4) else 1) + (0 if positives is None else bytes_of(positives))
+
+
+def _reduced(args: Arguments, place: int) -> bool:
+    """Return whether a loss is added up within; the mean is what it does by default."""
+    return len(args) <= place or args[place] != 0
+
+
+def _terms(given: Tensor, target: Tensor) -> int:
+    common = torch.promote_types(given.dtype, target.dtype)
+    return given.numel() * common.itemsize
+
+
+def _copied_with_places(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+    """The numbers once more, each with its place."""
+    return int(args[0].numel() * (args[0].element_size() + 8))
+
+
+def _copied_once(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+    """The numbers once more, or as many of them as a mask selects."""
+    return bytes_of(args[0])
 
 
 def _softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
@@ -275,8 +320,13 @@ RULES: Mapping[str, Rule] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "_softmax": _softmax,
+    "abs": _complex,
     "addmm": product(1),
+    "all": _widened,
+    "angle": _complex,
+    "any": _widened,
     "avg_pool2d_backward": _copies_of(0),
+    "binary_cross_entropy_with_logits": _binary_cross_entropy,
     "bitsandbytes::int8_vectorwise_quant": _quantised_rows,
     "bitsandbytes::optimizer_update_8bit_blockwise": _low_bit_states,
     "bitsandbytes::quantize_4bit": _quantised_blocks,
@@ -286,20 +336,28 @@ RULES: Mapping[str, Rule] = {
     "cumsum": _widened,
     "embedding": _copies_of(1),
     "embedding_dense_backward": _copies_of(0, 1),
+    "huber_loss": _loss_terms,
+    "kthvalue": _copied_with_places,
     "linalg_vector_norm": _widened,
+    "logsumexp": _log_sum_exp,
     "masked_fill": _nothing,
     "masked_fill_": _nothing,
+    "masked_scatter_backward": _copied_once,
     "max_pool2d_with_indices_backward": _max_pool_backward,
     "mean": _mean,
     "mkldnn_rnn_layer": _recurrent,
     "mkldnn_rnn_layer_backward": _recurrent_backward,
     "mm": product(0),
+    "mse_loss": _loss_terms,
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "native_group_norm_backward": _group_norm_backward,
     "native_layer_norm": _copies_of(0),
     "native_layer_norm_backward": _layer_norm_backward,
+    "prod": _widened,
+    "smooth_l1_loss": _loss_terms,
     "sort": _sort,
+    "sum": _widened,
     "where": _where,
 }
 """By the operator's name, without its overload."""
@@ -309,5 +367,21 @@ _CUDNN: dict[str, Rule] = {
     "_cudnn_rnn_backward": recurrent.backward_workspace,
 }
 
-_GROUPS = {"convolution": 8, "convolution_backward": 9}
-"""The place of the number of groups among the arguments of convolutions."""
+_CONVOLUTIONS = ("convolution", "convolution_backward")
+
+_MEASURED = frozenset(
+    {
+        "_cdist_backward",
+        "_cdist_forward",
+        "_euclidean_dist",
+        "_upsample_bicubic2d_aa",
+        "_upsample_bilinear2d_aa",
+        "_upsample_nearest_exact2d",
+        "col2im",
+        "im2col",
+        "upsample_bicubic2d",
+        "upsample_bilinear2d",
+        "upsample_nearest2d",
+    }
+)
+"""Operators whose kernels choose a layout by shape and processor; they cost little to run once."""

@@ -51,6 +51,7 @@ def plan_of(recipe: Recipe) -> Plan:
         devices=devices,
         num_workers=settings.num_workers,
         cut_padding=settings.cut_padding,
+        deterministic=settings.deterministic,
     )
 
 

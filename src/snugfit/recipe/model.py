@@ -168,6 +168,10 @@ class PlanSettings(_Section):
         default=True,
         description="micro-batches as wide as their longest text, where outputs and losses are checked to be the same; false: never",
     )
+    deterministic: bool = Field(
+        default=False,
+        description="operators whose results depend on their inputs alone, so that a run on a GPU can be made again bit for bit; slower",
+    )
 
 
 class BudgetSettings(_Section):

@@ -43,6 +43,7 @@ _NOT_LEARNED = (
     "plan.price",
     "plan.num_workers",
     "plan.cut_padding",
+    "plan.deterministic",
     "evaluate.batch",
 )
 """What may differ between two runs whose updates are the same."""

@@ -80,6 +80,7 @@ def train(
     strategy: str = "auto",
     num_workers: int = 0,
     cut_padding: bool = True,
+    deterministic: bool = False,
     collate: Collate | None = None,
     forward: Forward | None = None,
     name: str = "run",
@@ -116,6 +117,7 @@ def train(
             "auto" stands for, "fsdp" spreads it over them, and so do "fsdp-zero2", "fsdp-hybrid" and "fsdp-offload" in other ways. All
             call this function alike, and get the same result.
         cut_padding: whether micro-batches may be as wide as their longest text, where the model computes the same without padding.
+        deterministic: whether to take operators whose results depend on their inputs alone; an operator that has no such form is an error.
         resume: the folder of a run of the same model, data, code and settings, to go on from its newest checkpoint; a run that was killed
             before its first one starts again there.
         accept_changes: what may differ from the run that is resumed, by the names that its refusal says, such as "data" or "loss".
@@ -174,6 +176,7 @@ def train(
         devices=world.size,
         num_workers=num_workers,
         cut_padding=cut_padding,
+        deterministic=deterministic,
     )
     _complete(optimizer, all_techniques)
     check_settings(job, plan, all_techniques, metric_map, validated=validation is not None)

@@ -28,6 +28,7 @@ from snugfit.strategies.base import Strategy
 from snugfit.system.mkl_mode import fix_sums
 from snugfit.training.folder import RunFolder
 from snugfit.training.identity import (
+    DETERMINISTIC,
     as_plain,
     check_ranks,
     code_identity,
@@ -97,6 +98,8 @@ def assemble(
     code = code_identity(material.loss, functions)
     model = model_identity(material.model)  # before techniques change it
     described = as_plain({**(identity or {}), **code, "model": model})
+    if plan.deterministic:  # a run that was so stays so
+        described[DETERMINISTIC] = True
     check_ranks(described, strategy or Strategy())  # before they exchange weights
     with warnings_told(emit):
         step = make_step(job, plan, material, optimizer, techniques, strategy)
@@ -116,6 +119,7 @@ def assemble(
         save_best=save_best,
         identity={**described, "data": data},
         planned=plan.micro_batch,
+        deterministic=plan.deterministic,
         accept_changes=accept_changes,
     )
 

@@ -41,6 +41,7 @@ _RANKS_ROWS = 10_000
 _SHOWN = 3
 
 BATCH_NORM = "batch_norm"
+DETERMINISTIC = "deterministic"
 _FILES = "file"
 _CODE = "code"
 _UNSAVED = "unsaved buffer"
@@ -242,7 +243,7 @@ def check_identity(
         SettingError: a name that is accepted is of nothing that is compared.
     """
     own = as_plain(own)
-    check_accepted(accepted, sorted({*saved, *own, BATCH_NORM}))
+    check_accepted(accepted, sorted({*saved, *own, BATCH_NORM, DETERMINISTIC}))
     changes: dict[str, list[str]] = {}
     lacking = [name for name, now in own.items() if name not in saved and now not in ({}, None)]
     unread: list[str] = []

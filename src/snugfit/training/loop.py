@@ -28,6 +28,7 @@ from snugfit.training import checkpoint
 from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.best import owed_now, save_best
 from snugfit.training.checkpoint_saver import Saving
+from snugfit.training.deterministic import deterministic
 from snugfit.training.folder import RunFolder
 from snugfit.training.non_finite import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
@@ -46,6 +47,7 @@ class Training:
         identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
         accept_changes: names of the identity that may differ from the checkpoint's.
         planned: the micro-batch that was asked for; what it came to is the step's.
+        deterministic: whether it computes by deterministic operators.
     """
 
     job: Job
@@ -60,6 +62,7 @@ class Training:
     description: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
     planned: MicroBatch = None
+    deterministic: bool = False
     accept_changes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -92,7 +95,7 @@ class Training:
             return
         strategy = self.step.strategy
         hosts = strategy.tell(socket.gethostname())
-        with agreed():
+        with agreed(), deterministic(self.deterministic):
             window, longest = self.loader.worst_window()
             self.attempt = Attempt(Doing.FIT, window)
             found = find_micro_batch(self.step, window, processes=hosts.count(hosts[strategy.rank]))
@@ -176,7 +179,12 @@ class Training:
         reset_peak_memory(self.step.device)
         start, examples = time.monotonic(), self.step.progress.examples
         status: str = "finished"
-        with self._telling, self.saving, answered(lambda: f"at update {self.step.progress.updates + 1}"):
+        with (
+            deterministic(self.deterministic),
+            self._telling,
+            self.saving,
+            answered(lambda: f"at update {self.step.progress.updates + 1}"),
+        ):
             self._write_owed(stop)
             reason = self._exhausted()
             while self.step.progress.windows < self.total_windows and reason is None:

@@ -59,6 +59,20 @@ def test_every_storage_of_a_small_model_is_counted_by_what_it_is_for() -> None:
     assert sorted(each.bytes for each in own) == [64, 128]
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_kernels_are_chosen_as_in_a_run_that_is_deterministic_or_not(deterministic: bool) -> None:
+    modes = set()
+
+    def noting(outputs: Tensor, data: Any) -> Tensor:
+        modes.add(torch.are_deterministic_algorithms_enabled())
+        return squares(outputs, data)
+
+    found = traced(subject_of(small(), three_rows(), [SGD()], noting), deterministic=deterministic)
+    assert modes == {deterministic}
+    plain = traced(subject_of(small(), three_rows(), [SGD()], squares))
+    assert [each.name for each in found.ops] == [each.name for each in plain.ops]
+
+
 def test_what_the_backward_needs_of_the_forward_is_kept_as_activations() -> None:
     trace = traced(subject_of(small(), three_rows(), [SGD()], squares))
     forward = [

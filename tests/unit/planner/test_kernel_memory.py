@@ -34,12 +34,22 @@ def test_an_operator_on_fake_tensors_is_run_on_real_ones_once_for_each_kind() ->
     assert runs == [(3, 2), (4, 2)]
 
 
-@pytest.mark.parametrize(("groups", "taken"), [(1, None), (4, 7)])
-def test_convolutions_over_groups_are_measured_and_others_follow_a_rule(
-    groups: int, taken: int | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("groups", "transposed", "dtype", "measured"),
+    [
+        (1, False, torch.float32, False),
+        (4, False, torch.float32, True),
+        (1, True, torch.float32, True),
+        (1, False, torch.bfloat16, True),
+    ],
+)
+def test_a_convolution_whose_layouts_depend_on_the_processor_is_measured_and_others_follow_a_rule(
+    groups: int, transposed: bool, dtype: torch.dtype, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspace, "measured_bytes", lambda *args: 7)
-    given, weight = torch.empty(2, 8, 6, 6), torch.empty(8, 8 // groups, 3, 3)
-    args = (given, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
-    found = workspace.workspace_bytes(_aten.convolution.default, args, {}, torch.empty(2, 8, 6, 6))
-    assert (found == taken) == (taken is not None)
+    given, weight = torch.empty(2, 8, 6, 6, dtype=dtype), torch.empty(8, 8 // groups, 3, 3, dtype=dtype)
+    shapes = ([1, 1], [1, 1], [1, 1], transposed, [0, 0], groups)
+    forward = workspace.workspace_bytes(_aten.convolution.default, (given, weight, None, *shapes), {}, given)
+    back = (given, given, weight, [0], *shapes, [True, True, False])
+    found = [forward, workspace.workspace_bytes(_aten.convolution_backward.default, back, {}, given)]
+    assert [each == 7 for each in found] == [measured, measured]

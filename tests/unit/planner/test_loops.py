@@ -23,7 +23,7 @@ from snugfit.planner.values import KnownValues
 from tests.unit.planner import loops
 from tests.unit.planner.test_recorder import MODE
 
-GPU = ("chunks of 5", "chunks recomputed", "pieces", "tiles in bf16")
+GPU = ("chunks of 5", "chunks recomputed", "pieces", "masters", "masters on the host", "tiles in bf16")
 """Each of which takes a second."""
 
 KINDS = [
@@ -111,6 +111,90 @@ def test_parts_that_ask_for_numbers_are_all_run() -> None:
         for place in alike(range(5), lambda part: "A"):
             asked.append(int(lengths[place].item()))
     assert asked == [3, 1, 2, 5, 4]
+
+
+class Kept:
+    """What parts of a loop leave in a list of states."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, Any] = {}
+
+    def of(self, part: int) -> Any:
+        return self.states[part]
+
+    def leave(self, part: int, remains: Any) -> None:
+        self.states[part] = remains
+
+
+def stepped(shortens: bool, part: Any, count: int = 6) -> tuple[Recorder, Kept, list[int]]:
+    """A loop over parts, each of which leaves a state; which of them were run."""
+    recorder, kept, run = Recorder(KnownValues(MODE), shortens=shortens), Kept(), []
+    with MODE, recorder:
+        for number in alike(range(count), lambda number: "A", remains=kept):
+            run.append(number)
+            part(number, kept.states)
+    return recorder, kept, run
+
+
+def leaves_a_state(number: int, states: dict[int, Any]) -> None:
+    beside = torch.zeros(5).add(1)
+    states[number] = {"count": torch.ones(()), "moment": [beside[:2] * 2]}
+
+
+def test_two_parts_that_leave_a_state_are_run_and_the_others_leave_one_like_the_second() -> None:
+    (some, kept, run), (whole, _, all_of_them) = stepped(True, leaves_a_state), stepped(False, leaves_a_state)
+    assert run == [0, 1] and all_of_them == [*range(6)]
+    moments = [state["moment"][0] for state in kept.states.values()]
+    assert len({id(each.untyped_storage()) for each in moments}) == 6
+    assert {each.shape for each in moments} == {(2,)}
+    assert some.trace.events == whole.trace.events
+    assert some.trace.ops == whole.trace.ops
+    sizes = [[each.bytes for each in one.trace.storages] for one in (some, whole)]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_state_that_is_left_has_the_numbers_of_the_one_it_is_like_and_is_let_go_of_by_itself() -> None:
+    recorder, kept, _ = stepped(True, leaves_a_state)
+    with MODE, recorder:
+        assert kept.states[5]["count"].item() == 1
+    events = len(recorder.trace.events)
+    del kept.states[5]
+    assert len(recorder.trace.events) == events + 2
+
+
+def test_parts_are_all_run_that_leave_more_than_is_told() -> None:
+    beside: list[torch.Tensor] = []
+
+    def part(number: int, states: dict[int, Any]) -> None:
+        leaves_a_state(number, states)
+        beside.append(torch.zeros(3))
+
+    assert stepped(True, part)[2] == [*range(6)]
+
+
+def test_parts_are_all_run_that_let_go_of_what_others_have_made() -> None:
+    def part(number: int, states: dict[int, Any]) -> None:
+        leaves_a_state(number, states)
+        states.pop(number - 1, None)
+
+    assert stepped(True, part)[2] == [*range(6)]
+
+
+def test_parts_are_all_run_whose_state_is_a_view_of_more() -> None:
+    def part(number: int, states: dict[int, Any]) -> None:
+        states[number] = torch.zeros(9)[:3]
+
+    assert stepped(True, part)[2] == [*range(6)]
+
+
+def test_what_the_first_part_has_made_for_all_is_not_copied() -> None:
+    def part(number: int, states: dict[int, Any]) -> None:
+        states[number] = {"map": states[0]["map"] if number else torch.zeros(7), "moment": torch.zeros(3)}
+
+    _, kept, run = stepped(True, part)
+    assert run == [0, 1]
+    assert len({id(state["map"]) for state in kept.states.values()}) == 1
+    assert len({id(state["moment"]) for state in kept.states.values()}) == 6
 
 
 def agree(some: dict[str, Any], whole: dict[str, Any]) -> None:

@@ -90,6 +90,25 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4096), nn.Linear(4096, 4))
 
 
+def small() -> nn.Module:
+    return nn.Sequential(nn.ReLU(), nn.Tanh(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 4))
+
+
+class Steps(nn.Module):
+    """Reads a tensor one step after the other, so that as many gradients of it are added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 2048)
+
+    def forward(self, given: Tensor) -> Tensor:
+        steps = self.layer(given).view(len(given), 8, 64, 4)
+        found = steps[:, 0].tanh()
+        for step in range(1, 8):
+            found = found * steps[:, step].tanh()
+        return found.sum(1)
+
+
 def rows() -> tuple[Tensor, Tensor]:
     return torch.randn(ROWS, 16), torch.randint(0, 4, (ROWS,))
 
@@ -154,6 +173,10 @@ def measured(planned: Subject, plan: Plan, model: nn.Module) -> int:
         ),  # whose update has the peak, in kernels that no dispatch sees
         (wide, rows, ("adamw_8bit", "pure_bf16"), None, 0.001),
         (wide, rows, ("adamw", "pure_bf16", "optimizer_in_backward"), None, 0.001),
+        (Steps, rows, ("sgd",), None, 0.001),
+        # whose inputs, which are copied in the first window, take more than the optimizer's states afterwards
+        (small, images, ("adamw",), None, 0.001),
+        (small, images, ("adamw",), 2, 0.001),
     ],
 )
 def test_the_predicted_peak_is_that_of_the_profiler(make, data, names, micro_batch, bound):

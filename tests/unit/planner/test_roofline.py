@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from snugfit.planner.roofline import (
     hidden_tokens,
     number_type,
     peak_rate,
+    pricing,
     seconds,
     update_seconds,
 )
@@ -44,6 +45,29 @@ CPU = replace(GPU, kind="cpu", flops={"float32": 1e11}, bandwidth=1e10, launch=0
 
 def op(name="mm", flops=0, read=0, written=0, dtype=torch.float32, device="cuda:0"):
     return Op(f"aten.{name}.default", PLACE, device, dtype, flops, read, written, 0)
+
+
+@pytest.mark.parametrize("changed", [each.name for each in fields(Op) if each.name not in ("event", "times")])
+def test_operators_that_differ_in_anything_have_their_own_costs(changed: str) -> None:
+    one = op(flops=10**12, read=10**9, written=10**9)
+    others = {
+        "name": "aten.convolution.default",
+        "device": "cuda:0>cpu",
+        "dtype": torch.bfloat16,
+        "place": PLACE._replace(block=3),
+    }
+    costs = pricing(GPU, CPU)
+    costs(one)
+    other = replace(one, **{changed: others.get(changed, 7)})
+    assert (costs(other) == costs_of(other, GPU, CPU)).all()
+    assert costs(one) is costs(replace(one)), "not worked out once"
+
+
+def test_costs_are_of_the_machine_and_the_numbers_that_they_were_asked_for() -> None:
+    one = op(flops=10**12, read=8, written=8)
+    assert pricing(GPU)(one)[0] == 2.0
+    assert pricing(GPU, tf32=True)(one)[0] == 0.5
+    assert pricing(replace(GPU, flops={"float32": 2e12}))(one)[0] == 1.0
 
 
 @pytest.mark.parametrize(

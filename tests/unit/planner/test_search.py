@@ -197,6 +197,12 @@ def test_a_plan_is_predicted_once_in_whatever_order_its_rungs_were_added() -> No
     assert len(asked) == len(set(asked)) > 20
 
 
+def test_where_weights_alone_do_not_fit_nothing_is_done_to_activations() -> None:
+    laws = Laws()
+    searched(laws, 150).best()
+    assert {names for names, _ in laws.asked} == {("adamw",)}
+
+
 def test_even_micro_batches_are_divisors_of_the_window() -> None:
     laws = Laws()
     laws.subject.window.rows = 12
@@ -458,6 +464,33 @@ def test_what_differs_from_the_best_of_a_coarser_level_is_tried_where_that_is_fa
     laws.machine.device.flops["tf32"] = 1e12
     chosen = searched(laws, 4000, Fidelity.ADAPTERS).best()
     assert chosen is not None and chosen.added == ("lora", "tf32")
+
+
+class Squeezed(Laws):
+    """Whose states leave room for small micro-batches alone, of one format more than of the other."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        away, seconds = "optimizer_offload" in names, 0.5 + 0.1 * math.ceil(ROWS / size)
+        if "bf16" in names:
+            need, seconds = (220 if away else 420) + 20 * size, seconds + 0.1 * away
+        elif "tf32" in names:
+            need, seconds = (200 if away else 300) + 40 * size, seconds + 0.6 * away
+        else:
+            need = 2000
+        seconds *= (
+            2 if any(each.startswith("recompute") or each.endswith("backward") for each in names) else 1
+        )
+        found = super().law([], 1)
+        kinds = {"weights": 100 * MB, "optimizer": 100 * MB}
+        return replace(found, peak_by_kind=kinds, reserved_bytes=need * MB, seconds_per_update=seconds)
+
+
+def test_states_make_room_for_larger_micro_batches_of_a_format_that_is_not_the_choice_without() -> None:
+    laws = Squeezed()
+    laws.machine.device.flops["tf32"] = 1e12
+    chosen = searched(laws, 460, Fidelity.MIXED).best()
+    assert chosen is not None and {*chosen.added} == {"bf16", "optimizer_offload"}
+    assert chosen.micro_batch == 8
 
 
 class OneBlock(Laws):

@@ -264,6 +264,7 @@ def searched(
     def run(self: Any, way: str, request: Request, rivals: Any = ()) -> Any:
         looked.append(way)
         if way not in plans:
+            self.outcomes[way] = SimpleNamespace(chosen=None)
             return None
         seconds, technique, size = plans[way]
         prediction: Any = SimpleNamespace(seconds_per_update=seconds, most_bytes=size)
@@ -286,6 +287,15 @@ def test_a_finer_plan_is_found_that_one_device_or_the_host_alone_has_room_for(
 
     assert chosen == way
     assert not {"ddp", "fsdp-zero2"} & {*looked}
+
+
+def test_where_nothing_fits_in_parts_whole_weights_are_not_gathered_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy of its own may fit, as frozen weights that are streamed are in no parts."""
+    chosen, looked = searched(monkeypatch, {"ddp": (1.0, "lora", 5), "fsdp-zero2": (0.5, "lora", 5)})
+
+    assert chosen == "ddp" and "fsdp-zero2" not in looked
 
 
 def test_the_host_is_looked_at_where_nothing_else_fits_that_is_as_fine_or_the_least_is_wanted(

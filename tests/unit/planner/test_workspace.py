@@ -34,16 +34,16 @@ def one_thread() -> Iterator[None]:
 
 
 class Asked(TorchDispatchMode):
-    """Marks each operator in the profile, and asks for its workspace."""
+    """Marks each operator in the profile, and keeps it, to ask for its workspace when the profile is done."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[tuple[str, int]] = []
+        self.seen: list[tuple[Any, ...]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with record_function(f"operator {len(self.said)}"):
+        with record_function(f"operator {len(self.seen)}"):
             out = func(*args, **(kwargs or {}))
-        self.said.append((func.name(), workspace_bytes(func, args, kwargs or {}, out)))
+        self.seen.append((func, args, kwargs or {}, out))
         return out
 
 
@@ -63,7 +63,8 @@ def measured(run: Callable[[], object]) -> dict[str, tuple[int, int]]:
 
     def walk(event: Any) -> None:
         if event.name.startswith("operator "):
-            name, predicted = asked.said[int(event.name.removeprefix("operator "))]
+            func, *rest = asked.seen[int(event.name.removeprefix("operator "))]
+            name, predicted = func.name(), workspace_bytes(func, *rest)
             now = peak = 0
             for _, size in sorted(sizes(event)):
                 now += size
@@ -161,6 +162,56 @@ CASES = {
         "aten::embedding_dense_backward",
         backward(lambda w: F.embedding(torch.arange(40).view(8, 5), w).transpose(0, 1), (100, 64)),
     ),
+    "absolute complex numbers": ("aten::abs", lambda: torch.ones(64, 65, dtype=torch.complex64).abs()),
+    "logarithm of a sum": ("aten::logsumexp", lambda: torch.randn(64, 128).logsumexp(-1)),
+    "k-th value": ("aten::kthvalue", lambda: torch.randn(64, 128).kthvalue(3)),
+    "mean squared error": ("aten::mse_loss", lambda: F.mse_loss(torch.ones(64, 128), torch.zeros(64, 128))),
+    "squared errors": (
+        "aten::mse_loss",
+        lambda: F.mse_loss(torch.ones(64, 128), torch.zeros(64, 128), reduction="none"),
+    ),
+    "binary cross-entropy": (
+        "aten::binary_cross_entropy_with_logits",
+        lambda: F.binary_cross_entropy_with_logits(torch.ones(64, 128), torch.ones(64, 128)),
+    ),
+    "binary cross-entropy of each": (
+        "aten::binary_cross_entropy_with_logits",
+        lambda: F.binary_cross_entropy_with_logits(
+            torch.ones(64, 128), torch.ones(64, 128), pos_weight=torch.ones(128), reduction="none"
+        ),
+    ),
+    "sum of truths": ("aten::sum.dim_IntList", lambda: (torch.randn(64, 128) > 0).sum(1)),
+    "mean in a wider type": (
+        "aten::mean.dim",
+        lambda: torch.ones(64, 128).bfloat16().mean(1, dtype=torch.float32),
+    ),
+    "what a mask scatters": (
+        "aten::masked_scatter_backward",
+        lambda: aten.masked_scatter_backward(torch.ones(64, 128), torch.ones(64, 128) > 0, [64, 128]),
+    ),
+    "windows of an image": ("aten::im2col", lambda: F.unfold(torch.randn(4, 3, 32, 32), 5, padding=2)),
+    "distances": (
+        "aten::_cdist_forward",
+        lambda: torch.cdist(torch.randn(4, 16, 8), torch.randn(1, 24, 8).expand(4, -1, -1)),
+    ),
+    "distances by a product": (
+        "aten::_euclidean_dist",
+        lambda: torch.cdist(torch.randn(64, 8), torch.randn(72, 8)),
+    ),
+    "an image made larger": (
+        "aten::upsample_bilinear2d",
+        lambda: F.interpolate(torch.randn(4, 16, 16, 16), scale_factor=2, mode="bilinear"),
+    ),
+    "convolution in half precision": (
+        "aten::convolution_backward",
+        backward(
+            lambda x, w: F.conv2d(x.bfloat16(), w.bfloat16(), padding=1), (4, 16, 16, 16), (10, 16, 3, 3)
+        ),
+    ),
+    "transposed convolution": (
+        "aten::convolution",
+        lambda: F.conv_transpose1d(torch.randn(4, 32, 64), torch.randn(32, 16, 4), stride=2),
+    ),
     "sort": ("aten::sort", lambda: torch.randn(64, 128).sort(-1)),
     "norm in a wider type": (
         "aten::linalg_vector_norm",
@@ -235,16 +286,15 @@ def of(name: str, dtype: torch.dtype, device: str = "cpu") -> Op:
     return Op(f"aten.{name}.default", Place(0, Phase.FORWARD, 0, 0, "", -1), device, dtype, 1, 8, 8, 0)
 
 
-def test_only_kernels_of_half_precision_on_a_cpu_leave_a_doubt_and_the_largest_counts() -> None:
-    product, convolution = of("mm", torch.bfloat16), of("convolution", torch.float16)
+def test_only_kernels_of_half_precision_on_a_cpu_leave_a_doubt() -> None:
     assert doubt([of("mm", torch.float32), of("convolution", torch.float32)]) == 0.0
     assert doubt([of("add", torch.bfloat16), of("mm", torch.bfloat16, "cuda:0")]) == 0.0
-    assert 0.0 < doubt([product]) < doubt([convolution]) == doubt([product, convolution])
+    assert doubt([of("mm", torch.bfloat16)]) == doubt([of("convolution", torch.float16)]) > 0.0
     assert doubt([]) == 0.0
 
 
 def test_a_doubt_covers_what_predictions_were_short_of() -> None:
-    assert doubt([of("convolution_backward", torch.bfloat16)]) > 0.0104
+    assert doubt([of("convolution_backward", torch.bfloat16)]) > 0.0005
     assert doubt([of("addmm", torch.bfloat16)]) > 0.00153
 
 

@@ -343,6 +343,60 @@ def test_a_size_that_cannot_be_read_is_refused() -> None:
         ActivationOffload(min_bytes="few")
 
 
+class Adapted(nn.Module):
+    """Frozen layers of several kinds, with small trained ones beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(32, 96)
+        self.conv = nn.Conv1d(8, 24, 3, padding=1)
+        self.table = nn.Parameter(torch.randn(96, 32))  # multiplied as Hugging Face's Conv1D does
+        self.requires_grad_(False)
+        self.adapter = nn.Linear(32, 4)
+        self.up = nn.Linear(4, 32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.linear(inputs + self.up(self.adapter(inputs)))
+        hidden = torch.addmm(hidden.new_zeros(32), hidden.tanh(), self.table)
+        outputs: Tensor = self.conv(hidden.view(-1, 8, 4)).tanh() @ torch.ones(4, 32)
+        return outputs
+
+
+def test_copies_that_autocast_makes_of_frozen_weights_do_not_travel_and_gradients_are_the_same() -> None:
+    model, inputs = Adapted(), torch.randn(8, 32)
+    found, travelled = [], []
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for offload in (
+        nullcontext(),
+        offloaded("cpu", model.parameters(), 1024),
+        offloaded("cpu", trained, 1024),
+    ):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), offload as hooks:
+            loss = model(inputs).float().square().sum()
+        loss.backward()
+        travelled.append(0 if hooks is None else hooks.bytes)
+        found.append([parameter.grad.clone() for parameter in trained])
+    for one in found[1:]:
+        assert all(torch.equal(*pair) for pair in zip(found[0], one, strict=True))
+    assert travelled[2] - travelled[1] == 2 * (96 * 32 + 96 * 32 + 24 * 8 * 3), "each weight in 16 bit"
+
+
+def test_a_constant_that_looks_like_a_frozen_weight_is_not_taken_for_it() -> None:
+    """What is added is frozen, and backward asks for the constant of the same shape that is multiplied."""
+    frozen = nn.Parameter(torch.randn(16, 16), requires_grad=False)
+    trained, constant, inputs = nn.Linear(16, 16), torch.randn(16, 16), torch.randn(16, 16)
+    found = []
+    for offload in (nullcontext(), offloaded("cpu", [frozen, *trained.parameters()], 1)):
+        trained.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), offload:
+            loss = torch.addmm(frozen, trained(inputs), constant).float().square().sum()
+        loss.backward()
+        found.append([parameter.grad.clone() for parameter in trained.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_copies_that_autocast_makes_of_weights_do_not_travel_and_gradients_are_the_same(tied: bool) -> None:
     """Only a GPU can show what that saves of its link."""

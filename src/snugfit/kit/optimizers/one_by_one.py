@@ -185,6 +185,7 @@ class ShadowOptimizer(Optimizer):
                 )
                 put_rows(after, state, self.state[shadow], weight, piece)
                 put_rows(own, before, here, weight, piece)
+                del here  # or the last piece would be there beside the next parameter
             self.state[shadow] = after
 
     def lend_wide(
@@ -206,9 +207,23 @@ class ShadowOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
-        self.stepper()(stepped if self.route.looks_ahead else alike(stepped, self._kind, listed=True))
+        before = dict(zip(stepped[1:], stepped, strict=False)) if self.route.looks_ahead else {}
+
+        def kind(parameter: nn.Parameter) -> Hashable:
+            """While it is brought here, the one before it may be stepped."""
+            return self._steady(parameter), self._steady(before[parameter]) if parameter in before else None
+
+        self.stepper()(alike(stepped, kind, listed=True))
         self.optimizer.step()  # without a gradient: it counts
         return loss
+
+    def prime(self) -> None:
+        """Make the first step, of each parameter by itself: where a dry run watches, of two of each kind, and the others get their states."""
+        step_on = self.stepper()
+        stepped = [parameter for parameter in self.shadows if self.gradient_of(parameter) is not None]
+        for parameter in alike(stepped, self._kind, remains=_States(self)):
+            step_on([parameter])
+        self.optimizer.step()
 
     def stepper(self) -> Callable[[Iterable[nn.Parameter]], None]:
         """A function that steps some parameters, each of which has a gradient, as `stepper` does."""
@@ -222,12 +237,16 @@ class ShadowOptimizer(Optimizer):
 
         return step_on
 
-    def _kind(self, parameter: nn.Parameter) -> Hashable:
+    def _steady(self, parameter: nn.Parameter) -> Hashable:
         """What decides how a parameter is stepped; the first step leaves a state behind, so that no other one is like it."""
+        return self._kind(parameter) if self.shadows[parameter] in self.state else self._places[parameter]
+
+    def _kind(self, parameter: nn.Parameter) -> Hashable:
+        """What a parameter, its gradient and its state are."""
         shadow = self.shadows[parameter]
-        if shadow not in self.state:
-            return self._places[parameter]
-        held = leaves([parameter, self.gradient_of(parameter), self.state[shadow], self.own.get(parameter)])
+        held = leaves(
+            [parameter, self.gradient_of(parameter), self.state.get(shadow), self.own.get(parameter)]
+        )
         group = next(
             n for n, group in enumerate(self.param_groups) if any(each is shadow for each in group["params"])
         )
@@ -282,6 +301,25 @@ class ShadowOptimizer(Optimizer):
 
     def _share(self) -> None:
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+class _States:
+    """What the first step of a parameter leaves behind: its state, and what is kept beside that."""
+
+    def __init__(self, optimizer: ShadowOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def of(self, part: nn.Parameter) -> list[dict[str, Any]]:
+        optimizer = self._optimizer
+        return [optimizer.state.get(optimizer.shadows[part], {}), optimizer.own.get(part, {})]
+
+    def leave(self, part: nn.Parameter, remains: list[dict[str, Any]]) -> None:
+        optimizer = self._optimizer
+        state, own = remains
+        if state:
+            optimizer.state[optimizer.shadows[part]] = state
+        if own:
+            optimizer.own[part] = own
 
 
 def _placed_like(parameter: nn.Parameter, device: torch.device, state: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from snugfit.core.batch import Batch
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.technique import ONE_MEMORY, Card, Context, Family, Seams, Technique
-from snugfit.kit.autocast import Cast, without_copy
+from snugfit.kit.autocast import Cast, FrozenCasts, without_copy
 from snugfit.kit.saved_tensors import storage_of, storages_of
 from snugfit.kit.streaming.slot import slots
 from snugfit.units import parse_bytes
@@ -60,8 +60,8 @@ class Offload:
     """Hooks for saved tensors that copy storages to host memory, each once, and back in the reverse order.
 
     On an accelerator the memory of the host is page-locked and the copies run on a stream of their own; the computation waits
-    for the one before the last, so that no more than `AHEAD` storages are on their way. Copies that autocast makes of trained weights do not
-    travel: backward casts the weights once more.
+    for the one before the last, so that no more than `AHEAD` storages are on their way. Copies that autocast makes of weights do not travel:
+    backward casts the weights once more.
 
     Args:
         device: whose tensors are moved; on the CPU they are copied, which saves nothing and shows the same.
@@ -72,7 +72,11 @@ class Offload:
     def __init__(self, device: torch.device, stay: Iterable[Tensor], min_bytes: int) -> None:
         self.bytes = 0  # that have gone to the host
         self._device, self._min_bytes = device, min_bytes
+        stay = list(stay)
         self._staying = set(storages_of(stay))
+        # a mode of Python costs time in each call of torch
+        frozen = any(_is_frozen(tensor) for tensor in stay)
+        self._casts = FrozenCasts() if frozen else None
         self._known: dict[tuple[StorageWeakRef, int, int, int], _Copy] = {}
         self._order: list[weakref.ref[_Copy]] = []
         self._leaving: deque[tuple[Tensor, Any]] = deque()
@@ -81,7 +85,7 @@ class Offload:
     @contextmanager
     def forward(self) -> Iterator[Self]:
         """Around forward and loss; backward may come within or later."""
-        with saved_tensors_hooks(self.pack, self.unpack):
+        with saved_tensors_hooks(self.pack, self.unpack), self._casts or nullcontext():
             yield self
         self._known.clear()  # what is saved from now on is of no graph of this one
         while self._leaving:
@@ -92,6 +96,8 @@ class Offload:
         if not self._moves(tensor):
             return tensor
         weight = without_copy(tensor)
+        if self._casts is not None and weight is tensor:
+            weight = self._casts.without_copy(tensor)
         if isinstance(weight, Cast):
             return weight
         start, stop = _stretch(tensor)
@@ -182,6 +188,13 @@ class Offload:
 
     def _current(self) -> Any:
         return torch.accelerator.current_stream(self._device)
+
+
+def _is_frozen(tensor: Tensor) -> bool:
+    """Whether it is a weight that autocast would copy for each product, and that is not trained."""
+    return (
+        isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad and tensor.dtype == torch.float32
+    )
 
 
 def _stretch(tensor: Tensor) -> tuple[int, int]:
