@@ -69,9 +69,9 @@ def predict(run: Run) -> dict[str, Any]:
     from snugfit.kit.skeleton import skeleton
     from snugfit.planner.device import Machine
     from snugfit.planner.dryrun import Subject
-    from snugfit.planner.elsewhere import elsewhere
     from snugfit.planner.hardware import find_device, usual_host
     from snugfit.planner.predict import Planner
+    from snugfit.planner.pretended_gpu import pretending_gpu
     from snugfit.techniques import find
 
     if run.model == "gpt2":
@@ -95,7 +95,7 @@ def predict(run: Run) -> dict[str, Any]:
     device = find_device(CARD)
     assert device.capability is not None
     began = time.perf_counter()
-    with elsewhere(device.capability, device.memory_bytes, device.name):
+    with pretending_gpu(device.capability, device.memory_bytes, device.name):
         machine = Machine(device, usual_host(device.name), "cuda")
         found = Planner(subject, machine).predict(Plan(run.micro_batch, device="cuda"), techniques)
     return {

@@ -85,13 +85,13 @@ def predict_here(questions: Sequence[Case | Budgeted], device: Any, toy: bool) -
     """Answer questions in this process, which sees no GPU: of a case its prediction, of a budget the choice and its rivals."""
     from snugfit.errors import SnugfitError
     from snugfit.planner.device import Machine
-    from snugfit.planner.elsewhere import elsewhere
     from snugfit.planner.hardware import find_device
+    from snugfit.planner.pretended_gpu import pretending_gpu
 
     machine = Machine(device, find_device("cpu"), device.kind)
     pretended: Any = nullcontext()
     if device.kind == "cuda":
-        pretended = elsewhere(device.capability, device.memory_bytes, device.name)
+        pretended = pretending_gpu(device.capability, device.memory_bytes, device.name)
     found: dict[str, Any] = {}
     with pretended:
         for each in questions:

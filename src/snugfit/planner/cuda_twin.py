@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from snugfit.planner import recurrent
 
 
-class NotElsewhere(RuntimeError):
+class CannotPretend(RuntimeError):
     """A GPU cannot be pretended here, or not for this; the message says why."""
 
 

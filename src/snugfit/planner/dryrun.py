@@ -21,12 +21,12 @@ from snugfit.core.tree import leaves, map_tree
 from snugfit.kit.mapped_tensors import making_in_files
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.kit.sharded_tensors import own_parts
+from snugfit.planner.fake_ranks import shards_followed
 from snugfit.planner.fakes import BareOptimizer, fake_, fake_batch
+from snugfit.planner.operator_cache import Remembered
 from snugfit.planner.patches import as_real
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Role, Trace
-from snugfit.planner.remembered import Remembered
-from snugfit.planner.several import shards_followed
 from snugfit.planner.untraceable import explaining
 from snugfit.planner.values import KnownValues
 from snugfit.step.evaluate import Scored, evaluate

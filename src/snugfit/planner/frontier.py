@@ -11,7 +11,7 @@ from snugfit.planner.answer import FrontierBound, FrontierPoint
 from snugfit.planner.candidate import Candidate
 from snugfit.planner.goals import fastest
 from snugfit.planner.search import Search
-from snugfit.planner.told import describe
+from snugfit.planner.search_answer import describe
 
 PARTLY = "Of each level of fidelity not all was looked at that was to be: --seconds or an interrupt ended it."
 

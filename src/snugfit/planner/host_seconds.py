@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snugfit.planner.device import Device
-from snugfit.planner.interposed import Interposed, interposing
 from snugfit.planner.probes import Work, recomputed_step, small_step
+from snugfit.planner.python_overhead import Interposed, interposing
 from snugfit.planner.timing import seconds_of
 from snugfit.planner.traffic import read_written
 

@@ -25,7 +25,7 @@ from snugfit.planner.extrapolate import NotLinear
 from snugfit.planner.figures import Run
 from snugfit.planner.plan import Request, device_of, upper_bound
 from snugfit.planner.predict import Planner
-from snugfit.planner.told import describe
+from snugfit.planner.search_answer import describe
 from snugfit.training.assemble import describe_model
 from snugfit.units import format_bytes
 

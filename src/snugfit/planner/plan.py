@@ -23,7 +23,7 @@ from snugfit.planner.goals import SLOWER, WORTH, Goal
 from snugfit.planner.predict import Planner
 from snugfit.planner.probe import measure
 from snugfit.planner.search import Search
-from snugfit.planner.told import alternatives, describe, rejected, why, why_not
+from snugfit.planner.search_answer import alternatives, describe, rejected, why, why_not
 from snugfit.planner.words import brief_bytes
 
 

@@ -23,9 +23,9 @@ from snugfit.planner.device import Machine
 from snugfit.planner.dryrun import Subject, dry_run
 from snugfit.planner.extrapolate import Axis, NotLinear, stretch
 from snugfit.planner.figures import Run, prediction_of
+from snugfit.planner.operator_cache import Remembered
 from snugfit.planner.records import Op, Trace
 from snugfit.planner.recurrent import note
-from snugfit.planner.remembered import Remembered
 from snugfit.planner.roofline import Costs, peak_rate, pricing
 from snugfit.planner.segments import cut
 from snugfit.planner.workspace import doubt

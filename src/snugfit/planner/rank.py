@@ -23,11 +23,11 @@ from snugfit.planner.communication import (
     hybrid_sharded,
 )
 from snugfit.planner.device import Machine
+from snugfit.planner.fake_ranks import DataParallelTwin, fake_ranks
 from snugfit.planner.figures import Run, prediction_of
 from snugfit.planner.predict import Planner
 from snugfit.planner.records import Parts, Phase
 from snugfit.planner.roofline import combined
-from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.words import brief_seconds
 from snugfit.strategies.base import Strategy
 from snugfit.system.malloc import resident_bytes

@@ -28,11 +28,11 @@ from snugfit.core.phases import Remains, watched
 from snugfit.core.tree import map_tree
 from snugfit.kit import skeleton
 from snugfit.planner.accumulation import is_sole
-from snugfit.planner.interposed import Interposed, interposing
 from snugfit.planner.loops import counts, needed
 from snugfit.planner.op_costs import OpCosts, op_costs
+from snugfit.planner.operator_cache import Call, Remembered, call_of
+from snugfit.planner.python_overhead import Interposed, interposing
 from snugfit.planner.records import Op, Parts, Phase, Place, Role, Storage, Trace
-from snugfit.planner.remembered import Call, Remembered, call_of
 from snugfit.planner.sequence import node_number, sequence_number
 from snugfit.planner.values import KnownValues
 from snugfit.planner.workspace import hidden_result_bytes

@@ -17,10 +17,10 @@ from snugfit.planner.allocator import AllocatorSettings
 from snugfit.planner.cheapest import counts
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Machine
-from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 from snugfit.planner.goals import check_numbers
 from snugfit.planner.hardware import find_device, find_link, usual_host, usual_host_bytes
 from snugfit.planner.precision import usual_level
+from snugfit.planner.pretended_gpu import CannotPretend, pretending_gpu
 from snugfit.planner.words import brief_bytes
 from snugfit.system.memory import available_bytes
 from snugfit.system.processes import threads_of_each
@@ -154,8 +154,8 @@ def machine_of(target: Target) -> Iterator[Machine]:
     assert device.capability is not None
     with ExitStack() as stack:
         try:
-            stack.enter_context(elsewhere(device.capability, device.memory_bytes, device.name))
-        except NotElsewhere as error:
+            stack.enter_context(pretending_gpu(device.capability, device.memory_bytes, device.name))
+        except CannotPretend as error:
             note = f"Run as on a CPU, whose kernels keep other things than a GPU's: {error}."
             machine = Machine(device, host, "cpu", (note,))
         else:

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from snugfit.planner.elsewhere import NotElsewhere, elsewhere
 from snugfit.planner.patches import as_real
+from snugfit.planner.pretended_gpu import CannotPretend, pretending_gpu
 
 aten = torch.ops.aten
 GPU = ((8, 0), 80 * 2**30, "NVIDIA A100")
@@ -92,7 +92,7 @@ def undone() -> dict[str, Any]:
     before = [dict(vars(module)) for module in modules]
     operators = dict(torch._subclasses.fake_impls.op_implementations_dict)
     for _ in range(2):
-        with elsewhere(*GPU), FakeTensorMode():
+        with pretending_gpu(*GPU), FakeTensorMode():
             kept = (torch.cuda.Stream(), torch.cuda.Event(), nn.Linear(2, 2, device="cuda"))
             kept[-1](torch.empty(1, 2, device="cuda")).sum().backward()
     del kept
@@ -120,17 +120,17 @@ def undone() -> dict[str, Any]:
 def late() -> dict[str, Any]:
     torch.ones(1, requires_grad=True).sum().backward()
     try:
-        with elsewhere(*GPU):
+        with pretending_gpu(*GPU):
             reason = ""
-    except NotElsewhere as error:
+    except CannotPretend as error:
         reason = str(error)
     return {"reason": reason, "available": torch.cuda.is_available()}
 
 
 def compiled() -> dict[str, Any]:
-    from snugfit.planner.several import fake_ranks
+    from snugfit.planner.fake_ranks import fake_ranks
 
-    with elsewhere(*GPU):
+    with pretending_gpu(*GPU):
         with fake_ranks(2):
             pass
         return {"answer": torch.compile(lambda: 3, backend="eager")()}
@@ -144,7 +144,7 @@ def answers() -> dict[str, Any]:
     from snugfit.system.memory import available_bytes, memory_bytes, release_memory
 
     device = torch.device("cuda")
-    with elsewhere((7, 5), 16 * 2**30, "Tesla T4"):
+    with pretending_gpu((7, 5), 16 * 2**30, "Tesla T4"):
         stream, events = torch.cuda.Stream(device), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         with torch.cuda.stream(stream):
             for event in events:
@@ -186,7 +186,7 @@ def networks() -> dict[str, Any]:
         )
         words = nn.Sequential(nn.Embedding(50, 8), nn.LayerNorm(8), nn.Linear(8, 5))
     found: dict[str, Any] = {}
-    with elsewhere(*GPU), as_real():
+    with pretending_gpu(*GPU), as_real():
         mode = FakeTensorMode()
         for model in (layers, images, words):
             fake_(model, mode)
@@ -222,7 +222,7 @@ def recurrent() -> dict[str, Any]:
         "lstm cell": lambda: nn.LSTMCell(8, 16, bias=False),
     }
     found: dict[str, Any] = {}
-    with elsewhere(*GPU), as_real():
+    with pretending_gpu(*GPU), as_real():
         for name, make in kinds.items():
             with torch.device("meta"):
                 layer = make()
@@ -255,7 +255,7 @@ def recurrent() -> dict[str, Any]:
 def attention() -> dict[str, Any]:
     found = {}
     for capability in ((7, 5), (8, 0), (9, 0)):
-        with elsewhere(capability, 2**34, "a GPU"), FakeTensorMode():
+        with pretending_gpu(capability, 2**34, "a GPU"), FakeTensorMode():
             for dtype in (torch.float16, torch.float32):
                 for mask in (None, torch.empty(2, 1, 100, 100, dtype=torch.bool, device="cuda")):
                     query = torch.empty(2, 4, 100, 64, dtype=dtype, device="cuda", requires_grad=True)
@@ -268,7 +268,7 @@ def attention() -> dict[str, Any]:
                     )
                     key = f"{capability[0]}.{capability[1]} {str(dtype)[6:]} {'mask' if mask is not None else 'whole'}"
                     found[key] = [kernel, *map(str, (result.shape, query.grad.shape, query.grad.device))]
-    with elsewhere(*GPU), FakeTensorMode():
+    with pretending_gpu(*GPU), FakeTensorMode():
         query = torch.empty(2, 4, 100, 64, dtype=torch.float16, device="cuda")
         flash = aten._scaled_dot_product_flash_attention(query, query, query)
         efficient = aten._scaled_dot_product_efficient_attention(query, query, query, None, True)
@@ -287,7 +287,7 @@ def transformers() -> dict[str, Any]:
         adapted = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
         lora = get_peft_model(adapted, LoraConfig(target_modules=["q_proj", "v_proj"]))
     found = {}
-    with elsewhere(*GPU), as_real():
+    with pretending_gpu(*GPU), as_real():
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         ids = lambda: torch.empty(2, 16, dtype=torch.long, device="cuda")  # noqa: E731
         found["bert"] = train(fake_(bert, mode), lambda: {"input_ids": ids(), "attention_mask": ids()}, mode)
@@ -323,7 +323,7 @@ def steps() -> dict[str, Any]:
     sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
     data = {name: torch.ones(4, 16, dtype=torch.long) for name in ("input_ids", "attention_mask", "labels")}
     found = {}
-    with elsewhere(*GPU), as_real():
+    with pretending_gpu(*GPU), as_real():
         for name, techniques in plans.items():
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with torch.device("meta"):

@@ -173,7 +173,7 @@ def test_the_host_of_a_device_elsewhere_is_the_one_that_is_usual_there_and_not_t
         before.memory_bytes,
     )
     # a device is pretended in a process of its own alone
-    monkeypatch.setattr(target, "elsewhere", lambda *device: nullcontext())
+    monkeypatch.setattr(target, "pretending_gpu", lambda *device: nullcontext())
     with machine_of(Target(device="a100-80")) as machine:
         assert machine.host.name == "a host of a100-80"
     with machine_of(Target(device="cpu")) as machine:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from snugfit.core.phases import alike
-from snugfit.planner import elsewhere
+from snugfit.planner import pretended_gpu
 from snugfit.planner.device import Machine
 from snugfit.planner.hardware import uncalibrated
 from snugfit.planner.loops import counts, needed
@@ -212,7 +212,7 @@ def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_cpu(name: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(elsewhere.why_not() is not None, reason=str(elsewhere.why_not()))
+@pytest.mark.skipif(pretended_gpu.why_not() is not None, reason=str(pretended_gpu.why_not()))
 def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_gpu() -> None:
     script = Path(loops.__file__)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}

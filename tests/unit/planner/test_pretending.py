@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from snugfit.planner import target
-from snugfit.planner.elsewhere import NotElsewhere
+from snugfit.planner.pretended_gpu import CannotPretend
 from snugfit.planner.target import Target, machine_of
 
 
@@ -18,10 +18,10 @@ def test_a_gpu_that_cannot_be_pretended_is_planned_for_as_a_cpu_with_the_reason(
 ) -> None:
     @contextmanager
     def refusing(*args: Any) -> Iterator[None]:
-        raise NotElsewhere("another torch")
+        raise CannotPretend("another torch")
         yield
 
-    monkeypatch.setattr(target, "elsewhere", refusing)
+    monkeypatch.setattr(target, "pretending_gpu", refusing)
     with machine_of(Target(device="rtx4090")) as machine:
         assert machine.type == "cpu" and "another torch" in machine.notes[0]
 
@@ -31,6 +31,6 @@ def test_an_error_while_a_gpu_is_pretended_passes_as_it_is(monkeypatch: pytest.M
     def pretended(*args: Any) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(target, "elsewhere", pretended)
-    with pytest.raises(NotElsewhere, match="not for this"), machine_of(Target(device="rtx4090")):
-        raise NotElsewhere("not for this")
+    monkeypatch.setattr(target, "pretending_gpu", pretended)
+    with pytest.raises(CannotPretend, match="not for this"), machine_of(Target(device="rtx4090")):
+        raise CannotPretend("not for this")

@@ -1,4 +1,4 @@
-"""What cuDNN takes for recurrent layers; that they run on a pretended GPU is in test_elsewhere.py."""
+"""What cuDNN takes for recurrent layers; that they run on a pretended GPU is in test_pretended_gpu.py."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from snugfit.planner.goals import Goal
 from snugfit.planner.plan import Request, look_for
 from snugfit.planner.rungs import coarser, freezes, is_for_frozen, level_of, placements, together, told
 from snugfit.planner.search import Search
-from snugfit.planner.told import alternatives, rejected, why, why_not
+from snugfit.planner.search_answer import alternatives, rejected, why, why_not
 from snugfit.techniques import find
 
 ROWS = 16

@@ -21,12 +21,12 @@ from snugfit.planner.candidate import Candidate
 from snugfit.planner.communication import Cluster
 from snugfit.planner.device import Device, Link, Machine
 from snugfit.planner.dryrun import Subject, dry_run
+from snugfit.planner.fake_ranks import DataParallelTwin, fake_ranks
 from snugfit.planner.hardware import find_link
 from snugfit.planner.plan import Request
 from snugfit.planner.rank import Rank
 from snugfit.planner.records import Phase, Role, Trace
 from snugfit.planner.search import Budget
-from snugfit.planner.several import DataParallelTwin, fake_ranks
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.malloc import resident_bytes

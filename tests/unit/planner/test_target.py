@@ -68,7 +68,7 @@ def test_apples_gpu_has_one_memory_with_its_host(monkeypatch: pytest.MonkeyPatch
 def test_memory_is_reserved_as_the_environment_sets_torchs_allocator_and_the_plan_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(targets, "elsewhere", lambda *device: nullcontext())
+    monkeypatch.setattr(targets, "pretending_gpu", lambda *device: nullcontext())
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
     with machine_of(Target(device="h100")) as machine:

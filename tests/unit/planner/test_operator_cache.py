@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from snugfit.core.job import Plan
 from snugfit.planner.dryrun import dry_run
+from snugfit.planner.operator_cache import Call, Remembered, Result, _New
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Trace
-from snugfit.planner.remembered import Call, Remembered, Result, _New
 from snugfit.planner.values import KnownValues
 from snugfit.techniques import find
 from tests.unit.planner.dry import rows_of, subject_of

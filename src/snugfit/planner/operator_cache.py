@@ -4,7 +4,7 @@ Equal blocks ask for the same over and over, and so do runs of more of them, and
 tensors follows from what they are (shape, strides, type, device), as they hold no numbers. Torch remembers such results too, but to
 find one takes it longer than all else that is done for an operator.
 
-How a fake tensor is made of a meta tensor is torch's own business: tests/unit/planner/test_remembered.py tells when it moves.
+How a fake tensor is made of a meta tensor is torch's own business: tests/unit/planner/test_operator_cache.py tells when it moves.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from snugfit.planner import elsewhere, native
+from snugfit.planner import native, pretended_gpu
 
 SCRIPT = Path(__file__).with_name("pretended.py")
-here = pytest.mark.skipif(elsewhere.why_not() is not None, reason=str(elsewhere.why_not()))
+here = pytest.mark.skipif(pretended_gpu.why_not() is not None, reason=str(pretended_gpu.why_not()))
 
 
 def facts(case: str) -> Any:
@@ -34,21 +34,24 @@ def facts(case: str) -> Any:
 
 def test_linux_on_x86_64_with_a_tested_torch_needs_no_fallback() -> None:
     same = sys.platform == "linux" and platform.machine() == "x86_64"
-    tested = torch.__version__.startswith(elsewhere.TESTED)
-    assert (elsewhere.why_not() is None) == (same and tested and not torch.accelerator.is_available())
+    tested = torch.__version__.startswith(pretended_gpu.TESTED)
+    assert (pretended_gpu.why_not() is None) == (same and tested and not torch.accelerator.is_available())
 
 
 def test_another_version_of_torch_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "9.1.0+cpu")
-    reason = elsewhere.why_not()
+    reason = pretended_gpu.why_not()
     assert reason is not None and "9.1.0+cpu" in reason and "2.13" in reason
-    with pytest.raises(elsewhere.NotElsewhere, match="9.1.0"), elsewhere.elsewhere((8, 0), 2**30, "a GPU"):
+    with (
+        pytest.raises(pretended_gpu.CannotPretend, match="9.1.0"),
+        pretended_gpu.pretending_gpu((8, 0), 2**30, "a GPU"),
+    ):
         pass
 
 
 def test_a_process_with_a_gpu_is_told_to_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert "CUDA_VISIBLE_DEVICES" in str(elsewhere.why_not())
+    assert "CUDA_VISIBLE_DEVICES" in str(pretended_gpu.why_not())
 
 
 def test_another_machine_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 
 from snugfit.errors import SettingError
-from snugfit.planner.several import DataParallelTwin, buckets_of, fake_ranks
+from snugfit.planner.fake_ranks import DataParallelTwin, buckets_of, fake_ranks
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from tests.unit.planner.shards import (

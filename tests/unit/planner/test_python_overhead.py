@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from snugfit.planner.interposed import interposing
+from snugfit.planner.python_overhead import interposing
 from snugfit.planner.recorder import Recorder
 from snugfit.planner.records import Op
 from snugfit.planner.values import KnownValues

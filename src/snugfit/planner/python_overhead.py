@@ -38,7 +38,7 @@ def interposing() -> Iterator[Interposed]:
     Interposed(modes=0, packed=2)
     """
     found = Interposed()
-    hooks: Any = torch._C._autograd  # which tests/unit/planner/test_interposed.py watches
+    hooks: Any = torch._C._autograd  # which tests/unit/planner/test_python_overhead.py watches
     push = hooks._push_saved_tensors_default_hooks
 
     def pushed(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:

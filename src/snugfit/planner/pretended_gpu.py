@@ -14,12 +14,12 @@ import torch
 
 from snugfit.planner import native
 from snugfit.planner.attention import kernels_of
-from snugfit.planner.cuda_twin import NotElsewhere, answering
+from snugfit.planner.cuda_twin import CannotPretend, answering
 
 TESTED = ("2.11", "2.12", "2.13")
 """Versions of torch in which this has been seen to work, built for the CPU or for CUDA."""
 
-__all__ = ["TESTED", "NotElsewhere", "elsewhere", "why_not"]
+__all__ = ["TESTED", "CannotPretend", "pretending_gpu", "why_not"]
 
 
 def why_not() -> str | None:
@@ -37,18 +37,18 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def elsewhere(capability: tuple[int, int], memory_bytes: int, name: str) -> Iterator[None]:
+def pretending_gpu(capability: tuple[int, int], memory_bytes: int, name: str) -> Iterator[None]:
     """Within, fake tensors may be on 'cuda', one GPU of that compute capability, memory and name; real ones may not.
 
     All is as before afterwards; but libraries that look for a GPU while they are imported keep what they found within, and a fake
     CUDA tensor that requires a gradient must then be used no more: torch ends the process.
 
     Raises:
-        NotElsewhere: `why_not()`; or a backward has run in this process, which decided for how many devices autograd has threads.
+        CannotPretend: `why_not()`; or a backward has run in this process, which decided for how many devices autograd has threads.
     """
     reason = why_not()
     if reason is not None:
-        raise NotElsewhere(reason)
+        raise CannotPretend(reason)
     with native.device_in_tables(), answering(capability, memory_bytes, name), kernels_of(capability):
         _check_backward()
         yield
@@ -61,7 +61,7 @@ def _check_backward() -> None:
         with FakeTensorMode():
             torch.empty(1, device="cuda", requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        raise NotElsewhere(
+        raise CannotPretend(
             "autograd has no thread for the device, as a backward has run in this process before; enter it in a new one "
             f"({str(error).splitlines()[0]})"
         ) from error
