@@ -45,8 +45,7 @@ def test_published_runs_above_their_prediction_are_told() -> None:
     runs = [run for line in lines for run in json.loads(line)["runs"] if run["measured_gib"] is not None]
     above = sorted(excess for run in runs if (excess := run["measured_gib"] / run["predicted_gib"] - 1) > 0)
     *few, most = above
-    assert len(few) == 3
     assert (
-        f"Three of the runs below that others published lie above their prediction, by up to {max(few):.1%}, and one on two "
+        f"{len(few)} of the runs below that others published lie above their prediction, by up to {max(few):.1%}, and one on two "
         f"cards by {most:.1%}"
     ) in page()
