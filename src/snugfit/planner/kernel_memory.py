@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,7 +44,7 @@ def _like(leaf: Any) -> Any:
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with _uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         left = func(*args, **kwargs)  # held, so that its bytes are not given back
     results: Any = profiled.profiler
     now = most = 0
@@ -51,6 +53,18 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         most = max(most, now)
     del left
     return most - max(now, 0)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Temporarily collect no garbage: a tensor that was let go of before would be taken for one that the kernel gives back."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _changes(roots: Any) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -53,3 +54,21 @@ def test_a_convolution_whose_layouts_depend_on_the_processor_is_measured_and_oth
     back = (given, given, weight, [0], *shapes, [True, True, False])
     found = [forward, workspace.workspace_bytes(_aten.convolution_backward.default, back, {}, given)]
     assert [each == 7 for each in found] == [measured, measured]
+
+
+def test_garbage_that_would_be_collected_meanwhile_is_not_the_kernels() -> None:
+    def adds(given: Tensor) -> Tensor:
+        made = given + 1
+        gc.set_threshold(1)
+        more = [[] for _ in range(100)]  # objects that a collection comes after
+        return made if more else given
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(1 << 30)
+    ring: list[object] = [torch.ones(1 << 20)]
+    ring.append(ring)
+    del ring
+    try:
+        assert measured_bytes(adds, [torch.ones(5000)], {}) < 1024
+    finally:
+        gc.set_threshold(*threshold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +30,9 @@ wide = pytest.mark.skipif(
 def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    gc.disable()  # tensors of other tests, let go of in an operator, would be taken for its own
     yield
+    gc.enable()
     torch.set_num_threads(threads)
 
 
