@@ -30,20 +30,27 @@ QUESTIONS = ("ImportError", "hasattr(", "os.name", "sys.platform")
 
 def unguarded(tree: ast.Module) -> Iterator[str]:
     """What of POSIX a module uses in a function that asks for it by none of the questions, or in no function."""
-    guarded = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any(question in ast.unparse(node) for question in QUESTIONS)
-        for inner in ast.walk(node)
-    }
+    uses = {node: name for node in ast.walk(tree) for name in posix_names(node)}
+    if not uses:
+        return
     for node in ast.walk(tree):
-        if node in guarded:
-            continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
-            yield from (name for name in names if name in MODULES)
-        elif isinstance(node, ast.Attribute) and node.attr in NAMES.get(ast.unparse(node.value), ()):
-            yield ast.unparse(node)
+        if isinstance(node, ast.FunctionDef) and any(question in ast.unparse(node) for question in QUESTIONS):
+            uses = {use: name for use, name in uses.items() if use not in {*ast.walk(node)}}
+    yield from uses.values()
+
+
+def posix_names(node: ast.AST) -> Iterator[str]:
+    """What of POSIX a node imports or reads."""
+    if isinstance(node, ast.Import):
+        yield from MODULES.intersection(each.name for each in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+        yield str(node.module)
+    elif (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.attr in NAMES.get(node.value.id, ())
+    ):
+        yield f"{node.value.id}.{node.attr}"
 
 
 def test_what_only_posix_has_is_used_behind_a_question_for_it() -> None:
