@@ -495,7 +495,7 @@ def test_a_plan_from_python_is_of_the_module_as_it_is() -> None:
     assert answer.prediction.peak_by_kind["optimizer"] == weights, "one momentum a parameter"
     assert answer.fits and answer.choice.micro_batch == 64
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    with pytest.raises(sf.UserError, match=r"test_api\.py:\d+.*if inputs\.sum\(\) > 0"):
+    with pytest.raises(sf.UserError, match=r"test_from_python\.py:\d+.*if inputs\.sum\(\) > 0"):
         sf.plan(Undecided(), window, search=False)
     measured = sf.plan(Undecided(), window, search=False, probe=True)
     assert measured.prediction.peak_bytes > 0
