@@ -20,14 +20,25 @@ from functools import cached_property
 from warnings import catch_warnings
 
 from snugfit.core.job import AUTO, Plan
-from snugfit.core.technique import Family, Fidelity, Stage, Technique
-from snugfit.errors import PlanConflict, SnugfitError, SnugfitWarning
+from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.errors import SnugfitError, SnugfitWarning
 from snugfit.planner import ladder
 from snugfit.planner.answer import Prediction, Rejected
 from snugfit.planner.by_size import BySize
 from snugfit.planner.candidate import Budget, Candidate
 from snugfit.planner.goals import FREE, Goal
 from snugfit.planner.predict import Planner
+from snugfit.planner.rung_sets import (
+    adds_placements,
+    are_of_one_kind,
+    go_together,
+    lasting_of,
+    moves_what_lasts,
+    saves_less,
+    stands_in,
+    streams,
+    without_states,
+)
 from snugfit.planner.rungs import (
     Techniques,
     coarser,
@@ -133,7 +144,7 @@ class Search:
             for added in self._neighbours(least, least.found.most_bytes):
                 mine = self._techniques(added)
                 new = {*mine} - {*least.techniques}
-                if new <= useless or not self._allows(added) or _adds_placements(mine, least.techniques):
+                if new <= useless or not self._allows(added) or adds_placements(mine, least.techniques):
                     continue
                 one = self._trace(added, size)
                 if one is None or one.found.most_bytes >= least.found.most_bytes:
@@ -223,7 +234,7 @@ class Search:
 
     def _walk(self, format: Techniques) -> None:
         """A format with one placement after the other, until one fits; then what lies before it."""
-        weights = _without_states(self._techniques(format))
+        weights = without_states(self._techniques(format))
         if weights in self._too_heavy:
             return
         steps = ladder.placed(self.asked.techniques, format, self._rungs)
@@ -235,7 +246,7 @@ class Search:
             return
         if first.found.peak_by_kind.get("weights", 0) > self.budget.usable:
             self._too_heavy.add(weights)
-            for added in filter(_streams, steps):
+            for added in filter(streams, steps):
                 if self._may_be_faster(added) and self._look(added):
                     break
             return
@@ -248,14 +259,14 @@ class Search:
                 if not self._look(added):
                     break
             # in the room of the states micro-batches may be larger, or activations be kept
-            away = next((each for each in steps[turn + 1 :] if _moves_what_lasts(each)), None)
+            away = next((each for each in steps[turn + 1 :] if moves_what_lasts(each)), None)
             if away is not None and self._may_be_faster(away):
                 self._trace(away, self._sizes[0])  # tells the least time of it
                 if self._may_be_faster(away):
                     self._look(away)
             return
         for added in steps[turn + 1 :]:
-            if (room or _moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
+            if (room or moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
                 break
 
     def _improve(self) -> None:
@@ -294,7 +305,7 @@ class Search:
         """Sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
         own, rungs = self.asked.techniques, self._rungs
         added = tuple(each for each in one.techniques if each not in own)
-        known = tuple(rung for rung in rungs if rung in added or any(_same(rung, each) for each in added))
+        known = tuple(rung for rung in rungs if rung in added or any(stands_in(rung, each) for each in added))
         less = [tuple(each for each in known if each is not rung) for rung in known]
         found = [*less]
         for rung in rungs:
@@ -302,7 +313,11 @@ class Search:
                 continue
             if self._goes((*known, rung)):
                 found.append((*known, rung))
-                found += [(*each, rung) for each, gone in zip(less, known, strict=True) if _alike(rung, gone)]
+                found += [
+                    (*each, rung)
+                    for each, gone in zip(less, known, strict=True)
+                    if are_of_one_kind(rung, gone)
+                ]
             else:  # in the place of what excludes it
                 found += [(*each, rung) for each in less]
         return [each for each in found if self._goes(each)]
@@ -441,10 +456,10 @@ class Search:
         """
         mine = self._techniques(added)
         host = self.budget.host_bytes
-        if self._least_bytes.get(_lasting_of(mine), 0) > self.budget.usable:
+        if self._least_bytes.get(lasting_of(mine), 0) > self.budget.usable:
             return False
         return self._may_be_faster(added) and not any(
-            self._fits_in_no_size(each) and _saves_less(mine, each.techniques)
+            self._fits_in_no_size(each) and saves_less(mine, each.techniques)
             for each in self.tried
             if host is None or each.found.host_peak_bytes <= host
         )
@@ -453,12 +468,12 @@ class Search:
         """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets with fewer placements."""
         mine = self._techniques(added)
         limit = self._limit(level_of(mine))
-        known = (seconds for fewer, seconds in self._least_seconds.items() if _adds_placements(fewer, mine))
+        known = (seconds for fewer, seconds in self._least_seconds.items() if adds_placements(fewer, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
     def _note_bytes(self, one: Candidate) -> None:
         """Keep the weights and states at the peak of a plan that was tried."""
-        kinds, lasting = one.found.peak_by_kind, _lasting_of(one.techniques)
+        kinds, lasting = one.found.peak_by_kind, lasting_of(one.techniques)
         there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
         self._least_bytes[lasting] = max(there, self._least_bytes.get(lasting, 0))
 
@@ -528,14 +543,14 @@ class Search:
             *(rung for level in Fidelity if level for rung in coarser(level, device)),
         ]
         own = self.asked.techniques
-        return tuple(rung for rung in found if self.may_add(rung) and _go_together(own, rung))
+        return tuple(rung for rung in found if self.may_add(rung) and go_together(own, rung))
 
     @cached_property
     def count(self) -> int:
         """How many plans there are: sets of rungs that go together, times micro-batches."""
         rungs = self._rungs
         goes = {
-            (one, other): _go_together(self.asked.techniques, one, other)
+            (one, other): go_together(self.asked.techniques, one, other)
             for place, one in enumerate(rungs)
             for other in rungs[:place]
         }
@@ -576,62 +591,3 @@ class Search:
         rung = " + ".join(map(told, added)) or "as the recipe says"
         if all(each.rung != rung for each in self.refused):
             self.refused.append(Rejected(rung, reason.splitlines()[0], None))
-
-
-def _without_states(techniques: Techniques) -> frozenset[Technique]:
-    """All but what says how the optimizer keeps its states."""
-    return frozenset(each for each in techniques if "optimizer" not in each.card.seams)
-
-
-def _moves_what_lasts(added: Techniques) -> bool:
-    """Whether a placement among these says where weights, gradients or states are."""
-    placed = (each.card for each in added if each.card.family is Family.PLACEMENT)
-    return _streams(added) or any("stepping" in card.seams for card in placed)
-
-
-def _lasting_of(techniques: Techniques) -> frozenset[Technique]:
-    """Of a plan's techniques all but placements of activations."""
-    return frozenset(
-        each for each in techniques if each.card.family is not Family.PLACEMENT or _moves_what_lasts((each,))
-    )
-
-
-def _alike(one: Technique, other: Technique) -> bool:
-    """Whether both are placements of what lasts, or both of what a pass leaves."""
-    places = {one.card.family, other.card.family} == {Family.PLACEMENT}
-    return places and _moves_what_lasts((one,)) == _moves_what_lasts((other,))
-
-
-def _streams(added: Techniques) -> bool:
-    return any(Stage.STREAM in each.card.stages for each in added)
-
-
-def _adds_placements(fewer: Techniques, more: Techniques) -> bool:
-    """Whether what the larger set has beyond the smaller one only says where things are."""
-    rest = {*more} - {*fewer}
-    return {*fewer} <= {*more} and all(each.card.family is Family.PLACEMENT for each in rest)
-
-
-def _saves_less(fewer: Techniques, more: Techniques) -> bool:
-    """Whether the larger set has placements beyond the smaller one, none of which is in the way of those that both have.
-
-    A block that is computed again has all its activations on the device then, those too that would be elsewhere without.
-    """
-    placed = (each.card for each in fewer if each.card.family is Family.PLACEMENT)
-    recomputed = any(Stage.RECOMPUTE in each.card.stages for each in {*more} - {*fewer})
-    return _adds_placements(fewer, more) and not (
-        recomputed and any("forward" in card.seams for card in placed)
-    )
-
-
-def _same(rung: Technique, other: Technique) -> bool:
-    """Whether a technique is a rung that took the settings of what it stands in for."""
-    return rung.card.name == other.card.name and bool(rung.card.replaces)
-
-
-def _go_together(own: Techniques, *rungs: Technique) -> bool:
-    try:
-        together(own, rungs)
-    except PlanConflict:
-        return False
-    return True
