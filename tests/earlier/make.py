@@ -1,7 +1,7 @@
 """Make the runs that `test_earlier_runs.py` goes on with: `python tests/earlier/make.py FOLDER`, by the release that they stand for.
 
-Two recipes, a module of the user's own and a language model with adapters; of each a run that was stopped half-way, and what the
-uninterrupted one comes to.
+The recipes are those in `made/`: a module of the user's own, and a language model with adapters on a base in 4 bits. Of each there is a run
+that was stopped half-way, and what the uninterrupted one comes to.
 """
 
 from __future__ import annotations
@@ -14,64 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-MLP = """\
-name: mlp
-task: python
-model: mlp:make_model
-data: {train: mlp:make_points, validation: 0.2}
-train: {epochs: 4, global_batch: 8}
-optimizer: {adamw: {learning_rate: 1.0e-2}}
-schedule: {cosine: {warmup: 2}}
-techniques: [{ema: {decay: 0.9}}, {clip_norm: {max_norm: 1.0}}]
-evaluate: {every: epoch, metrics: [accuracy], best: accuracy}
-checkpoint: {every: 5}
-track: {mlflow: false}
-plan: {micro_batch: 3, device: cpu}
-"""
-
-CODE = '''\
-"""A model and data of a user's own, slow enough to be stopped on the way."""
-
-import time
-
-import torch
-from torch import nn
-from torch.utils.data import Dataset
-
-
-def make_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
-
-
-class Points(Dataset):
-    """Points in the plane, and on which side of a line each is."""
-
-    def __len__(self) -> int:
-        return 50
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        time.sleep(0.01)
-        point = torch.tensor([(index * 7 % 50) / 25 - 1, (index * 11 % 50) / 25 - 1])
-        return point, int(point.sum() > 0)
-
-
-def make_points() -> Dataset:
-    return Points()
-'''
-
-LM = """\
-name: lm
-task: causal-lm
-model: base
-data: {train: texts.jsonl, validation: 0.25, max_length: 32}
-train: {updates: 16, global_batch: 4}
-optimizer: {adamw: {learning_rate: 1.0e-2, weight_decay: 0.1}}
-techniques: [{nf4: {}}, {lora: {rank: 2, targets: [q_proj, v_proj]}}, {packing: {}}, {chunked_loss: {chunk: 16}}]
-evaluate: {every: 8, metrics: [perplexity], best: perplexity}
-checkpoint: {every: 4}
-track: {mlflow: false}
-plan: {micro_batch: 2, device: cpu}
-"""
+HERE = Path(__file__).parent / "made"
+RECIPES = {"mlp": 8, "lm": 6}
+"""Recipes, each with the update after which its run is stopped."""
 
 
 def make_base(folder: Path) -> None:
@@ -142,13 +87,13 @@ def make(folder: Path, name: str, stop_at: int) -> None:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    for name, recipe, stop_at in (("mlp", MLP, 8), ("lm", LM, 6)):
+    for name, stop_at in RECIPES.items():
         folder = root / name
         folder.mkdir(parents=True)
-        (folder / f"{name}.yaml").write_text(recipe, encoding="utf-8")
-        if name == "mlp":
-            (folder / "mlp.py").write_text(CODE, encoding="utf-8")
-        else:
+        for path in (HERE / name).glob("*"):
+            if path.suffix in (".yaml", ".py"):
+                shutil.copy(path, folder)
+        if name == "lm":
             make_base(folder)
         make(folder, name, stop_at)
 
