@@ -67,11 +67,11 @@ def predict(run: Run) -> dict[str, Any]:
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
     from snugfit.kit.skeleton import skeleton
-    from snugfit.planner.device import Machine
-    from snugfit.planner.dryrun import Subject
-    from snugfit.planner.hardware import find_device, usual_host
-    from snugfit.planner.predict import Planner
-    from snugfit.planner.pretended_gpu import pretending_gpu
+    from snugfit.planner.devices.device import Machine
+    from snugfit.planner.devices.hardware import find_device, usual_host
+    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.pretend_gpu.pretended_gpu import pretending_gpu
+    from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find
 
     if run.model == "gpt2":

@@ -40,7 +40,7 @@ IMPORTED = (
     "snugfit.training.assemble",
     "snugfit.step.step",
     "snugfit.techniques",
-    "snugfit.planner.predict",
+    "snugfit.planner.prediction.predict",
 )
 """What checks would import, imported once; none of it may touch a GPU."""
 

@@ -15,7 +15,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.dryrun import Subject
+from snugfit.planner.trace.dry_run import Subject
 from snugfit.techniques import find
 
 UPDATES = 3

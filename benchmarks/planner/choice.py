@@ -43,13 +43,13 @@ from snugfit.core.job import Plan  # noqa: E402
 from snugfit.core.selection import check  # noqa: E402
 from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
 from snugfit.errors import SnugfitError  # noqa: E402
-from snugfit.planner.answer import Answer  # noqa: E402
-from snugfit.planner.calibrate import calibrate  # noqa: E402
-from snugfit.planner.candidate import Budget  # noqa: E402
-from snugfit.planner.device import BASELINE, Device, Machine  # noqa: E402
-from snugfit.planner.dryrun import Subject  # noqa: E402
+from snugfit.planner.answers.answer import Answer  # noqa: E402
+from snugfit.planner.calibration.calibrate import calibrate  # noqa: E402
+from snugfit.planner.choice.candidate import Budget  # noqa: E402
+from snugfit.planner.devices.device import BASELINE, Device, Machine  # noqa: E402
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
-from snugfit.planner.predict import Planner  # noqa: E402
+from snugfit.planner.prediction.predict import Planner  # noqa: E402
+from snugfit.planner.trace.dry_run import Subject  # noqa: E402
 from snugfit.step.micro_batching import sizes  # noqa: E402
 from snugfit.step.step import Step  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402

@@ -26,13 +26,13 @@ from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.core.job import Job, Plan  # noqa: E402
 from snugfit.core.tree import map_tree  # noqa: E402
 from snugfit.kit.skeleton import skeleton  # noqa: E402
-from snugfit.planner.device import Machine  # noqa: E402
-from snugfit.planner.dryrun import Subject  # noqa: E402
-from snugfit.planner.fakes import BareOptimizer  # noqa: E402
-from snugfit.planner.hardware import uncalibrated  # noqa: E402
+from snugfit.planner.choice.search import Budget  # noqa: E402
+from snugfit.planner.devices.device import Machine  # noqa: E402
+from snugfit.planner.devices.hardware import uncalibrated  # noqa: E402
 from snugfit.planner.largest import make_largest  # noqa: E402
 from snugfit.planner.plan import Request  # noqa: E402
-from snugfit.planner.search import Budget  # noqa: E402
+from snugfit.planner.trace.dry_run import Subject  # noqa: E402
+from snugfit.planner.trace.fake_tensors import BareOptimizer  # noqa: E402
 from snugfit.planner.worker import Worker  # noqa: E402
 from snugfit.system.allocation_counter import AllocatedBytes  # noqa: E402
 from snugfit.system.malloc import resident_bytes  # noqa: E402

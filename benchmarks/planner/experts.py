@@ -101,15 +101,15 @@ def measured(case: Case) -> dict[str, Any]:
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
     from snugfit.core.technique import Fidelity
-    from snugfit.planner.candidate import Budget
-    from snugfit.planner.catalogue import SHEETS
-    from snugfit.planner.dryrun import Subject
+    from snugfit.planner.choice.candidate import Budget
+    from snugfit.planner.choice.rungs import together
+    from snugfit.planner.devices.catalogue import SHEETS
     from snugfit.planner.plan import Request, make_plan
-    from snugfit.planner.predict import Planner
-    from snugfit.planner.rank import Rank
-    from snugfit.planner.rungs import together
+    from snugfit.planner.prediction.predict import Planner
+    from snugfit.planner.prediction.rank import Rank
     from snugfit.planner.sharing import make_shared_plan
     from snugfit.planner.target import Target, cluster_of, machine_of
+    from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find
 
     kind = "Mixtral" if "Mixtral" in case.model else "Llama"

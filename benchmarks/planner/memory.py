@@ -37,10 +37,10 @@ from deep import DEEP  # noqa: E402
 
 from snugfit.core.batch import Batch  # noqa: E402
 from snugfit.errors import UserError  # noqa: E402
-from snugfit.planner.answer import Prediction  # noqa: E402
-from snugfit.planner.device import Machine  # noqa: E402
-from snugfit.planner.hardware import uncalibrated  # noqa: E402
-from snugfit.planner.predict import Planner  # noqa: E402
+from snugfit.planner.answers.answer import Prediction  # noqa: E402
+from snugfit.planner.devices.device import Machine  # noqa: E402
+from snugfit.planner.devices.hardware import uncalibrated  # noqa: E402
+from snugfit.planner.prediction.predict import Planner  # noqa: E402
 from snugfit.step.evaluate import Scored, evaluate  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.system.memory import memory_bytes  # noqa: E402

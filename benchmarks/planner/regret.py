@@ -40,16 +40,10 @@ from snugfit.core.job import Job, Plan  # noqa: E402
 from snugfit.core.technique import Family, Fidelity, Technique  # noqa: E402
 from snugfit.errors import PlanConflict  # noqa: E402
 from snugfit.kit.skeleton import skeleton  # noqa: E402
-from snugfit.planner.answer import Prediction  # noqa: E402
-from snugfit.planner.candidate import Budget, Candidate, margin_on  # noqa: E402
-from snugfit.planner.catalogue import LINKS, SHEETS  # noqa: E402
-from snugfit.planner.device import Device, Link, Machine  # noqa: E402
-from snugfit.planner.dryrun import Subject  # noqa: E402
-from snugfit.planner.figures import Run  # noqa: E402
-from snugfit.planner.goals import Goal  # noqa: E402
-from snugfit.planner.plan import Outcome, Request, look_for  # noqa: E402
-from snugfit.planner.predict import Planner  # noqa: E402
-from snugfit.planner.rungs import (  # noqa: E402
+from snugfit.planner.answers.answer import Prediction  # noqa: E402
+from snugfit.planner.choice.candidate import Budget, Candidate, margin_on  # noqa: E402
+from snugfit.planner.choice.goals import Goal  # noqa: E402
+from snugfit.planner.choice.rungs import (  # noqa: E402
     Techniques,
     coarser,
     freezes,
@@ -59,7 +53,13 @@ from snugfit.planner.rungs import (  # noqa: E402
     told,
     told_added,
 )
+from snugfit.planner.devices.catalogue import LINKS, SHEETS  # noqa: E402
+from snugfit.planner.devices.device import Device, Link, Machine  # noqa: E402
+from snugfit.planner.plan import Outcome, Request, look_for  # noqa: E402
+from snugfit.planner.prediction.figures import Run  # noqa: E402
+from snugfit.planner.prediction.predict import Planner  # noqa: E402
 from snugfit.planner.target import Target, machine_of  # noqa: E402
+from snugfit.planner.trace.dry_run import Subject  # noqa: E402
 from snugfit.techniques import find  # noqa: E402
 
 TABLES, CHOICES = HERE / "results" / "regret-tables.jsonl", HERE / "results" / "regret-choices.jsonl"

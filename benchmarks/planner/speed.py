@@ -88,13 +88,13 @@ def plan(what: str, started: float) -> dict[str, Any]:
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
     from snugfit.core.technique import Fidelity
-    from snugfit.planner.candidate import Budget
-    from snugfit.planner.device import Machine
-    from snugfit.planner.dryrun import Subject
-    from snugfit.planner.hardware import uncalibrated
+    from snugfit.planner.choice.candidate import Budget
+    from snugfit.planner.devices.device import Machine
+    from snugfit.planner.devices.hardware import uncalibrated
     from snugfit.planner.plan import Request, make_plan
-    from snugfit.planner.predict import Planner
+    from snugfit.planner.prediction.predict import Planner
     from snugfit.planner.target import Target, machine_of
+    from snugfit.planner.trace.dry_run import Subject
     from snugfit.techniques import find
 
     begun, used = time.perf_counter(), time.process_time()

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import machine, write_result
 
-from snugfit.planner.workspace import workspace_bytes
+from snugfit.planner.cost.workspace import workspace_bytes
 
 TABLE = Path(__file__).parents[2] / "src" / "snugfit" / "planner" / "workspace.json"
 SIZES = (64, 256, 1024, 4096)

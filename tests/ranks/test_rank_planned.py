@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from snugfit.core.job import STRATEGY_NAMES, StrategyName
-from snugfit.planner.communication import Cluster
-from snugfit.planner.device import BASELINE, Link, Machine
-from snugfit.planner.hardware import find_device
-from snugfit.planner.rank import Rank
+from snugfit.planner.cost.communication import Cluster
+from snugfit.planner.devices.device import BASELINE, Link, Machine
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.prediction.rank import Rank
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.tracking.spool import read_events
 from tests.ranks.law import of_run

@@ -21,7 +21,7 @@ import snugfit.tracking.sender
 from snugfit import techniques
 from snugfit.cli import main
 from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
-from snugfit.planner.answer import Largest
+from snugfit.planner.answers.answer import Largest
 from snugfit.recipe import load_recipe
 from snugfit.system.processes import record_failure
 from snugfit.training.result import RunResult

@@ -11,7 +11,7 @@ import pytest
 from snugfit.cli.plan import _with_command
 from snugfit.display import TerminalDisplay
 from snugfit.display.plan import show_plan
-from snugfit.planner.answer import Answer, Rejected
+from snugfit.planner.answers.answer import Answer, Rejected
 from tests.unit.report.fake_plan import (
     MIB,
     mlp_on_a_cpu,

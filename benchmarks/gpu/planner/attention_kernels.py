@@ -15,7 +15,7 @@ def kernels(settings: Settings) -> Mapping[str, Any]:
     import torch
     from torch.nn import functional
 
-    from snugfit.planner.attention import Attention
+    from snugfit.planner.pretend_gpu.attention import Attention
     from snugfit.step.attention_kernels import kernels_behind
 
     capability = torch.cuda.get_device_capability() if settings.cuda else (9, 0)
@@ -63,7 +63,7 @@ def context(settings: Settings) -> Mapping[str, Any]:
 
     if not settings.cuda:
         raise Skip("a CPU has no context")
-    from snugfit.planner.hardware import uncalibrated
+    from snugfit.planner.devices.hardware import uncalibrated
 
     def beside() -> int:
         torch.cuda.synchronize()

@@ -32,7 +32,7 @@ WARM, REPEATS = 3, 7
 @contextmanager
 def a_tenth_is_forgotten() -> Iterator[None]:
     """Temporarily let predictions leave out a tenth of the peak."""
-    from snugfit.planner.answer import Prediction
+    from snugfit.planner.answers.answer import Prediction
 
     read: Callable[..., Any] = Prediction.__getattribute__
 

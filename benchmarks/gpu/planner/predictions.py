@@ -65,8 +65,8 @@ def calibration(settings: Settings) -> Mapping[str, Any]:
     """Measure the device; on a CPU the data sheet is taken, as its figures are no part of this."""
     import torch
 
-    from snugfit.planner.calibrate import calibrate
-    from snugfit.planner.hardware import uncalibrated
+    from snugfit.planner.calibration.calibrate import calibrate
+    from snugfit.planner.devices.hardware import uncalibrated
 
     with own_cache(settings):
         sheet = uncalibrated(settings.device)
@@ -84,9 +84,9 @@ def calibration(settings: Settings) -> Mapping[str, Any]:
 def predict_here(questions: Sequence[Case | Budgeted], device: Any, toy: bool) -> dict[str, Any]:
     """Answer questions in this process, which sees no GPU: of a case its prediction, of a budget the choice and its rivals."""
     from snugfit.errors import SnugfitError
-    from snugfit.planner.device import Machine
-    from snugfit.planner.hardware import find_device
-    from snugfit.planner.pretended_gpu import pretending_gpu
+    from snugfit.planner.devices.device import Machine
+    from snugfit.planner.devices.hardware import find_device
+    from snugfit.planner.pretend_gpu.pretended_gpu import pretending_gpu
 
     machine = Machine(device, find_device("cpu"), device.kind)
     pretended: Any = nullcontext()
@@ -110,7 +110,7 @@ def predict_here(questions: Sequence[Case | Budgeted], device: Any, toy: bool) -
 
 def of_case(case: Case, machine: Any, toy: bool) -> dict[str, Any]:
     from snugfit.core.job import Plan
-    from snugfit.planner.predict import Planner
+    from snugfit.planner.prediction.predict import Planner
 
     subject = subject_of(case.model, case.techniques(), toy)
     plan = Plan(case.micro_batch, device=machine.device.kind)
@@ -120,9 +120,9 @@ def of_case(case: Case, machine: Any, toy: bool) -> dict[str, Any]:
 def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     from snugfit.core.job import Plan
     from snugfit.core.technique import Fidelity
-    from snugfit.planner.candidate import Budget
+    from snugfit.planner.choice.candidate import Budget
     from snugfit.planner.plan import Request, look_for
-    from snugfit.planner.predict import Planner
+    from snugfit.planner.prediction.predict import Planner
 
     subject = subject_of(budgeted.model, budgeted.techniques(), toy)
     budget = Budget(budgeted.bytes, fidelity=Fidelity.MIXED, margin=0.05)

@@ -13,7 +13,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Job
 from snugfit.core.technique import Technique
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.dryrun import Subject
+from snugfit.planner.trace.dry_run import Subject
 from snugfit.techniques import find
 
 Entry = str | tuple[str, Mapping[str, Any]]

@@ -20,7 +20,7 @@ from snugfit.system.redaction import redact
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
-    from snugfit.planner.answer import Answer
+    from snugfit.planner.answers.answer import Answer
     from snugfit.planner.target import Target
     from snugfit.recipe import Recipe
 
@@ -241,7 +241,7 @@ def _calibrate() -> None:
     """Measure the device at hand, and say what was found."""
     import torch
 
-    from snugfit.planner.calibrate import calibrate as measure
+    from snugfit.planner.calibration.calibrate import calibrate as measure
     from snugfit.training.assemble import find_device
 
     print("measuring this device, for some 20 seconds; let nothing else run beside it", file=sys.stderr)

@@ -82,7 +82,7 @@ def _tell(text: str) -> None:
 
 
 def _print(found: Profile) -> None:
-    from snugfit.planner.words import brief_number, brief_seconds, digits, share
+    from snugfit.planner.answers.words import brief_number, brief_seconds, digits, share
     from snugfit.report.memory_page import piece_words
     from snugfit.report.profile_page import NAME
 
@@ -109,7 +109,7 @@ def _print(found: Profile) -> None:
 
 
 def _print_operators(found: Profile) -> None:
-    from snugfit.planner.words import brief_seconds
+    from snugfit.planner.answers.words import brief_seconds
 
     print(f"\nOperators, by their time on the {found.sorted_by}")
     for each in found.listed[:_OPERATORS_SHOWN]:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from snugfit.planner import words
-from snugfit.planner.answer import Alternative, Answer, Rejected
-from snugfit.planner.timeline import bands, highest, totals
+from snugfit.planner.answers import words
+from snugfit.planner.answers.answer import Alternative, Answer, Rejected
+from snugfit.planner.answers.timeline import bands, highest, totals
 from snugfit.units import format_bytes
 
 if TYPE_CHECKING:

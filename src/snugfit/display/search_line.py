@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from snugfit.planner.channel import Progress
+from snugfit.planner.choice.channel import Progress
 
 _CLEAR = "\r\x1b[2K"
 

@@ -21,7 +21,7 @@ from snugfit.display.words import (
     next_lines,
     table_row,
 )
-from snugfit.planner.words import compare_line
+from snugfit.planner.answers.words import compare_line
 
 _MOST_TIME = 0.02
 """The part of a run's time that drawing may take."""

@@ -16,16 +16,16 @@ from snugfit.core.technique import Technique
 from snugfit.core.tree import map_tree
 from snugfit.errors import SettingError, nearest
 from snugfit.models.tokenizer import position_limit
-from snugfit.planner.answer import Answer, Largest, Prediction
-from snugfit.planner.candidate import Candidate
-from snugfit.planner.depth import Blocks, deepened_, longest_blocks
-from snugfit.planner.device import Machine
-from snugfit.planner.dryrun import Subject
-from snugfit.planner.extrapolate import NotLinear
-from snugfit.planner.figures import Run
+from snugfit.planner.answers.answer import Answer, Largest, Prediction
+from snugfit.planner.choice.candidate import Candidate
+from snugfit.planner.choice.search_answer import describe
+from snugfit.planner.devices.device import Machine
 from snugfit.planner.plan import Request, device_of, upper_bound
-from snugfit.planner.predict import Planner
-from snugfit.planner.search_answer import describe
+from snugfit.planner.prediction.depth import Blocks, deepened_, longest_blocks
+from snugfit.planner.prediction.extrapolate import NotLinear
+from snugfit.planner.prediction.figures import Run
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.trace.dry_run import Subject
 from snugfit.training.assemble import describe_model
 from snugfit.units import format_bytes
 

@@ -13,18 +13,18 @@ from typing import Any
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
 from snugfit.errors import OutOfMemory
-from snugfit.planner import channel
-from snugfit.planner.answer import Answer, FrontierBound, FrontierPoint
-from snugfit.planner.candidate import Budget, Candidate
-from snugfit.planner.device import Machine
-from snugfit.planner.dryrun import Subject
-from snugfit.planner.frontier import PARTLY, bounds, explore, frontier
-from snugfit.planner.goals import SLOWER, WORTH, Goal
-from snugfit.planner.predict import Planner
-from snugfit.planner.probe import measure
-from snugfit.planner.search import Search
-from snugfit.planner.search_answer import alternatives, describe, rejected, why, why_not
-from snugfit.planner.words import brief_bytes
+from snugfit.planner.answers.answer import Answer, FrontierBound, FrontierPoint
+from snugfit.planner.answers.words import brief_bytes
+from snugfit.planner.choice import channel
+from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.frontier import PARTLY, bounds, explore, frontier
+from snugfit.planner.choice.goals import SLOWER, WORTH, Goal
+from snugfit.planner.choice.search import Search
+from snugfit.planner.choice.search_answer import alternatives, describe, rejected, why, why_not
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.prediction.measure import measure
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.trace.dry_run import Subject
 
 
 @dataclass(frozen=True)

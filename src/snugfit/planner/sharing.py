@@ -17,22 +17,22 @@ from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Fidelity
 from snugfit.core.job import AUTO, StrategyName
 from snugfit.errors import SettingError, SnugfitError
-from snugfit.planner.answer import Answer, Choice, Rejected
-from snugfit.planner.candidate import Candidate
-from snugfit.planner.communication import Cluster
-from snugfit.planner.device import Machine
-from snugfit.planner.dryrun import Subject, longest_rows
+from snugfit.planner.answers.answer import Answer, Choice, Rejected
+from snugfit.planner.answers.words import brief_seconds
+from snugfit.planner.choice.candidate import Candidate
+from snugfit.planner.choice.goals import ALIKE, FREE, Goal
+from snugfit.planner.choice.sharing_options import Option, alternatives_of, between, options_of, rejections_of
+from snugfit.planner.choice.sharing_rules import Decision, Facts, decide
+from snugfit.planner.cost.communication import Cluster
+from snugfit.planner.cost.records import Phase, Role
+from snugfit.planner.devices.device import Machine
 from snugfit.planner.export import TOOLS, weighed
-from snugfit.planner.figures import Run
-from snugfit.planner.goals import ALIKE, FREE, Goal
-from snugfit.planner.options import Option, alternatives_of, between, options_of, rejections_of
 from snugfit.planner.plan import Outcome, Request, answer_of, explored, look_for
-from snugfit.planner.predict import Planner
-from snugfit.planner.rank import PASSES, Rank, seconds_of, whole
-from snugfit.planner.records import Phase, Role
-from snugfit.planner.rules import Decision, Facts, decide
-from snugfit.planner.segments import ROLES
-from snugfit.planner.words import brief_seconds
+from snugfit.planner.prediction.figures import Run
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of, whole
+from snugfit.planner.trace.dry_run import Subject, longest_rows
+from snugfit.planner.trace.segments import ROLES
 from snugfit.step.micro_batching import sizes
 from snugfit.training.ranks import HYBRID, check_hybrid, known_strategy
 from snugfit.units import format_bytes

@@ -13,15 +13,15 @@ import torch
 from snugfit.core.job import Plan, StrategyName
 from snugfit.core.technique import Fidelity
 from snugfit.errors import SettingError, nearest
-from snugfit.planner.allocator import AllocatorSettings
-from snugfit.planner.cheapest import counts
-from snugfit.planner.communication import Cluster
-from snugfit.planner.device import Device, Machine
-from snugfit.planner.goals import check_numbers
-from snugfit.planner.hardware import find_device, find_link, usual_host, usual_host_bytes
-from snugfit.planner.precision import usual_level
-from snugfit.planner.pretended_gpu import CannotPretend, pretending_gpu
-from snugfit.planner.words import brief_bytes
+from snugfit.planner.answers.words import brief_bytes
+from snugfit.planner.choice.cheapest import counts
+from snugfit.planner.choice.goals import check_numbers
+from snugfit.planner.cost.allocator import AllocatorSettings
+from snugfit.planner.cost.communication import Cluster
+from snugfit.planner.devices.device import Device, Machine
+from snugfit.planner.devices.hardware import find_device, find_link, usual_host, usual_host_bytes
+from snugfit.planner.devices.precision import usual_level
+from snugfit.planner.pretend_gpu.pretended_gpu import CannotPretend, pretending_gpu
 from snugfit.system.memory import available_bytes
 from snugfit.system.processes import threads_of_each
 

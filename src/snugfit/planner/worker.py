@@ -26,8 +26,8 @@ from typing import IO, Any
 import cloudpickle
 
 from snugfit.errors import PlannerFailed, SettingError, SnugfitError
-from snugfit.planner import channel
-from snugfit.planner.channel import Progress
+from snugfit.planner.choice import channel
+from snugfit.planner.choice.channel import Progress
 from snugfit.system.pickling import dumps
 
 _MODULE = "snugfit.planner.worker"

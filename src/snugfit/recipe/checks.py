@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from snugfit.errors import PlanConflict, SettingError, nearest
-from snugfit.planner.goals import check_goal
+from snugfit.planner.choice.goals import check_goal
 from snugfit.recipe import model as m
 from snugfit.recipe.source import Keys, Places
 from snugfit.system.user_objects import is_python_path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from snugfit.core.job import StrategyName
-from snugfit.planner.goals import SLOWER, WORTH, GoalName
+from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 from snugfit.recipe.wording import Wanted
 

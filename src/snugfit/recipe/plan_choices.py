@@ -13,9 +13,9 @@ from snugfit.core.job import AUTO
 from snugfit.core.selection import check
 from snugfit.core.technique import Fidelity
 from snugfit.errors import PlanConflict
-from snugfit.planner.hardware import uncalibrated
-from snugfit.planner.precision import usual_precision
-from snugfit.planner.rungs import together
+from snugfit.planner.choice.rungs import together
+from snugfit.planner.devices.hardware import uncalibrated
+from snugfit.planner.devices.precision import usual_precision
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import FULL, own_key
 from snugfit.recipe.parse import build
@@ -24,8 +24,8 @@ from snugfit.recipe.write import as_dict
 from snugfit.training.assemble import find_device
 
 if TYPE_CHECKING:
-    from snugfit.planner.answer import Choice
-    from snugfit.planner.device import Device
+    from snugfit.planner.answers.answer import Choice
+    from snugfit.planner.devices.device import Device
 
 
 def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from snugfit.planner import words
-from snugfit.planner.answer import Alternative, Answer, FrontierPoint
+from snugfit.planner.answers import words
+from snugfit.planner.answers.answer import Alternative, Answer, FrontierPoint
 from snugfit.report.charts import BYTES
 from snugfit.report.stack import BUDGET_IN_VIEW
 from snugfit.report.svg import Chart, Dot, Frame, Mark, Series, escape, figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from snugfit.planner.words import KINDS, peak_place, printable, share
+from snugfit.planner.answers.words import KINDS, peak_place, printable, share
 from snugfit.report.page import document, replace_page
 from snugfit.report.parts import figures, table
 from snugfit.report.stack import STACK_STYLE, TONES, layered
@@ -51,7 +51,7 @@ def write_memory_page(name: str, use: MemoryUse, path: Path, *, again: str = "")
 def piece_words(use: MemoryUse) -> str:
     """The largest piece, in a sentence.
 
-    >>> from snugfit.planner.answer import Timeline
+    >>> from snugfit.planner.answers.answer import Timeline
     >>> piece = Piece("activations", "head", 3 * 2**20, 2, "aten.mm.default")
     >>> at = {"segment": "forward 1", "module": "head", "operator": "aten.mm.default"}
     >>> piece_words(MemoryUse("measured", 2**22, 2**22, {}, at, (piece,), (), Timeline((), (), {})))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from snugfit.planner import words
-from snugfit.planner.answer import Answer, Rejected
+from snugfit.planner.answers import words
+from snugfit.planner.answers.answer import Answer, Rejected
 from snugfit.report.frontier import drawn_frontier
 from snugfit.report.page import document, replace_page
 from snugfit.report.parts import facts, figures

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from snugfit.planner.answer import Timeline
-from snugfit.planner.words import compare_line
+from snugfit.planner.answers.answer import Timeline
+from snugfit.planner.answers.words import compare_line
 from snugfit.report.parts import facts, flat
 from snugfit.report.series import as_number
 from snugfit.report.stack import layered, place_of_peak

@@ -19,8 +19,8 @@ from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
 from snugfit.models.bundle import save_bundle
-from snugfit.planner.answer import Answer
-from snugfit.planner.goals import SLOWER, WORTH
+from snugfit.planner.answers.answer import Answer
+from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.run.events import AGAIN, Display, Silent, goes_on, opened
 from snugfit.run.planning import plan_module

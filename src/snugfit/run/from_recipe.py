@@ -15,7 +15,7 @@ from snugfit.core.technique import Technique
 from snugfit.data.sources import check_fingerprints
 from snugfit.deliver.registry import register_best, resolve_model
 from snugfit.errors import RunFolderError, SettingError
-from snugfit.planner.answer import Answer
+from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from snugfit.planner.allocator import AllocatorSettings
-from snugfit.planner.answer import Answer
-from snugfit.planner.calibrations import cache_folder
-from snugfit.planner.channel import EARLY
+from snugfit.planner.answers.answer import Answer
+from snugfit.planner.choice.channel import EARLY
+from snugfit.planner.cost.allocator import AllocatorSettings
+from snugfit.planner.devices.calibrations import cache_folder
 from snugfit.planner.target import Target
 from snugfit.run.session import machine, versions
 from snugfit.system.json_text import parse_json

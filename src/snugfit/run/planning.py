@@ -17,19 +17,19 @@ from snugfit.core.technique import Fidelity, Stage, Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.kit.adapters.adapters import require_peft
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.adapter_rate import said_of_adapters
-from snugfit.planner.answer import Answer
-from snugfit.planner.candidate import Budget, margin_on
-from snugfit.planner.cheapest import make_cheapest
-from snugfit.planner.device import Machine
-from snugfit.planner.dryrun import Subject
+from snugfit.planner.answers.answer import Answer
+from snugfit.planner.choice.adapter_rate import said_of_adapters
+from snugfit.planner.choice.candidate import Budget, margin_on
+from snugfit.planner.choice.cheapest import make_cheapest
+from snugfit.planner.choice.goals import WORTH, check_goal
+from snugfit.planner.devices.device import Machine
 from snugfit.planner.export import weighed
-from snugfit.planner.fakes import BareOptimizer
-from snugfit.planner.goals import WORTH, check_goal
 from snugfit.planner.largest import make_largest
 from snugfit.planner.plan import Request, make_measured_plan, make_plan
 from snugfit.planner.sharing import make_shared_plan
 from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, on_this_machine
+from snugfit.planner.trace.dry_run import Subject
+from snugfit.planner.trace.fake_tensors import BareOptimizer
 from snugfit.planner.worker import Watch, Worker, ignore
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.step import Forward

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from snugfit.core.entry import as_entry
 from snugfit.core.job import AUTO, Plan
 from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
-from snugfit.planner.adapter_rate import said_of_adapters
-from snugfit.planner.answer import Answer
+from snugfit.planner.answers.answer import Answer
+from snugfit.planner.choice.adapter_rate import said_of_adapters
 from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore

@@ -11,7 +11,7 @@ from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.errors import OutOfMemory, SnugfitError
-from snugfit.planner.hardware import find_device
+from snugfit.planner.devices.hardware import find_device
 from snugfit.report.find_batch_page import write_batch_page
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.micro_batching import advice, legal_sizes

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from snugfit.planner.answer import Timeline
-from snugfit.planner.dryrun import longest_rows
-from snugfit.planner.real_run import Recorded, record_gradients, record_scoring
-from snugfit.planner.records import Op, Phase, Role, Trace
+from snugfit.planner.answers.answer import Timeline
+from snugfit.planner.cost.records import Op, Phase, Role, Trace
+from snugfit.planner.trace.dry_run import longest_rows
+from snugfit.planner.trace.real_run import Recorded, record_gradients, record_scoring
 from snugfit.step.micro_batching import legal_sizes
 from snugfit.step.step import Step
 from snugfit.system.memory import release_memory

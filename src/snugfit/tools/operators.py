@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from snugfit.planner.device import Device
-from snugfit.planner.flops import operator
-from snugfit.planner.records import Phase, Trace
-from snugfit.planner.roofline import number_type, traffic_seconds
+from snugfit.planner.cost.flops import operator
+from snugfit.planner.cost.records import Phase, Trace
+from snugfit.planner.cost.roofline import number_type, traffic_seconds
+from snugfit.planner.devices.device import Device
 from snugfit.tools.labels import MODULE, PHASE
 
 _BESIDE = (Phase.SETUP, Phase.PRIME, Phase.EVALUATION, Phase.SAVE)

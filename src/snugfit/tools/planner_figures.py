@@ -11,11 +11,11 @@ from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Technique
 from snugfit.errors import SnugfitError
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.device import Device, Machine
-from snugfit.planner.dryrun import Subject, dry_run
-from snugfit.planner.fakes import BareOptimizer
-from snugfit.planner.hardware import find_device
-from snugfit.planner.predict import Planner
+from snugfit.planner.devices.device import Device, Machine
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.trace.dry_run import Subject, dry_run
+from snugfit.planner.trace.fake_tensors import BareOptimizer
 from snugfit.techniques import find
 from snugfit.tools.memory import MemoryUse, memory_use
 from snugfit.tools.setup import Setup

@@ -23,9 +23,9 @@ from snugfit.core.random import preserved_randomness
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.kit.serialize import pack
-from snugfit.planner.device import Device
-from snugfit.planner.hardware import find_device
-from snugfit.planner.real_run import record_update
+from snugfit.planner.devices.device import Device
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.trace.real_run import record_update
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.micro_batching import cut

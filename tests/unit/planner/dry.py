@@ -14,9 +14,9 @@ from snugfit.core.losses import Loss
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.dryrun import Subject
-from snugfit.planner.fakes import BareOptimizer
-from snugfit.planner.records import Role, Trace
+from snugfit.planner.cost.records import Role, Trace
+from snugfit.planner.trace.dry_run import Subject
+from snugfit.planner.trace.fake_tensors import BareOptimizer
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.training.assemble import Material, make_step
 

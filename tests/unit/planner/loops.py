@@ -20,12 +20,12 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.kit import row_chunks
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner import recorder
-from snugfit.planner.device import Machine
-from snugfit.planner.dryrun import Subject
-from snugfit.planner.figures import prediction_of
-from snugfit.planner.predict import Planner
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.prediction.figures import prediction_of
+from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.target import Target, machine_of
+from snugfit.planner.trace import recorder
+from snugfit.planner.trace.dry_run import Subject
 
 CASES: dict[str, list[Technique]] = {
     # 24 tokens a row

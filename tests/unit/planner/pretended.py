@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from snugfit.planner.patches import as_real
-from snugfit.planner.pretended_gpu import CannotPretend, pretending_gpu
+from snugfit.planner.pretend_gpu.pretended_gpu import CannotPretend, pretending_gpu
+from snugfit.planner.trace.patches import as_real
 
 aten = torch.ops.aten
 GPU = ((8, 0), 80 * 2**30, "NVIDIA A100")
@@ -128,7 +128,7 @@ def late() -> dict[str, Any]:
 
 
 def compiled() -> dict[str, Any]:
-    from snugfit.planner.fake_ranks import fake_ranks
+    from snugfit.planner.trace.fake_ranks import fake_ranks
 
     with pretending_gpu(*GPU):
         with fake_ranks(2):
@@ -363,9 +363,9 @@ def masters() -> dict[str, Any]:
     import snugfit as sf
     from snugfit.core.batch import Batch
     from snugfit.core.job import Job, Plan
-    from snugfit.planner.dryrun import Subject
-    from snugfit.planner.predict import Planner
+    from snugfit.planner.prediction.predict import Planner
     from snugfit.planner.target import Target, machine_of
+    from snugfit.planner.trace.dry_run import Subject
 
     sizes = {"vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3}
     with torch.device("meta"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from snugfit.planner.fake_ranks import DataParallelTwin, shards_followed
+from snugfit.planner.trace.fake_ranks import DataParallelTwin, shards_followed
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel

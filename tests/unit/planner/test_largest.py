@@ -15,14 +15,14 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.errors import SettingError
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.answer import Answer
-from snugfit.planner.candidate import Budget
-from snugfit.planner.device import BASELINE, Machine
-from snugfit.planner.dryrun import Subject
-from snugfit.planner.hardware import find_device
+from snugfit.planner.answers.answer import Answer
+from snugfit.planner.choice.candidate import Budget
+from snugfit.planner.devices.device import BASELINE, Machine
+from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.largest import largest, make_largest, of_length
 from snugfit.planner.plan import Request
-from snugfit.planner.predict import Planner
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.trace.dry_run import Subject
 from snugfit.techniques import find
 
 CPU = Machine(find_device("cpu"), find_device("cpu"))

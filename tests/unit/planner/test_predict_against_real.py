@@ -13,10 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 from snugfit.core.batch import Batch
 from snugfit.core.job import Job, Plan
 from snugfit.kit.skeleton import skeleton
-from snugfit.planner.device import Machine
-from snugfit.planner.dryrun import Subject
-from snugfit.planner.hardware import uncalibrated
-from snugfit.planner.predict import Planner
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.devices.hardware import uncalibrated
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.trace.dry_run import Subject
 from snugfit.techniques import find
 from snugfit.training.assemble import Material, make_step
 

@@ -16,18 +16,18 @@ from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import SettingError
 from snugfit.planner import sharing
-from snugfit.planner.answer import Answer
-from snugfit.planner.candidate import Candidate
-from snugfit.planner.communication import Cluster
-from snugfit.planner.device import Device, Link, Machine
-from snugfit.planner.dryrun import Subject, dry_run
-from snugfit.planner.fake_ranks import DataParallelTwin, fake_ranks
-from snugfit.planner.hardware import find_link
+from snugfit.planner.answers.answer import Answer
+from snugfit.planner.choice.candidate import Candidate
+from snugfit.planner.choice.search import Budget
+from snugfit.planner.cost.communication import Cluster
+from snugfit.planner.cost.records import Phase, Role, Trace
+from snugfit.planner.devices.device import Device, Link, Machine
+from snugfit.planner.devices.hardware import find_link
 from snugfit.planner.plan import Request
-from snugfit.planner.rank import Rank
-from snugfit.planner.records import Phase, Role, Trace
-from snugfit.planner.search import Budget
+from snugfit.planner.prediction.rank import Rank
 from snugfit.planner.sharing import make_shared_plan
+from snugfit.planner.trace.dry_run import Subject, dry_run
+from snugfit.planner.trace.fake_ranks import DataParallelTwin, fake_ranks
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.malloc import resident_bytes
 from snugfit.techniques import find

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from snugfit.planner import target as targets
-from snugfit.planner.device import Machine
-from snugfit.planner.hardware import find_device
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.target import Target, host_memory, machine_of
 
 GIB = 2**30

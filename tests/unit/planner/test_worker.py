@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from snugfit.errors import DataError, MissingExtra, PlannerFailed, SettingError
-from snugfit.planner import channel
-from snugfit.planner.channel import Progress
+from snugfit.planner.choice import channel
+from snugfit.planner.choice.channel import Progress
 from snugfit.planner.worker import Worker
 from snugfit.system.pickling import dumps
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from snugfit.planner.answer import (
+from snugfit.planner.answers.answer import (
     Alternative,
     Answer,
     Choice,

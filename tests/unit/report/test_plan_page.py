@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from snugfit.errors import RunFolderError
-from snugfit.planner.answer import Answer, Rejected, Timeline
+from snugfit.planner.answers.answer import Answer, Rejected, Timeline
 from snugfit.report.page import write_report
 from snugfit.report.plan_page import write_plan_page
 from snugfit.tracking.spool import Spool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from snugfit.errors import RunFolderError
-from snugfit.planner.answer import Timeline
+from snugfit.planner.answers.answer import Timeline
 from snugfit.report.memory_page import write_memory_page
 from snugfit.report.profile_page import write_profile_page
 from snugfit.tools.limits import Advice, Culprit, Occasional

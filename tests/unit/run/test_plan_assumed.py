@@ -13,7 +13,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from snugfit.data.assumed import assumed_text
 from snugfit.errors import DataError, SettingError
-from snugfit.planner.answer import Answer
+from snugfit.planner.answers.answer import Answer
 from snugfit.planner.target import Target
 from snugfit.recipe import load_recipe
 from snugfit.run.plans import plan_recipe

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from snugfit.errors import SnugfitWarning
-from snugfit.planner.answer import Answer, Choice
-from snugfit.planner.channel import EARLY
+from snugfit.planner.answers.answer import Answer, Choice
+from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.target import Target
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice

@@ -14,9 +14,9 @@ import yaml
 from snugfit.core.job import STRATEGY_NAMES, Plan
 from snugfit.errors import SettingError
 from snugfit.planner import target as targets
-from snugfit.planner.answer import Answer, Choice
-from snugfit.planner.fake_ranks import fake_ranks
+from snugfit.planner.answers.answer import Answer, Choice
 from snugfit.planner.target import Target, machine_of, on_this_machine
+from snugfit.planner.trace.fake_ranks import fake_ranks
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
 from snugfit.run import plans

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
 from snugfit.core.batch import Batch
-from snugfit.planner.attention import Attention
+from snugfit.planner.pretend_gpu.attention import Attention
 from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.placement.packing import Packing

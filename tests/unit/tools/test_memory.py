@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.planner.hardware import find_device
-from snugfit.planner.real_run import record_gradients, record_update
-from snugfit.planner.records import Op, Phase, Place, Role, Storage, Trace
+from snugfit.planner.cost.records import Op, Phase, Place, Role, Storage, Trace
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.trace.real_run import record_gradients, record_update
 from snugfit.step.step import Step
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tooling.setups import module_setup

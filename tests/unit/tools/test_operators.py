@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from snugfit.core.phases import phase, watched
-from snugfit.planner.hardware import find_device
-from snugfit.planner.records import Op, Phase, Place, Trace
+from snugfit.planner.cost.records import Op, Phase, Place, Trace
+from snugfit.planner.devices.hardware import find_device
 from snugfit.tools.labels import in_trace, modules_in_trace
 from snugfit.tools.operators import Operator, Work, operators_of, work_of
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import snugfit as sf
-from snugfit.planner.hardware import find_device
+from snugfit.planner.devices.hardware import find_device
 from snugfit.tooling.setups import module_setup
 from snugfit.tools.planner_figures import Predicted
 from snugfit.tools.setup import Setup

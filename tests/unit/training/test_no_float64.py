@@ -21,10 +21,10 @@ from snugfit.core.selection import check_on
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.core.tolerances import in_float64
 from snugfit.errors import DataError, PlanConflict
-from snugfit.planner.device import Device
-from snugfit.planner.hardware import find_device
-from snugfit.planner.precision import usual_level, usual_precision
-from snugfit.planner.rungs import coarser, placements
+from snugfit.planner.choice.rungs import coarser, placements
+from snugfit.planner.devices.device import Device
+from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.devices.precision import usual_level, usual_precision
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.row_coupling import compare_rows
 from snugfit.system.memory import release_memory

@@ -8,12 +8,12 @@ from snugfit.core.entry import as_entry
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.export import accelerate, deepspeed, hf, lightning, torchtitan
+from snugfit.planner.export.exported_plan import Entry as Entry
+from snugfit.planner.export.exported_plan import Exported as Exported
+from snugfit.planner.export.exported_plan import ExportedPlan as ExportedPlan
+from snugfit.planner.export.exported_plan import Strategy as Strategy
 from snugfit.planner.export.folder import write_export as write_export
-from snugfit.planner.export.plan import Entry as Entry
-from snugfit.planner.export.plan import Exported as Exported
-from snugfit.planner.export.plan import ExportedPlan as ExportedPlan
-from snugfit.planner.export.plan import Strategy as Strategy
-from snugfit.planner.export.rules import Tool
+from snugfit.planner.export.name_tables import Tool
 
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool for tool in (hf.TOOL, accelerate.TOOL, lightning.TOOL, deepspeed.TOOL, torchtitan.TOOL)

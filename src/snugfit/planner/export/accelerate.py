@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from snugfit.planner.export.plan import ExportedPlan
-from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, commented, of
+from snugfit.planner.export.exported_plan import ExportedPlan
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, of
 
 _TABLE: Table = {
     "fp32": Rule({"mixed_precision": "no"}),

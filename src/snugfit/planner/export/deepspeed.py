@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from snugfit.planner.export.plan import ExportedPlan, Strategy
-from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, beside, of, planned
+from snugfit.planner.export.exported_plan import ExportedPlan, Strategy
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, beside, of, planned
 
 _HOST = {"device": "cpu", "pin_memory": True}
 _OFFLOAD_OPTIMIZER = "zero_optimization.offload_optimizer"

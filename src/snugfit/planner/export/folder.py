@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from snugfit.errors import RunFolderError
-from snugfit.planner.export.plan import Exported
+from snugfit.planner.export.exported_plan import Exported
 
 MANIFEST = "snugfit_exports.json"
 """Per tool the names of the files of its last export into this folder, each with the sha256 of its text."""

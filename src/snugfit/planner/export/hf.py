@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import translate
 from typing import Any
 
-from snugfit.planner.export.plan import ExportedPlan
-from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, beside, of, planned
+from snugfit.planner.export.exported_plan import ExportedPlan
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, beside, of, planned
 
 _FILES = {"args": "training_args.json", "lora": "lora.json", "quantization": "quantization.json"}
 """The first part of each key says which file it is in."""

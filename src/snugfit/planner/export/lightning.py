@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from snugfit.planner.export.plan import ExportedPlan, Strategy
-from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, commented, of
+from snugfit.planner.export.exported_plan import ExportedPlan, Strategy
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, of
 
 _DECAYED = {"weight_decay": "all parameters are decayed there, biases and norms too."}
 _RATES = {

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snugfit.planner.export.plan import ExportedPlan
-from snugfit.planner.export.rules import ByHand, Rule, Table, Tool, commented, of, planned
+from snugfit.planner.export.exported_plan import ExportedPlan
+from snugfit.planner.export.name_tables import ByHand, Rule, Table, Tool, commented, of, planned
 
 _HEAD = '''\
 """A planned run for torchtitan 0.3. With this file where Python finds modules:

@@ -1,0 +1,1 @@
+"""What a plan says: its figures, the choice and its reasons as plain values, and as text. Loads no torch."""

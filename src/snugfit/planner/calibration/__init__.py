@@ -1,0 +1,1 @@
+"""The speed of the device at hand, measured."""

@@ -1,0 +1,210 @@
+"""Measures the device at hand, so that the planner's times are about it and not about its data sheet."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from snugfit.planner.calibration.host_seconds import around_seconds, host_seconds
+from snugfit.planner.calibration.microbenchmarks import (
+    Probe,
+    Work,
+    attention,
+    batched_product,
+    convolution,
+    operators,
+    product,
+    recurrence,
+    traffic,
+)
+from snugfit.planner.calibration.timing import seconds_of
+from snugfit.planner.cost.flops import flops_of, op_class, operator
+from snugfit.planner.cost.operator_costs import compute_dtype
+from snugfit.planner.cost.roofline import number_type, traffic_seconds
+from snugfit.planner.cost.traffic import read_written
+from snugfit.planner.devices.calibrations import store
+from snugfit.planner.devices.device import Curve, Device, Link
+from snugfit.planner.devices.hardware import uncalibrated
+
+_TURNS = 8
+_SPREAD = 2**26
+"""Equal pieces of work take turns: so many, or as many as together move this many bytes, at least 3."""
+
+_PROBES: tuple[tuple[Probe, tuple[int, ...], tuple[int, ...]], ...] = (
+    # the probe, its sizes on a CPU, those on an accelerator
+    (product, (32, 64, 128, 256, 512, 1024), (128, 256, 512, 1024, 2048, 4096)),
+    (batched_product, (8, 64, 256), (64, 512, 4096)),
+    (convolution, (1, 8), (8, 64, 256)),
+    (attention, (64, 256), (256, 1024, 4096)),
+    (recurrence, (16,), (16, 128)),
+)
+_SIZES = ((2**13, 2**17, 2**20, 2**23), (2**17, 2**20, 2**23, 2**26))
+
+
+def calibrate(device: torch.device) -> Device:
+    """Measure a device for some 20 seconds, and keep what was found for `this_device`.
+
+    Of matrix products, convolutions and attention the FLOP/s for each type of number against size; of common operators the numbers
+    per second against size; the bandwidth of memory; what the host needs per operator in a training step, and where Python stands around
+    it; the link to the host.
+    On a CPU all of it is for the current number of threads.
+    """
+    known = uncalibrated(device.type)
+    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+        with torch.no_grad():
+            rates = _rates(known, device)
+        per_update, per_operator, per_view = host_seconds(device)
+        found = replace(known, rates=rates, update=per_update, host=per_operator, view=per_view)
+        hook, mode = around_seconds(device, found)
+        found = replace(found, hook=hook, mode=mode, calibrated=True)
+    if device.type == "cuda":
+        found = replace(found, host_link=_link(device, known.host_link), launch=_empty(device))
+    found = replace(found, **_summary(found))
+    store(found)
+    return found
+
+
+def _summary(device: Device) -> dict[str, Any]:
+    """What the largest sizes showed, for operators that were not measured themselves."""
+    peaks = {
+        name.partition(".")[2]: curve[-1][1]
+        for name, curve in device.rates.items()
+        if name.startswith("matmul.")
+    }
+    shares = {
+        kind: device.rates[f"{kind}.float32"][-1][1] / peaks["float32"]
+        for kind in ("convolution", "attention")
+    }
+    return {
+        "flops": {**device.flops, **peaks},
+        "efficiency": {**device.efficiency, "matmul": 1.0, **shares},
+        "bandwidth": device.rates["traffic"][-1][1],
+        "reach": 1.0,
+    }
+
+
+def _rates(known: Device, device: torch.device) -> dict[str, Curve]:
+    empty = _empty(device) if known.kind == "cpu" else 0.0  # an accelerator works while the next is launched
+    works = (each for probe, dtype, size in _plan(known) for each in _alike(probe, device, dtype, size))
+    points = [_point(each, device, empty) for each in works]
+    traffic = _traffic(points)
+    bare = replace(known, rates=traffic)
+    alike: dict[str, dict[float, list[float]]] = {}
+    for each in points:
+        if each.key not in ("mul", "mul_"):
+            alike.setdefault(each.key, {}).setdefault(each.size, []).append(each.net(bare))
+    curves = {
+        key: tuple(sorted((size, size / statistics.mean(taken)) for size, taken in found.items()))
+        for key, found in alike.items()
+    }
+    return traffic | curves
+
+
+@dataclass(frozen=True)
+class _Point:
+    """An operator that was timed: its key in `Device.rates`, its name, and its size in FLOPs or, without those, in numbers moved."""
+
+    key: str
+    name: str
+    size: float
+    flops: int
+    read: int
+    written: int
+    seconds: float = 0.0
+
+    def net(self, device: Device) -> float:
+        """Of its time what was not for moving memory, where roofline adds that again; at least half of it."""
+        if not self.flops or device.kind != "cpu":
+            return self.seconds
+        return max(
+            self.seconds - traffic_seconds(self.name, self.read, self.written, device), self.seconds / 2
+        )
+
+
+def _traffic(points: Sequence[_Point]) -> dict[str, Curve]:
+    """Of a product of two tensors, made in place and anew: bytes per second, and what the new result adds, per byte of it."""
+    new, in_place = (
+        {each.read + each.written: each for each in points if each.key == key} for key in ("mul", "mul_")
+    )
+    plain = [(float(moved), moved / each.seconds) for moved, each in in_place.items()]
+    added = {each.written: each.seconds - in_place[moved].seconds for moved, each in new.items()}
+    fresh = [(float(written), written / max(seconds, 1e-7)) for written, seconds in added.items()]
+    return {"traffic": tuple(sorted(plain)), "new": tuple(sorted(fresh))}
+
+
+def _point(works: Sequence[Work], device: torch.device, empty: float) -> _Point:
+    return replace(_look(works[0]), seconds=max(seconds_of(works, device) - empty, 1e-7))
+
+
+def _look(work: Work) -> _Point:
+    last = _Last()
+    with last:
+        work()
+    assert last.point is not None
+    return last.point
+
+
+def _plan(known: Device) -> Iterator[tuple[Probe, torch.dtype, int]]:
+    at = 0 if known.kind == "cpu" else 1
+    usual = ("float32", "bfloat16", "float16")[: 3 if at else 2]  # float16's backward on a CPU takes minutes
+    types = [getattr(torch, name) for name in usual if name in known.flops]
+    for (probe, *sizes), dtype in itertools.product(_PROBES, types):
+        yield from ((probe, dtype, size) for size in sizes[at])
+    for probe, size in itertools.product((traffic, operators), _SIZES[at]):
+        yield probe, torch.float32, size
+
+
+def _alike(probe: Probe, device: torch.device, dtype: torch.dtype, size: int) -> Iterator[Sequence[Work]]:
+    """Each piece of a probe's work several times over, each time on operands of its own."""
+    first = list(probe(device, dtype, size))
+    point = _look(first[0])
+    turns = min(max(_SPREAD // (point.read + point.written), 3), _TURNS)
+    return zip(first, *(probe(device, dtype, size) for _ in range(turns - 1)), strict=True)
+
+
+class _Last(TorchDispatchMode):
+    """Of what runs within: the operator with FLOPs, or else the last one that moves data."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.point: _Point | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name, flops = str(func), flops_of(func, args, kwargs, out)
+        read, written = read_written(func, args, kwargs, out)
+        dtype = compute_dtype(func, args, kwargs, out)
+        if flops:
+            self.point = _Point(_key(name, dtype), name, float(flops), flops, read, written)
+        elif read + written and (self.point is None or not self.point.flops):
+            self.point = _Point(operator(name), name, (read + written) / dtype.itemsize, 0, read, written)
+        return out
+
+
+def _key(name: str, dtype: torch.dtype) -> str:
+    """Plain products, convolutions and attention stand for their class; backward, batched and recurrent ones for themselves."""
+    bare, kind = operator(name), op_class(name)
+    of_class = bare in ("mm", "convolution") or (kind == "attention" and "backward" not in bare)
+    return f"{kind if of_class else bare}.{number_type(dtype)}"
+
+
+def _empty(device: torch.device) -> float:
+    """Seconds of an operator with nothing to do, called without autograd."""
+    return seconds_of([torch.zeros(1, device=device).relu_], device)
+
+
+def _link(device: torch.device, known: Link) -> Link:
+    """The way from the host's pinned memory to the device."""
+    there, here = (
+        torch.empty(2**26, dtype=torch.uint8, device=device),
+        torch.empty(2**26, dtype=torch.uint8).pin_memory(),
+    )
+    taken = seconds_of([lambda: there.copy_(here, non_blocking=True)], device)
+    return replace(known, bandwidth=there.numel() / taken)

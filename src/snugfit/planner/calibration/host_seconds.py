@@ -1,0 +1,86 @@
+"""What the host needs in a training step beside what is computed: for an operator, for a view, and where Python stands around them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from snugfit.planner.calibration.microbenchmarks import Work, recomputed_step, small_step
+from snugfit.planner.calibration.timing import seconds_of
+from snugfit.planner.cost.traffic import read_written
+from snugfit.planner.devices.device import Device
+from snugfit.planner.trace.python_overhead import Interposed, interposing
+
+_STEP_TIMES = 15
+"""How often a small training step is measured, whose time scatters more."""
+
+_RECOMPUTED = 5
+"""Layers of the block that tells what recompute costs the host: as many tensors are saved as in a block of a transformer."""
+
+
+def host_seconds(device: torch.device) -> tuple[float, float, float]:
+    """Seconds of the host in a training step with autograd: per update, per operator, and per view.
+
+    Two models that differ in depth tell what grows with the operators from what does not.
+    """
+    x = torch.zeros(4, 4, device=device, requires_grad=True)
+    view = seconds_of([x.t], device)
+    operators, taken = zip(*(_step_seconds(device, layers, view) for layers in (4, 24)), strict=True)
+    each = (taken[1] - taken[0]) / (operators[1] - operators[0])
+    return max(taken[0] - each * operators[0], 0.0), each, view
+
+
+def _step_seconds(device: torch.device, layers: int, view: float) -> tuple[int, float]:
+    """How many operators a small step has, and what it takes without its views."""
+    step = small_step(device, layers)
+    count = _counted(step)
+    return count.operators, _scattering(step, device) - count.views * view
+
+
+def around_seconds(device: torch.device, known: Device) -> tuple[float, float]:
+    """Seconds of the host for a tensor that a hook is given, and for an operator around which Python has a dispatch mode.
+
+    Recompute has hooks, and where it keeps something modes; what of its time the operators do not account for is theirs.
+    """
+    left, counts = [], []
+    for keep in (None, (), ("matmul",)):
+        step = recomputed_step(device, _RECOMPUTED, keep)
+        counts.append(count := _counted(step))
+        left.append(_scattering(step, device) - count.operators * known.host - count.views * known.view)
+    hook = max(left[1] - left[0], 0.0) / counts[1].around.packed
+    mode = max(left[2] - left[0] - counts[2].around.packed * hook, 0.0) / counts[2].modes
+    return hook, mode
+
+
+def _scattering(step: Work, device: torch.device) -> float:
+    """Seconds of a training step: the lower quartile of several looks."""
+    return statistics.quantiles([seconds_of([step], device) for _ in range(_STEP_TIMES)], n=4)[0]
+
+
+def _counted(step: Work) -> _Count:
+    """What there is in a step that has been done before."""
+    step()
+    count = _Count()
+    with count, interposing() as count.around:
+        step()
+    return count
+
+
+class _Count(TorchDispatchMode):
+    """How many operators there are within, views apart, and how many modes stand around both."""
+
+    around: Interposed
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators = self.views = self.modes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        moved = any(read_written(func, args, kwargs or {}, out))
+        self.operators, self.views = self.operators + moved, self.views + (not moved)
+        self.modes += self.around.modes
+        return out

@@ -1,0 +1,1 @@
+"""The plan that serves the goal best among all that fit: candidates, ladder, search, frontier."""

@@ -1,0 +1,71 @@
+"""A plan that was predicted, and what it is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snugfit.core.technique import Fidelity
+from snugfit.planner.answers.answer import Prediction
+from snugfit.planner.choice.rungs import Techniques, level_of
+
+_MARGINS = {"cpu": 0.01}
+_UNMEASURED = 0.05
+
+
+def margin_on(kind: str) -> float:
+    """Share of the memory of a kind of device that is left free, for what it takes that no one asked for.
+
+    On a CPU predictions of what a process is resident with were short of it by 0.3% at most (benchmarks/planner/memory.md); on other
+    devices that has not been measured.
+    """
+    return _MARGINS.get(kind, _UNMEASURED)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may take: bytes of the device and of the host, how coarse its numbers may be, and the share of the device's memory
+    that is left free."""
+
+    memory_bytes: int
+    host_bytes: int | None = None
+    fidelity: Fidelity = Fidelity.FULL
+    margin: float = _UNMEASURED
+
+    def holds(self, found: Prediction) -> bool:
+        """Whether a plan that needs this fits, with the margin, even if the prediction is as short as any was."""
+        return self.has(found.most_bytes, found.host_peak_bytes)
+
+    def has(self, reserved: float, host: float) -> bool:
+        """Whether so many bytes of the device and of the host fit, with the margin."""
+        return reserved <= self.usable and (self.host_bytes is None or host <= self.host_bytes)
+
+    @property
+    def usable(self) -> int:
+        return round(self.memory_bytes * (1 - self.margin))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that was predicted."""
+
+    techniques: Techniques
+    micro_batch: int
+    added: tuple[str, ...]
+    found: Prediction
+    fits: bool
+
+    @property
+    def rung(self) -> str:
+        """In words: what it adds to the recipe, and the micro-batch."""
+        return " + ".join([*(self.added or ("as the recipe says",)), f"micro-batch {self.micro_batch}"])
+
+    @property
+    def level(self) -> Fidelity:
+        return level_of(self.techniques)
+
+    def same(self, other: Candidate | None) -> bool:
+        """Whether it is the same plan."""
+        return other is not None and (self.techniques, self.micro_batch) == (
+            other.techniques,
+            other.micro_batch,
+        )

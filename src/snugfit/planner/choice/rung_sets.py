@@ -1,0 +1,68 @@
+"""What a search asks of sets of rungs, by their cards alone: what they move, how one set compares with another, what goes together."""
+
+from __future__ import annotations
+
+from snugfit.core.technique import Family, Stage, Technique
+from snugfit.errors import PlanConflict
+from snugfit.planner.choice.rungs import Techniques, together
+
+
+def without_states(techniques: Techniques) -> frozenset[Technique]:
+    """Return all but what says how the optimizer keeps its states."""
+    return frozenset(each for each in techniques if "optimizer" not in each.card.seams)
+
+
+def moves_what_lasts(added: Techniques) -> bool:
+    """Return whether a placement among these says where weights, gradients or states are."""
+    placed = (each.card for each in added if each.card.family is Family.PLACEMENT)
+    return streams(added) or any("stepping" in card.seams for card in placed)
+
+
+def lasting_of(techniques: Techniques) -> frozenset[Technique]:
+    """Return all of a plan's techniques but placements of activations."""
+    return frozenset(
+        each for each in techniques if each.card.family is not Family.PLACEMENT or moves_what_lasts((each,))
+    )
+
+
+def are_of_one_kind(one: Technique, other: Technique) -> bool:
+    """Return whether both are placements of what lasts, or both of what a pass leaves."""
+    places = {one.card.family, other.card.family} == {Family.PLACEMENT}
+    return places and moves_what_lasts((one,)) == moves_what_lasts((other,))
+
+
+def streams(added: Techniques) -> bool:
+    """Return whether weights come to the device while they are used."""
+    return any(Stage.STREAM in each.card.stages for each in added)
+
+
+def adds_placements(fewer: Techniques, more: Techniques) -> bool:
+    """Return whether what the larger set has beyond the smaller one only says where things are."""
+    rest = {*more} - {*fewer}
+    return {*fewer} <= {*more} and all(each.card.family is Family.PLACEMENT for each in rest)
+
+
+def saves_less(fewer: Techniques, more: Techniques) -> bool:
+    """Return whether the larger set has placements beyond the smaller one, none of which is in the way of those that both have.
+
+    A block that is computed again has all its activations on the device then, those too that would be elsewhere without.
+    """
+    placed = (each.card for each in fewer if each.card.family is Family.PLACEMENT)
+    recomputed = any(Stage.RECOMPUTE in each.card.stages for each in {*more} - {*fewer})
+    return adds_placements(fewer, more) and not (
+        recomputed and any("forward" in card.seams for card in placed)
+    )
+
+
+def stands_in(rung: Technique, other: Technique) -> bool:
+    """Return whether a technique is a rung that took the settings of what it stands in for."""
+    return rung.card.name == other.card.name and bool(rung.card.replaces)
+
+
+def go_together(own: Techniques, *rungs: Technique) -> bool:
+    """Return whether a recipe's techniques and these rungs may stand beside each other."""
+    try:
+        together(own, rungs)
+    except PlanConflict:
+        return False
+    return True

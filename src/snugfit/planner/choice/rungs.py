@@ -1,0 +1,99 @@
+"""What a run may have added to it so that it fits, and which of it goes together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from snugfit.core.entry import as_entry
+from snugfit.core.selection import check
+from snugfit.core.technique import Family, Fidelity, Stage, Technique, as_settings
+from snugfit.planner.choice.adapter_rate import adapts, at_rate_of_adapters
+from snugfit.planner.devices.device import Device
+from snugfit.techniques import discover
+
+Techniques = tuple[Technique, ...]
+
+
+def level_of(techniques: Sequence[Technique]) -> Fidelity:
+    """How much precision a run with these gives up: as much as the coarsest of them."""
+    return max((each.card.fidelity for each in techniques), default=Fidelity.FULL)
+
+
+def placements(device: Device) -> Iterator[Technique]:
+    """What saves memory on a device and leaves the numbers as they are."""
+    for technique in discover().values():
+        if technique.card.family is Family.PLACEMENT:
+            yield from _on(device, technique.rungs())
+
+
+def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
+    """What saves memory or time at the price of precision, as much as this level gives up, on a device that can compute so.
+
+    float16 is left out where there is bfloat16, which takes as much and needs no scale.
+    """
+    for technique in discover().values():
+        card = technique.card
+        spared = card.needs == "float16" and "bfloat16" in device.flops
+        if card.fidelity is level and not spared and (not card.needs or card.needs in device.flops):
+            yield from _on(device, technique.rungs())
+
+
+def _on(device: Device, rungs: Sequence[Technique]) -> Iterator[Technique]:
+    return (rung for rung in rungs if rung.refused_by(device.kind) is None)
+
+
+def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques:
+    """All of them; one that may stand in the place of another does, and adapters that are added bring the learning rate of adapters.
+
+    Raises:
+        PlanConflict: they exclude each other.
+    """
+    found = list(own)
+    for each in added:
+        place = next((n for n, other in enumerate(found) if each.in_place_of(other) is not None), None)
+        if place is None:
+            found.append(each)
+        else:
+            found[place] = each.in_place_of(found[place]) or each
+    check(found)
+    return tuple(map(at_rate_of_adapters, found)) if adapts(added) else tuple(found)
+
+
+def is_for_frozen(technique: Technique) -> bool:
+    """Whether what it saves is of weights that do not learn."""
+    return bool({Stage.QUANTISE, Stage.STREAM} & {*technique.card.stages})
+
+
+def freezes(techniques: Sequence[Technique]) -> bool:
+    """Whether these leave most weights as they are, beneath adapters or for some updates."""
+    return any(Stage.ADAPT in each.card.stages or "begin" in each.card.seams for each in techniques)
+
+
+def told(technique: Technique, replaced: Technique | None = None) -> str:
+    """A technique with the settings that are not its defaults, such as recompute(keep=('attention',)), nor those of what it replaced."""
+    (settings,) = as_entry(technique).values()
+    same = {} if replaced is None else as_settings(replaced)
+    usual: dict[str, object] = (
+        {each.name: each.default for each in dataclasses.fields(technique)}
+        if dataclasses.is_dataclass(technique)
+        else {}
+    )
+    own = ", ".join(
+        f"{name}={value}"
+        for name, value in settings.items()
+        if value != usual.get(name) and not (name in same and getattr(technique, name) == same[name])
+    )
+    return f"{technique.card.name}({own})" if own else technique.card.name
+
+
+def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
+    """What a plan has beyond the recipe's own techniques, in words."""
+    if adapts(techniques) and not adapts(own):  # the learning rate that comes with adapters is said by itself
+        own = [at_rate_of_adapters(each) for each in own]
+    gone = [each for each in own if each not in techniques]
+
+    def replaced(by: Technique) -> Technique | None:
+        return next((each for each in gone if each.card.name in by.card.replaces), None)
+
+    return tuple(told(each, replaced(each)) for each in techniques if each not in own)

@@ -1,0 +1,593 @@
+"""The choice: which of all plans that the recipe allows and that fit serves the goal best.
+
+A plan is the recipe's techniques, a format (how numbers are kept and computed), placements (what is kept, and where), and a
+micro-batch. The ladder of plans that an expert would try goes first (`ladder`): formats from the most faithful on, each with placements from
+the fastest on until one fits. Then the neighbours of the choice are tried, with one rung more, less or another, until none is better.
+
+Three bounds spare most plans a prediction. A placement takes time and gives memory, so what adds placements to a set that is too slow
+already is too slow, and what takes some away from a set that fits in no micro-batch does not fit either, unless recomputation is taken
+away from what is done to activations. No level is faster than its arithmetic at the device's peak. And a level below `mixed` is looked at
+only where it could be worth it. Predictions are counted, not timed: the choice does not depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from warnings import catch_warnings
+
+from snugfit.core.job import AUTO, Plan
+from snugfit.core.technique import Family, Fidelity, Technique
+from snugfit.errors import SnugfitError, SnugfitWarning
+from snugfit.planner.answers.answer import Prediction, Rejected
+from snugfit.planner.choice import ladder
+from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.goals import FREE, Goal
+from snugfit.planner.choice.rung_sets import (
+    adds_placements,
+    are_of_one_kind,
+    go_together,
+    lasting_of,
+    moves_what_lasts,
+    saves_less,
+    stands_in,
+    streams,
+    without_states,
+)
+from snugfit.planner.choice.rungs import (
+    Techniques,
+    coarser,
+    freezes,
+    level_of,
+    placements,
+    together,
+    told,
+    told_added,
+)
+from snugfit.planner.prediction.by_size import BySize
+from snugfit.planner.prediction.predict import Planner
+from snugfit.step.micro_batching import sizes
+
+MOST = 120
+"""Predictions of one search."""
+
+_FORWARD = 1 / 3
+"""Of the arithmetic of training all weights, what training beside frozen ones takes at least: a forward, where only the last layer learns."""
+
+_NEAR = 2.0
+"""Times the time that it would need up to which a finer plan may become the choice."""
+
+_LASTING = ("weights", "gradients", "optimizer", "averages")
+
+_LITTLE = 0.05
+"""Of the memory that may be used, or of a plan that is to be smaller: to save less of it makes no room."""
+
+Progress = Callable[[int, int, Candidate | None], None]
+
+
+@dataclass
+class Search:
+    """Tries plans for one subject, and keeps what it found.
+
+    Args:
+        planner: predicts.
+        plan: as the recipe has it; a micro-batch that it names stays.
+        deadline: a time of `time.monotonic` after which no further plan is predicted.
+        asked: the recipe's own plan, predicted already.
+        may_add: says of a technique whether it may come in.
+        even: only micro-batches of one size are tried, as other tools have no others.
+        rivals: plans that were found elsewhere, beside which one of these has to be the choice.
+        only: the level of all plans that are looked at; None for all that the budget allows.
+        progress: is told how many plans were looked at, of how many, and the best so far.
+    """
+
+    planner: Planner
+    plan: Plan
+    budget: Budget
+    deadline: float
+    asked: Candidate
+    goal: Goal = field(default_factory=Goal)
+    rivals: Sequence[Candidate] = ()
+    progress: Progress = lambda looked, of, best: None
+    may_add: Callable[[Technique], bool] = lambda technique: True
+    even: bool = False
+    only: Fidelity | None = None
+    tried: list[Candidate] = field(init=False)
+    refused: list[Rejected] = field(default_factory=list)
+    complete: bool = True
+    looked: int = 0
+    _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
+    _too_heavy: set[frozenset[Technique]] = field(
+        default_factory=set
+    )  # formats whose weights alone do not fit
+    _least_seconds: dict[Techniques, float] = field(default_factory=dict)
+    _least_bytes: dict[frozenset[Technique], int] = field(
+        default_factory=dict
+    )  # weights and states at a peak, of sets that differ in what is done to activations alone
+    _exact: list[Candidate] = field(default_factory=list)  # predicted in full
+    _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
+
+    def __post_init__(self) -> None:
+        self.tried = [self.asked]
+        self._note_bytes(self.asked)
+        self._least_seconds[self.asked.techniques] = self.asked.found.seconds_per_update
+
+    def best(self) -> Candidate | None:
+        """The choice; None where nothing that was tried fits."""
+        for format in self._formats():
+            self._walk(format)
+        self._improve()
+        return self.choice()
+
+    def among(self, level: Fidelity) -> Search:
+        """Return a search for the fastest plan of one level, whatever is allowed, that knows what this one has found."""
+        plans = (self.planner, self.plan, self.budget, self.deadline, self.asked, Goal())
+        made = Search(*plans, progress=self.progress, may_add=self.may_add, even=self.even, only=level)
+        made.tried = list(self.tried)
+        made._sized, made._too_heavy = self._sized, self._too_heavy
+        made._least_seconds, made._exact, made._short = self._least_seconds, list(self._exact), self._short
+        made._least_bytes = self._least_bytes
+        return made
+
+    def shrink(self) -> None:
+        """Look for the plan of the least memory: the leanest of the ladder, then what differs from the smallest by a rung."""
+        size = self._sizes[-1]
+        for added in self._leanest([each for each in self.ladder() if self._allows(each)]):
+            self._trace(added, size)
+        settled: set[Techniques] = set()
+        useless: set[Technique] = set()  # rungs that saved nothing beside what was the smallest then
+        while (least := self.smallest()) is not None and least.techniques not in settled:
+            settled.add(least.techniques)
+            for added in self._neighbours(least, least.found.most_bytes):
+                mine = self._techniques(added)
+                new = {*mine} - {*least.techniques}
+                if new <= useless or not self._allows(added) or adds_placements(mine, least.techniques):
+                    continue
+                one = self._trace(added, size)
+                if one is None or one.found.most_bytes >= least.found.most_bytes:
+                    useless |= new
+
+    def choice(self) -> Candidate | None:
+        """Of the plans that were tried."""
+        return self.goal.choose(self._allowed())
+
+    def smallest(self) -> Candidate | None:
+        """The plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
+        return min(self._allowed(), key=lambda each: (not each.fits, each.found.most_bytes), default=None)
+
+    def least(self) -> Candidate:
+        """Of the plans that are no coarser than what is allowed the one that needs the least."""
+        return min(self._allowed(), key=lambda each: each.found.most_bytes)
+
+    def needed(self) -> dict[str, int]:
+        """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
+        found: dict[str, int] = {}
+        for level in (each for each in Fidelity if each >= self.asked.level):
+            formats = [each for each in self.ladder() if self.level(each) is level]
+            for added in self._leanest(formats):
+                self._trace(added, self._sizes[-1])
+            needs = [each.found.most_bytes for each in self.tried if each.level is level]
+            if needs:
+                found[level.label] = round(min(needs) / (1 - self.budget.margin))
+        return found
+
+    def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
+        """What is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
+        not fit after all, the search goes on from there."""
+        while (picked := pick()) is not None and picked not in self._exact:
+            plan = replace(self.plan, micro_batch=picked.micro_batch)
+            made = self._checked(picked, self.planner.predict(plan, picked.techniques))
+            if not made.fits:
+                self.best()
+        return picked
+
+    def _checked(self, one: Candidate, found: Prediction) -> Candidate:
+        """A plan that was tried, predicted anew in full, and kept so.
+
+        Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
+        """
+        made = replace(one, found=found, fits=self.budget.holds(found))
+        self.tried[self.tried.index(one)] = made
+        self._exact.append(made)
+        if not made.fits:
+            pairs = (
+                (found.most_bytes, one.found.most_bytes),
+                (found.host_peak_bytes, one.found.host_peak_bytes),
+            )
+            self._short = max([self._short, *(full / rough for full, rough in pairs if rough)])
+            self.tried = [
+                each if each in self._exact else replace(each, fits=self._holds(each.found))
+                for each in self.tried
+            ]
+        return made
+
+    def _holds(self, found: Prediction) -> bool:
+        """Whether a plan fits that was not predicted in full."""
+        return self.budget.has(found.most_bytes * self._short, found.host_peak_bytes * self._short)
+
+    # ------------------------------------------------------------------ the ladder
+
+    def _leanest(self, formats: Sequence[Techniques]) -> Iterator[Techniques]:
+        """The last placements of the last formats of a level."""
+        for format in formats[-2:]:
+            yield from ladder.placed(self.asked.techniques, format, self._rungs)[-2:]
+
+    def ladder(self) -> list[Techniques]:
+        """The recipe's own format and those of the ladder."""
+        return [(), *(each for each in ladder.formats(self.asked.techniques, self._rungs) if each)]
+
+    def _formats(self) -> Iterator[Techniques]:
+        """Formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
+        cost nothing which is learned the fastest first."""
+        found = ladder.formats(self.asked.techniques, self._rungs)
+        free = FREE if self.goal.name != "finest" else Fidelity.FULL
+        for format in sorted(
+            found,
+            key=lambda each: (max(free, self.level(each)), self.arithmetic(each), found.index(each)),
+        ):
+            # on a CPU the recipe's own plan may be faster in smaller micro-batches
+            if self._allows(format) and ((self._on_cpu and not format) or self._may_be_faster(format)):
+                yield format
+
+    def _walk(self, format: Techniques) -> None:
+        """A format with one placement after the other, until one fits; then what lies before it."""
+        weights = without_states(self._techniques(format))
+        if weights in self._too_heavy:
+            return
+        steps = ladder.placed(self.asked.techniques, format, self._rungs)
+        first = self._trace(steps[0], self._sizes[0])
+        if first is None or first.fits:
+            self._look(steps[0])
+            return
+        if not self._may_be_faster(steps[0]):
+            return
+        if first.found.peak_by_kind.get("weights", 0) > self.budget.usable:
+            self._too_heavy.add(weights)
+            for added in filter(streams, steps):
+                if self._may_be_faster(added) and self._look(added):
+                    break
+            return
+        room = self._lasting(first) <= self.budget.usable
+        if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
+            return  # no other placement would be faster by so much
+        turn = min(ladder.TURN, len(steps) - 1)
+        if room and self._look(steps[turn]):
+            for added in reversed(steps[1:turn]):
+                if not self._look(added):
+                    break
+            # in the room of the states micro-batches may be larger, or activations be kept
+            away = next((each for each in steps[turn + 1 :] if moves_what_lasts(each)), None)
+            if away is not None and self._may_be_faster(away):
+                self._trace(away, self._sizes[0])  # tells the least time of it
+                if self._may_be_faster(away):
+                    self._look(away)
+            return
+        for added in steps[turn + 1 :]:
+            if (room or moves_what_lasts(added)) and self._may_be_faster(added) and self._look(added):
+                break
+
+    def _improve(self) -> None:
+        """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better."""
+        settled: set[Techniques] = set()
+        while left := [each for each in self._leaders() if each.techniques not in settled]:
+            best = left[0]
+            settled.add(best.techniques)
+            for added in self._neighbours(best, self.budget.usable):
+                if self._allows(added) and self._may_be_better(added):
+                    first = self._trace(added, self._sizes[0]) if best.fits else None
+                    if first is None or first.fits or self._may_be_faster(added):
+                        self._look(added)
+
+    def _leaders(self) -> Iterator[Candidate]:
+        """The choice, or what comes nearest to fitting; and the best of finer and of coarser levels, where a little more speed would make it
+        the choice."""
+        best = self.choice() or self.smallest()
+        if best is None:
+            return
+        if best.fits and self.goal.choose([best, *self.rivals]) is not best:
+            return
+        yield best
+        if best.fits and best.level > FREE:
+            finer = self.goal.choose([each for each in self._allowed() if each.level < best.level])
+            near = _NEAR * self.goal.worth * best.found.seconds_per_update
+            if finer is not None and finer.found.seconds_per_update < near:
+                yield finer
+        if best.fits and self.goal.name != "finest":
+            for level in (each for each in Fidelity if each > max(best.level, FREE)):
+                coarser = self.goal.choose([each for each in self._allowed() if each.level is level])
+                if coarser is not None and coarser.found.seconds_per_update < best.found.seconds_per_update:
+                    yield coarser
+
+    def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
+        """Sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
+        own, rungs = self.asked.techniques, self._rungs
+        added = tuple(each for each in one.techniques if each not in own)
+        known = tuple(rung for rung in rungs if rung in added or any(stands_in(rung, each) for each in added))
+        less = [tuple(each for each in known if each is not rung) for rung in known]
+        found = [*less]
+        for rung in rungs:
+            if rung in known or not self._matters(rung, one, whole):
+                continue
+            if self._goes((*known, rung)):
+                found.append((*known, rung))
+                found += [
+                    (*each, rung)
+                    for each, gone in zip(less, known, strict=True)
+                    if are_of_one_kind(rung, gone)
+                ]
+            else:  # in the place of what excludes it
+                found += [(*each, rung) for each in less]
+        return [each for each in found if self._goes(each)]
+
+    def _matters(self, rung: Technique, one: Candidate, whole: int) -> bool:
+        """Whether there is anything to save for a rung that is about optimizer states and gradients, which adapters hardly have."""
+        if not {"optimizer", "stepping"} & {*rung.card.seams} or rung.card.precision:
+            return True
+        kinds = one.found.peak_by_kind
+        return not kinds or sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) > _LITTLE * whole
+
+    def _goes(self, added: Techniques) -> bool:
+        rest: Techniques = ()
+        for each in sorted(added, key=lambda rung: rung.card.fidelity is not Fidelity.ADAPTERS):
+            if not ladder.goes(self.asked.techniques, rest, each):
+                return False
+            rest = (*rest, each)
+        return True
+
+    # ------------------------------------------------------------------ one set of rungs
+
+    def _look(self, added: Techniques) -> bool:
+        """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
+        largest, smallest = self._ends
+        last = self._trace(added, smallest)
+        if last is None or not (last.fits or self._may_fit_whole(last)):
+            return False
+        whole = self._trace(added, self._sizes[0])
+        if not last.fits:
+            return whole is not None and whole.fits
+        self._trace(added, largest)
+        between = [size for size in self._sizes if smallest < size < largest]
+        for size in between:
+            if self._on_cpu:  # what its caches hold is faster, which is on no line
+                self._trace(added, size)
+            else:
+                self._tell(added, size)
+        for size in reversed(
+            between
+        ):  # a line lies above what it stands for: the first size that does not fit by it may
+            one = self._known(self._techniques(added), size)
+            if one is not None and not one.fits and not self._fits_when_run(added, one):
+                break
+        return True
+
+    def _trace(self, added: Techniques, size: int) -> Candidate | None:
+        """A plan, run once; None where it cannot be, and why is kept, or where no more may be."""
+        techniques = self._techniques(added)
+        known = self._known(techniques, size)
+        if known is not None:
+            return known
+        if techniques in self._sized and self._sized[techniques] is None:
+            return None
+        if self.looked >= MOST or time.monotonic() > self.deadline:
+            self.complete = False
+            return None
+        self.looked += 1
+        sized = self._sized.setdefault(techniques, self.planner.by_size(self.plan, techniques))
+        assert sized is not None
+        try:
+            with catch_warnings(action="ignore", category=SnugfitWarning):  # of what nobody asked for
+                found = sized.traced(size)
+        except Exception as refusal:
+            if not added and not isinstance(refusal, SnugfitError):
+                raise  # the recipe's own plan; a rung that the planner cannot run must not take the answer with it
+            if added:  # the recipe's own plan may be refused in micro-batches of one size alone
+                self._sized[techniques] = None
+            self._refuse(added, refusal)
+            return None
+        return self._keep(techniques, size, found)
+
+    def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
+        """Whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
+        if one.found.seconds_per_update >= self._limit(one.level):
+            return False
+        self.tried.remove(one)
+        made = self._trace(added, one.micro_batch)
+        if made is None:
+            self.tried.append(one)
+        return made is not None and made.fits
+
+    def _tell(self, added: Techniques, size: int) -> None:
+        """A plan by those of other sizes that were run."""
+        techniques = self._techniques(added)
+        sized = self._sized.get(techniques)
+        if sized is not None and self._known(techniques, size) is None:
+            found = sized.between(size)
+            if found is not None:
+                self._keep(techniques, size, found)
+
+    def _keep(self, techniques: Techniques, size: int, found: Prediction) -> Candidate:
+        made = Candidate(
+            techniques,
+            size,
+            told_added(techniques, self.asked.techniques),
+            found,
+            self._holds(found),
+        )
+        self.tried.append(made)
+        self._note_bytes(made)
+        seconds = self._least_seconds.get(techniques, math.inf)
+        if size == self._sizes[0] or seconds < math.inf:  # a window in many passes says nothing of one in few
+            self._least_seconds[techniques] = min(seconds, found.seconds_per_update)
+        self.progress(self.looked, self.count, self.choice())
+        return made
+
+    def _known(self, techniques: Techniques, size: int) -> Candidate | None:
+        return next(
+            (each for each in self.tried if (each.techniques, each.micro_batch) == (techniques, size)), None
+        )
+
+    # ------------------------------------------------------------------ bounds
+
+    def _may_fit_whole(self, last: Candidate) -> bool:
+        """Whether the window may fit in one pass where its smallest micro-batches do not.
+
+        One pass adds to no gradients that are there already, and where updates are made in backward it never has them all; but it has
+        the activations of the whole window, which are taken for as many times those of a micro-batch.
+        """
+        whole = self._known(last.techniques, self._sizes[0])
+        if whole is not None:
+            return whole.fits
+        phases = (last.found.peak_by_phase or {"": last.found.peak_by_kind}).values()
+        activations = max(kinds.get("activations", 0) for kinds in phases)
+        remains = self._lasting(last) - last.found.peak_by_kind.get("gradients", 0)
+        return remains + activations * self.rows / last.micro_batch <= self.budget.usable
+
+    def _fits_in_no_size(self, one: Candidate) -> bool:
+        """Whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
+        return not one.fits and one.micro_batch == self._sizes[-1] and not self._may_fit_whole(one)
+
+    def _may_be_better(self, added: Techniques) -> bool:
+        """Whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more.
+
+        At the moment of a set's peak its weights and states are there whatever is done to activations.
+        """
+        mine = self._techniques(added)
+        host = self.budget.host_bytes
+        if self._least_bytes.get(lasting_of(mine), 0) > self.budget.usable:
+            return False
+        return self._may_be_faster(added) and not any(
+            self._fits_in_no_size(each) and saves_less(mine, each.techniques)
+            for each in self.tried
+            if host is None or each.found.host_peak_bytes <= host
+        )
+
+    def _may_be_faster(self, added: Techniques) -> bool:
+        """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets with fewer placements."""
+        mine = self._techniques(added)
+        limit = self._limit(level_of(mine))
+        known = (seconds for fewer, seconds in self._least_seconds.items() if adds_placements(fewer, mine))
+        return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
+
+    def _note_bytes(self, one: Candidate) -> None:
+        """Keep the weights and states at the peak of a plan that was tried."""
+        kinds, lasting = one.found.peak_by_kind, lasting_of(one.techniques)
+        there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
+        self._least_bytes[lasting] = max(there, self._least_bytes.get(lasting, 0))
+
+    def _lasting(self, one: Candidate) -> float:
+        """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
+        return sum(one.found.peak_by_kind.get(kind, 0) for kind in _LASTING)
+
+    def _limit(self, level: Fidelity) -> float:
+        return self.goal.limit(level, [*self._allowed(), *self.rivals])
+
+    def arithmetic(self, added: Techniques) -> float:
+        """Seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
+        device, techniques = self.planner.machine.device, self._techniques(added)
+        needs = [each.card.needs for each in techniques if each.card.precision and each.card.needs]
+        rate = device.flops.get(needs[0] if needs else "float32", math.inf)
+        if not device.calibrated:
+            rate *= device.efficiency["matmul"]
+        return self._flops(techniques) / rate
+
+    def _flops(self, techniques: Techniques) -> float:
+        """Operations of an update at least: those of the recipe's own plan, or beside frozen weights those of the plans that have them so
+        and were tried."""
+        frozen = freezes(techniques)
+        if frozen == freezes(self.asked.techniques):
+            return self.asked.found.flops_per_update
+        alike = (each.found.flops_per_update for each in self.tried if freezes(each.techniques) == frozen)
+        return min(alike, default=_FORWARD * self.asked.found.flops_per_update)
+
+    # ------------------------------------------------------------------ what there is
+
+    def _allowed(self) -> list[Candidate]:
+        return [each for each in self.tried if self._is_allowed(each.level)]
+
+    def _allows(self, added: Techniques) -> bool:
+        return self._is_allowed(self.level(added))
+
+    def _is_allowed(self, level: Fidelity) -> bool:
+        return level is self.only if self.only is not None else level <= self.coarsest
+
+    @property
+    def coarsest(self) -> Fidelity:
+        """The coarsest level that may be chosen."""
+        return max(self.asked.level, self.budget.fidelity)
+
+    def _techniques(self, added: Techniques) -> Techniques:
+        """The recipe's techniques and those that are added, in one order however the set was come by."""
+        return together(self.asked.techniques, sorted(added, key=self._order.__getitem__))
+
+    @cached_property
+    def _order(self) -> dict[Technique, int]:
+        """The place of each rung in a plan: formats first, the coarsest of them before others."""
+        found = sorted(
+            self._rungs,
+            key=lambda each: (each.card.family is Family.PLACEMENT, -each.card.fidelity),
+        )
+        return {each: place for place, each in enumerate(found)}
+
+    def level(self, added: Techniques) -> Fidelity:
+        return level_of(self._techniques(added))
+
+    @cached_property
+    def _rungs(self) -> Techniques:
+        """All that may be added on this device."""
+        device = self.planner.machine.device
+        found = [
+            *placements(device),
+            *(rung for level in Fidelity if level for rung in coarser(level, device)),
+        ]
+        own = self.asked.techniques
+        return tuple(rung for rung in found if self.may_add(rung) and go_together(own, rung))
+
+    @cached_property
+    def count(self) -> int:
+        """How many plans there are: sets of rungs that go together, times micro-batches."""
+        rungs = self._rungs
+        goes = {
+            (one, other): go_together(self.asked.techniques, one, other)
+            for place, one in enumerate(rungs)
+            for other in rungs[:place]
+        }
+        sets: list[Techniques] = [()]
+        for rung in rungs:
+            sets += [(*each, rung) for each in sets if all(goes[rung, other] for other in each)]
+        return len(sets) * len(self._sizes)
+
+    @property
+    def rows(self) -> int:
+        """Of a window."""
+        return self.planner.subject.window.rows
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.planner.machine.type == "cpu"
+
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        """The largest micro-batch of which a window has several, and the smallest; the window where there is no other."""
+        several = [size for size in self._sizes if size < self.rows]
+        return (several[0], several[-1]) if several else (self._sizes[0], self._sizes[0])
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Micro-batches that are tried, the largest first; examples that are mixed in groups stay together."""
+        if self.plan.micro_batch not in (None, AUTO):
+            return [min(int(self.plan.micro_batch), self.rows)]
+        if self.planner.fixed_micro_batch:
+            return [self.rows]
+        found = [size for size in sizes(self.rows) if not self.even or self.rows % size == 0]
+        group = max((each.card.together for each in self.asked.techniques), default=1)
+        return [size for size in found if size >= min(group, self.rows)] or [self.rows]
+
+    def _refuse(self, added: Techniques, refusal: Exception) -> None:
+        known = isinstance(refusal, SnugfitError)
+        reason = str(refusal) if known else f"the planner cannot run it: {type(refusal).__name__}: {refusal}"
+        rung = " + ".join(map(told, added)) or "as the recipe says"
+        if all(each.rung != rung for each in self.refused):
+            self.refused.append(Rejected(rung, reason.splitlines()[0], None))

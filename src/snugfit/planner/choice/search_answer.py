@@ -1,0 +1,173 @@
+"""What a search found, in words and as an answer has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from snugfit.core.entry import as_entry
+from snugfit.core.technique import Fidelity
+from snugfit.planner.answers.answer import Alternative, Choice, Rejected
+from snugfit.planner.answers.words import brief_bytes, brief_seconds, digits
+from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.goals import ALIKE, FREE
+from snugfit.planner.choice.rungs import Techniques
+from snugfit.planner.choice.search import Search
+from snugfit.planner.devices.catalogue import SHEETS
+
+
+def describe(candidate: Candidate) -> Choice:
+    """A plan as an answer has it."""
+    precision = [each.card.name for each in candidate.techniques if each.card.precision]
+    return Choice(
+        micro_batch=candidate.micro_batch,
+        numerics=" ".join(precision) or "fp32",
+        techniques=tuple(as_entry(each) for each in candidate.techniques),
+        added=candidate.added,
+        fidelity=candidate.level.label,
+    )
+
+
+def alternatives(search: Search, chosen: Candidate | None) -> tuple[Alternative, ...]:
+    """The runners-up: of each other set of rungs with which something fits the fastest plan; the fastest first."""
+    return tuple(
+        Alternative(
+            each.rung,
+            describe(each),
+            each.found.peak_bytes,
+            each.found.reserved_bytes,
+            each.found.seconds_per_update,
+        )
+        for each in _others(search, chosen)
+    )
+
+
+def rejected(search: Search) -> tuple[Rejected, ...]:
+    """What does not fit, with the least that it came to; what saves nothing; and what was refused, with the reason."""
+    budget = search.budget
+    fitting = {each.techniques for each in search.tried if each.fits}
+    smallest = _of_each_set(search.tried, lambda each: each.found.reserved_bytes)
+    useless = {each.rung for each in search.refused}
+    over = [
+        Rejected(each.rung, _over(each, budget), each.found.reserved_bytes, each.found.seconds_per_update)
+        for each in smallest
+        if each.techniques not in fitting and each.rung not in useless
+    ]
+    return (*over, *search.refused)
+
+
+def _over(candidate: Candidate, budget: Budget) -> str:
+    """By how much a plan does not fit."""
+    found = candidate.found
+    if found.most_bytes > budget.usable:
+        return f"needs {brief_bytes(found.most_bytes)} of {brief_bytes(budget.usable)}"
+    return f"needs {brief_bytes(found.host_peak_bytes)} of the host's {brief_bytes(budget.host_bytes or 0)}"
+
+
+def why(chosen: Candidate, search: Search) -> tuple[str, ...]:
+    """Why the choice is the choice, in sentences: what it takes, what its precision buys, and how much was looked at."""
+    found, asked = chosen.found, search.asked
+    told = (
+        f"{brief_seconds(found.seconds_per_update)} an update in {brief_bytes(found.reserved_bytes)} of "
+        f"{brief_bytes(search.budget.memory_bytes)}"
+    )
+    others = _others(search, chosen)
+    second = (
+        f"; next is {others[0].rung} with {brief_seconds(others[0].found.seconds_per_update)}"
+        if others
+        else ""
+    )
+    plain = (
+        f"takes {brief_seconds(asked.found.seconds_per_update)}"
+        if asked.fits
+        else f"needs {brief_bytes(asked.found.most_bytes)}"
+    )
+    goal = "fastest" if search.goal.name == "cheapest" else search.goal.name
+    first = (
+        f"As the recipe says: {told}{second}."
+        if chosen.same(asked)
+        else f"The {goal} plan that fits is {chosen.rung}: {told}. The recipe's own plan {plain}{second}."
+    )
+    return (first, *_price(chosen, search), *_effort(search))
+
+
+def _price(chosen: Candidate, search: Search) -> Iterator[str]:
+    """What the precision that is given up buys, or what is paid for keeping it."""
+    fitting = [each for each in search.tried if each.fits]
+    fastest = min(fitting, key=lambda each: each.found.seconds_per_update)
+    slower = chosen.found.seconds_per_update / fastest.found.seconds_per_update
+    if chosen.level > max(FREE, search.asked.level):
+        finer = search.goal.choose([each for each in fitting if each.level < chosen.level])
+        if finer is None:
+            yield f"Nothing finer than {chosen.level.label} fits."
+        else:
+            times = finer.found.seconds_per_update / chosen.found.seconds_per_update
+            yield (
+                f"What {chosen.level.label} gives up changes what is learned; it is {digits(times)} times as fast as the best that "
+                f"is finer, {finer.rung}."
+            )
+    elif slower > ALIKE:
+        yield f"The fastest that was looked at, {fastest.rung} at {fastest.level.label}, takes {1 / slower:.0%} of the time."
+
+
+def _effort(search: Search) -> Iterator[str]:
+    """How much was looked at: not all, and what is left is bounded in part alone."""
+    if search.looked:
+        left = (
+            "nor is any that differs from it by one technique"
+            if search.complete
+            else "more was to be looked at"
+        )
+        yield f"{search.looked} of {search.count:,} plans were run. None of them is better by 5%, {left}."
+
+
+def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
+    """Why nothing fits, what would do, and how to ask for it."""
+    budget, least = search.budget, search.least()
+    if least.found.most_bytes <= budget.usable:
+        return (
+            f"Nothing that was tried fits the host: {least.rung} {_over(least, budget)}. Give --host-memory, or a smaller model.",
+        )
+    told = "; ".join(f"{brief_bytes(bytes)} at {level}" for level, bytes in needed.items())
+    first = (
+        f"Nothing that was tried fits in {brief_bytes(budget.memory_bytes)} with {budget.margin:.0%} left free. "
+        f"The smallest that would do: {told or brief_bytes(least.found.reserved_bytes)}."
+    )
+    return (first, *_ways_out(search, needed), *_effort(search))
+
+
+def _ways_out(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
+    """The level that would fit on this device, and the smallest devices that would do at the level that is allowed."""
+    allowed = max(search.asked.level, search.budget.fidelity)
+    here = next(
+        (
+            level
+            for level in Fidelity
+            if level > allowed and needed.get(level.label, math.inf) <= search.budget.memory_bytes
+        ),
+        None,
+    )
+    if here is not None:
+        yield f"On this device it fits at {here.label}: --fidelity {here.label}."
+    wanted = min(
+        (needed[level.label] for level in Fidelity if level <= allowed and level.label in needed), default=0
+    )
+    larger = sorted(
+        (sheet.memory, name) for name, sheet in SHEETS.items() if wanted and sheet.memory * 2**30 >= wanted
+    )
+    if larger:
+        devices = " or ".join(f"--device {name}" for _, name in larger[:2])
+        yield f"At {allowed.label} it should fit on {devices}."
+
+
+def _others(search: Search, chosen: Candidate | None) -> list[Candidate]:
+    fitting = [each for each in search.tried if each.fits and not each.same(chosen)]
+    return _of_each_set(fitting, lambda each: each.found.seconds_per_update)
+
+
+def _of_each_set(candidates: Sequence[Candidate], key: Callable[[Candidate], float]) -> list[Candidate]:
+    """Of the plans of each set of techniques the first by `key`, in its order."""
+    first: dict[Techniques, Candidate] = {}
+    for each in sorted(candidates, key=key):
+        first.setdefault(each.techniques, each)
+    return list(first.values())

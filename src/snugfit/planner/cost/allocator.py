@@ -1,0 +1,312 @@
+"""What a CUDA device has to have for a stream of allocations: torch's caching allocator, replayed without a device.
+
+The rules are those of torch 2.11 to 2.13 with their defaults, on one stream:
+<https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp>. A request is rounded to 512 bytes. Up to 1 MiB it
+comes from the small pool, whose segments are of 2 MiB; above from the large pool, whose segments are of 20 MiB for less than 10 MiB,
+else of the request rounded to 2 MiB. The smallest free block that fits is taken, of two alike the one at the lower address, and split
+where enough remains. A block that is freed merges with its free neighbours. Segments go back to the device only for want of memory.
+
+Where the driver puts a new segment is not known: here each lies above all before it, which decides only between free blocks of one size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from snugfit.planner.cost.memory_blocks import Block, Pool, merged, split
+from snugfit.planner.cost.records import Trace
+
+ROUNDING = 512
+SMALL_REQUEST = 1 << 20
+SMALL_SEGMENT = 2 << 20
+LARGE_SEGMENT = 20 << 20
+LARGE_REQUEST = 10 << 20
+LARGE_ROUNDING = 2 << 20
+_ADDRESS_SPACE = 1 << 56
+"""Of an expandable segment: more than is ever mapped."""
+
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The request that did not fit: its bytes, what was allocated and reserved by then, and the number of events before it."""
+
+    bytes: int
+    allocated: int
+    reserved: int
+    event: int
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """What a stream of allocations came to, in bytes, under the names of `torch.cuda.memory_stats`.
+
+    `peak_requested` is what was asked for, `peak_allocated` that with the rounding of blocks, `peak_reserved` what was taken of the
+    device; `requested`, `allocated` and `reserved` are there at the end. `idle_at_peak` was reserved and not allocated when
+    `peak_reserved` was first reached. `retries` counts how often cached segments were given back for want of memory;
+    `out_of_memory` is the request that failed all the same, at which the replay ended, or None.
+    """
+
+    peak_requested: int
+    peak_allocated: int
+    peak_reserved: int
+    requested: int
+    allocated: int
+    reserved: int
+    idle_at_peak: int
+    retries: int
+    out_of_memory: Refusal | None
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of `peak_reserved` that nothing lay in when it was reached."""
+        return self.idle_at_peak / self.peak_reserved if self.peak_reserved else 0.0
+
+
+class AllocatorSettings(NamedTuple):
+    """What the environment sets of torch's allocator: whether segments grow, and the options that are not replayed."""
+
+    expandable_segments: bool = False
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> AllocatorSettings:
+        """Read the variable that torch reads, and where it is absent its older name.
+
+        >>> AllocatorSettings.of({"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64"})
+        AllocatorSettings(expandable_segments=True, others=('max_split_size_mb',))
+        """
+        text = next((environment[name] for name in _VARIABLES if name in environment), "")
+        # a value may be a list in brackets, which has commas too
+        options = dict(re.findall(r"([a-z0-9_]+)\s*:\s*(\[[^\]]*\]|[^,]*)", text))
+        expandable = options.pop("expandable_segments", "").strip() == "True"
+        return cls(expandable, tuple(sorted(name for name in options if not name.startswith("pinned_"))))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a plan says of settings that are not torch's defaults."""
+        said = []
+        if self.expandable_segments:
+            said.append("Memory is reserved in expandable segments, as PYTORCH_ALLOC_CONF says.")
+        if self.others:
+            said.append(
+                f"PYTORCH_ALLOC_CONF sets {', '.join(self.others)}, which the planner does not replay: more or less memory may be reserved."
+            )
+        return tuple(said)
+
+
+def reserved_bytes(
+    trace: Trace, device: str, capacity: int | None = None, *, expandable_segments: bool = False
+) -> Reserved:
+    """What the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`."""
+    changes = (
+        (number, sign * storage.bytes)
+        for number, storage, sign in trace.changes()
+        if storage.device == device
+    )
+    return replay(changes, capacity, expandable_segments=expandable_segments)
+
+
+def replay(
+    changes: Iterable[tuple[int, int]], capacity: int | None = None, *, expandable_segments: bool = False
+) -> Reserved:
+    """Replay allocations and frees.
+
+    Args:
+        changes: `(number, bytes)` allocates a tensor of that number, `(number, -bytes)` frees it; none of 0 bytes is ever allocated.
+        capacity: bytes that the allocator may take; None stands for no limit.
+        expandable_segments: as with `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+
+    >>> found = replay([(0, 3 << 20), (1, 4 << 20), (0, -(3 << 20))])
+    >>> found.peak_allocated >> 20, found.peak_reserved >> 20, found.allocated >> 20
+    (7, 20, 4)
+    """
+    allocator = (_Expandable if expandable_segments else _Segments)(capacity)
+    blocks: dict[int, Block] = {}
+    requested = peak_requested = peak_allocated = peak_reserved = idle_at_peak = 0
+    refused = None
+    for event, (number, size) in enumerate(changes):
+        if size > 0:
+            found = allocator.allocate(size)
+            if found is None:
+                refused = Refusal(size, allocator.allocated, allocator.reserved, event)
+                break
+            blocks[number] = found
+            requested += size
+            peak_requested = max(peak_requested, requested)
+            peak_allocated = max(peak_allocated, allocator.allocated)
+            if allocator.reserved > peak_reserved:
+                peak_reserved = allocator.reserved
+                idle_at_peak = peak_reserved - allocator.allocated
+        elif size < 0:
+            allocator.free(blocks.pop(number))
+            requested += size
+    return Reserved(
+        peak_requested,
+        peak_allocated,
+        peak_reserved,
+        requested,
+        allocator.allocated,
+        allocator.reserved,
+        idle_at_peak,
+        allocator.retries,
+        refused,
+    )
+
+
+class _Segments:
+    """The allocator by default."""
+
+    smallest_rest_of_large = SMALL_REQUEST + 1
+
+    def __init__(self, capacity: int | None) -> None:
+        self.capacity = capacity
+        self.allocated = self.reserved = self.retries = 0
+        self.pools = (Pool(small=False), Pool(small=True))
+        self._end = 0  # of all addresses so far
+
+    def allocate(self, size: int) -> Block | None:
+        """A block of at least `size`, or None where the capacity has no room."""
+        size = _up(size, ROUNDING)
+        pool = self.pools[size <= SMALL_REQUEST]
+        block = self._cached(pool, size) or self._taken(pool, size)
+        if block is None:
+            self.retries += 1
+            for each in self.pools:
+                for cached in list(each.blocks.values()):
+                    self._release(cached)
+            block = self._taken(pool, size)
+        if block is None:
+            return None
+        pool.remove(block)
+        block.free = False
+        rest = block.size - size
+        if rest >= (ROUNDING if pool.small else self.smallest_rest_of_large):
+            pool.add(split(block, size))
+        self.allocated += block.size
+        return block
+
+    def free(self, block: Block) -> None:
+        self.allocated -= block.size
+        block.free = True
+        block.pool.add(merged(block))
+
+    def _cached(self, pool: Pool, size: int) -> Block | None:
+        return next(pool.fitting(size), None)
+
+    def _taken(self, pool: Pool, size: int) -> Block | None:
+        """A free block of a new segment."""
+        if pool.small:
+            segment = SMALL_SEGMENT
+        else:
+            segment = LARGE_SEGMENT if size < LARGE_REQUEST else _up(size, LARGE_ROUNDING)
+        if not self._reserve(segment):
+            return None
+        block = Block(pool, self._end, segment)
+        self._end += segment
+        pool.add(block)
+        return block
+
+    def _reserve(self, size: int) -> bool:
+        if self.capacity is not None and self.reserved + size > self.capacity:
+            return False
+        self.reserved += size
+        return True
+
+    def _release(self, block: Block) -> None:
+        """Give a free block back to the device if it is a whole segment."""
+        if block.previous is None and block.next is None:
+            block.pool.remove(block)
+            self.reserved -= block.size
+
+
+class _Expandable(_Segments):
+    """The allocator with `expandable_segments`: each pool is one segment, of which pages are mapped as they are needed.
+
+    A page is as large as a segment of the pool would be: 2 MiB of the small one, 20 MiB of the large one.
+    """
+
+    smallest_rest_of_large = ROUNDING
+
+    def __init__(self, capacity: int | None) -> None:
+        super().__init__(capacity)
+        self._first = {pool: Block(pool, 0, _ADDRESS_SPACE, mapped=False) for pool in self.pools}
+
+    def _cached(self, pool: Pool, size: int) -> Block | None:
+        """The best fit, where a block before unmapped addresses counts as large as it can become."""
+        best, best_room = None, 0
+        for block in pool.fitting(size):
+            following = block.next
+            room = block.size + (following.size if following is not None and not following.mapped else 0)
+            if best is not None and room >= best_room:
+                break
+            best, best_room = block, room
+        return best
+
+    def _taken(self, pool: Pool, size: int) -> Block | None:
+        """The lowest free addresses that suffice, with memory where they have none."""
+        block = self._room(pool, size)
+        if not block.mapped and not self._map(block, min(block.size, size)):
+            return None
+        while block.size < size:
+            following = block.next
+            assert following is not None and not following.mapped
+            if not self._map(following, min(following.size, size - block.size)):
+                return None
+        return block
+
+    def _room(self, pool: Pool, size: int) -> Block:
+        """The first of free or unmapped blocks in a row that have `size` addresses."""
+        start: Block | None = None
+        room, unmapped = 0, False
+        block: Block | None = self._first[pool]
+        while block is not None:
+            if not block.free:
+                start, room, unmapped = None, 0, False
+            else:
+                start = start or block
+                room, unmapped = room + block.size, unmapped or not block.mapped
+                if room >= size and unmapped:
+                    return start
+            block = block.next
+        raise AssertionError("the address space of an expandable segment is used up")
+
+    def _map(self, block: Block, size: int) -> bool:
+        """Give memory to the beginning of an unmapped block, which joins the free block before and after it."""
+        size = _up(size, _page(block.pool))
+        if not self._reserve(size):
+            return False
+        if size < block.size:
+            split(block, size).mapped = False
+        block.mapped = True
+        block.pool.add(merged(block))
+        return True
+
+    def _release(self, block: Block) -> None:
+        """Take the whole pages of a free block away."""
+        page, pool = _page(block.pool), block.pool
+        start, end = _up(block.address, page), (block.address + block.size) // page * page
+        if start >= end:
+            return
+        pool.remove(block)
+        if end < block.address + block.size:
+            pool.add(split(block, end - block.address))
+        if start > block.address:
+            rest = split(block, start - block.address)
+            pool.add(block)
+            block = rest
+        block.mapped = False
+        self.reserved -= block.size
+        merged(block)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _page(pool: Pool) -> int:
+    return SMALL_SEGMENT if pool.small else LARGE_SEGMENT

@@ -1,0 +1,1 @@
+"""Devices and machines: the catalogue, the devices at hand, and kept calibrations."""

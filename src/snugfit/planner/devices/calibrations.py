@@ -1,0 +1,77 @@
+"""Calibrations of this machine's devices, kept in the user's cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.errors import SettingError
+from snugfit.planner.devices.device import Device, Link
+from snugfit.system.json_text import parse_json
+
+PROBES = 2
+"""Counts what has been measured in different ways: a calibration by other probes is none."""
+
+
+def store(device: Device) -> Path:
+    """Keep a calibration for `this_device`, beside those for other numbers of threads and versions of torch."""
+    path = _calibrations()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = _read(path) if path.exists() else {}
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps({**known, _key(device): asdict(device)}, indent=1))
+    partial.replace(path)
+    return path
+
+
+def stored(device: Device) -> Device | None:
+    """The calibration of this device on this machine; None where there is none. Memory and links are the given device's."""
+    path = _calibrations()
+    found = _read(path).get(_key(device)) if path.exists() else None
+    if found is None:
+        return None
+    try:
+        rates = {
+            name: tuple((float(x), float(y)) for x, y in curve) for name, curve in found["rates"].items()
+        }
+        link = Link(**found["host_link"])
+        host = ("host", "view", "mode", "hook", "update")
+        plain = ("flops", "bandwidth", "efficiency", "reach", "launch", *host)
+        measured = {name: found[name] for name in plain}
+    except (KeyError, TypeError, ValueError) as error:
+        raise SettingError(
+            f"{path}: the calibration of {device.name} cannot be used ({error!r}). Delete the file."
+        ) from error
+    return replace(device, **measured, rates=rates, host_link=link, calibrated=True)
+
+
+def cache_folder() -> Path:
+    """Return where Snugfit keeps what it has found about machines and plans for the user's later runs."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "snugfit"
+
+
+def _calibrations() -> Path:
+    return cache_folder() / "devices" / f"{platform.node() or 'machine'}.json"
+
+
+def _key(device: Device) -> str:
+    """CPU kernels depend on the number of threads; the host's part of the time does so nowhere."""
+    threads = f" | {torch.get_num_threads()} threads" if device.kind == "cpu" else ""
+    return f"{device.name}{threads} | torch {torch.__version__} | probes {PROBES}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = parse_json(path.read_text())
+    except ValueError as error:
+        raise SettingError(
+            f"{path}: the stored calibration cannot be read ({error}). Delete the file."
+        ) from error
+    return found

@@ -1,0 +1,88 @@
+"""What one set of techniques needs in micro-batches of every size, from runs of few of them.
+
+From one size to another each piece of a run grows on a line, or on several that bend upwards, as the most of what is alive at a time
+does; so what lies between two sizes that were run is at most what the line between them says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from snugfit.planner.answers.answer import Prediction
+from snugfit.planner.prediction.extrapolate import NotLinear
+from snugfit.planner.prediction.figures import Run
+
+
+@dataclass
+class BySize:
+    """Predictions of one set of techniques for each micro-batch.
+
+    Args:
+        run: a window in micro-batches of a size, of which two are run.
+        tell: what a run of that size comes to.
+        passes: micro-batches of a window, by their size.
+    """
+
+    run: Callable[[int], Run]
+    tell: Callable[[Run, int], Prediction]
+    passes: Callable[[int], int]
+    _runs: dict[int, Run] = field(default_factory=dict)
+    _found: dict[int, Prediction] = field(default_factory=dict)
+
+    def traced(self, size: int) -> Prediction:
+        """What micro-batches of this size need, run once.
+
+        Raises:
+            UserError: the model, the techniques or the settings cannot be run.
+        """
+        if size not in self._found:
+            run = self.run(size)
+            self._found[size] = self.tell(run, size)
+            if self.passes(size) > 1:  # a window that is taken whole meets no gradients
+                self._runs[size] = run
+        return self._found[size]
+
+    def between(self, size: int) -> Prediction | None:
+        """What micro-batches of this size need, by those around them that were run; None where that cannot be told."""
+        if size in self._found:
+            return self._found[size]
+        low = max((each for each in self._runs if each < size), default=None)
+        high = min((each for each in self._runs if each > size), default=None)
+        if low is None or high is None:
+            return None
+        try:
+            run = _on_line(self._runs[low], self._runs[high], (size - low) / (high - low))
+        except NotLinear:
+            return None
+        return self.tell(repeated(run, self.passes(size)), size)
+
+
+def repeated(run: Run, count: int) -> Run:
+    """A run of two micro-batches as one of `count`: the second one stands for all that follow the first."""
+    segments = [
+        replace(each, times=count - 1) if each.key.micro_batch == 1 else each for each in run.segments
+    ]
+    return replace(run, segments=segments)
+
+
+def _on_line(one: Run, other: Run, share: float) -> Run:
+    """A run between two, piece by piece."""
+    if [each.key for each in one.segments] != [each.key for each in other.segments]:
+        raise NotLinear("the two sizes are not of the same pieces")
+    segments = [
+        replace(
+            first,
+            peak=first.peak + ((second.peak - first.peak) * share).round().astype(first.peak.dtype),
+            host=first.host + round((second.host - first.host) * share),
+            costs=first.costs + (second.costs - first.costs) * share,
+            flops=first.flops + round((second.flops - first.flops) * share),
+        )
+        for first, second in zip(one.segments, other.segments, strict=True)
+    ]
+    return replace(
+        one,
+        segments=segments,
+        reserved=one.reserved + (other.reserved - one.reserved) * share,
+        doubt=max(one.doubt, other.doubt),
+    )

@@ -1,0 +1,164 @@
+"""The figures of a plan, from the pieces of its run: bytes at the peak, seconds of an update, and how each was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from snugfit.core.tree import leaves
+from snugfit.planner.answers.answer import Prediction, Timeline
+from snugfit.planner.cost.records import Parts, Phase, Role
+from snugfit.planner.cost.roofline import combined
+from snugfit.planner.devices.device import Device, Machine
+from snugfit.planner.trace.dry_run import Subject
+from snugfit.planner.trace.segments import ROLES, Segment
+from snugfit.system.malloc import resident_bytes
+
+_BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
+"""Phases that are no part of an update."""
+
+_PASSES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
+"""Phases in which the inputs of a micro-batch are there."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, the parts of the
+    model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at most in the run's numbers, the share of the
+    bytes that the run may need more, and what else is to be said of its memory."""
+
+    segments: list[Segment]
+    reserved: float
+    bounded: tuple[str, ...]
+    parts: Parts
+    peak_rate: float
+    doubt: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def prediction_of(
+    run: Run,
+    subject: Subject,
+    machine: Machine,
+    exact: bool,
+    arriving: bool = True,
+    *,
+    micro_batch: int,
+) -> Prediction:
+    """What the pieces of a run come to.
+
+    Args:
+        micro_batch: examples of a pass at most.
+        exact: none of them was carried on from fewer blocks or micro-batches.
+        arriving: whether what is made until all weights have their format and place counts; not where they come so.
+    """
+    device = machine.device
+    counted = [each for each in run.segments if each.key.phase is not Phase.PRIME]
+    if not arriving:
+        counted = [each for each in counted if each.key.phase is not Phase.SETUP]
+    update = [each for each in counted if each.key.update == 0 and each.key.phase not in _BESIDE]
+    copied = _input_bytes(subject, micro_batch)
+    first = [_in_first_window(each, copied) for each in update if each.key.phase in _PASSES]
+    peak = max([*counted, *first], key=lambda each: each.bytes)
+    costs = np.sum([each.costs * each.times for each in update], axis=0)
+    on_cpu = machine.type == "cpu"
+    seconds = combined(costs, device, overlap=not on_cpu) + device.update
+    flops = sum(each.flops * each.times for each in update)
+    lengths = subject.window.lengths
+    allocated, host = peak.bytes, max(each.host for each in counted)
+    return Prediction(
+        peak_bytes=allocated,
+        peak_by_kind=_by_kind(peak),
+        peak_at={"segment": _named(peak), "module": peak.module, "operator": peak.operator},
+        reserved_bytes=resident_bytes(allocated, machine.baseline)
+        if on_cpu
+        else round(allocated * run.reserved) + device.reserved,
+        host_peak_bytes=resident_bytes(host, machine.baseline),
+        seconds_per_update=seconds,
+        seconds_total=None if subject.total_updates is None else seconds * subject.total_updates,
+        tokens_per_second=None if lengths is None else sum(lengths) / seconds,
+        examples_per_second=subject.window.rows / seconds,
+        flops_per_update=flops,
+        share_of_peak=flops / seconds / run.peak_rate,
+        confidence=_confidence(subject, machine, exact, run),
+        timeline=_timeline(update, device),
+        peak_by_phase=_by_phase(counted),
+        doubt_bytes=round(allocated * run.doubt) if on_cpu else 0,
+        host_seconds=float(costs[3]) if device.kind == "cpu" else 0.0,
+    )
+
+
+def _input_bytes(subject: Subject, micro_batch: int) -> int:
+    """Return the bytes of a micro-batch's inputs."""
+    window = sum(each.nbytes for each in leaves(subject.window.data))
+    return window * micro_batch // subject.window.rows
+
+
+def _in_first_window(segment: Segment, copied: int) -> Segment:
+    """Return a piece as it is in the first window, whose inputs are copied (`step/changed_inputs.py`) and which has no states of an optimizer."""
+    peak = segment.peak.copy()
+    peak[ROLES.index(Role.OPTIMIZER)] = 0
+    peak[ROLES.index(Role.INPUTS)] += copied
+    return replace(segment, peak=peak)
+
+
+def _confidence(subject: Subject, machine: Machine, exact: bool, run: Run) -> dict[str, str]:
+    memory = "each operator of the step as it runs"
+    if not exact:
+        memory += ", carried on from few blocks or micro-batches to all of them"
+    if run.bounded:
+        memory += f"; an upper bound, as data decides what {', '.join(run.bounded)} gives"
+    if run.doubt:
+        memory += f"; {run.doubt:.1%} more at most, as what kernels of half precision take within themselves is only about known"
+    memory = "; ".join((memory, *run.notes))
+    time = (
+        "measured rates of this device"
+        if machine.device.calibrated
+        else "uncalibrated: from the device's data sheet"
+    )
+    return {
+        "memory": memory,
+        "time": time,
+        **({"data": f"upper bound: {subject.assumed}"} if subject.assumed else {}),
+        **{f"note {n}": note for n, note in enumerate(machine.notes)},
+    }
+
+
+def _by_kind(segment: Segment) -> dict[str, int]:
+    """The bytes of a piece at its peak."""
+    return {str(role): int(part) for role, part in zip(ROLES, segment.peak, strict=True) if part}
+
+
+def _by_phase(segments: Sequence[Segment]) -> dict[str, dict[str, int]]:
+    """Of each phase the bytes at its peak."""
+    highest: dict[Phase, Segment] = {}
+    for each in segments:
+        phase = each.key.phase
+        if phase not in highest or each.bytes > highest[phase].bytes:
+            highest[phase] = each
+    return {str(phase): _by_kind(each) for phase, each in highest.items()}
+
+
+def _named(segment: Segment) -> str:
+    """A piece of the run in words."""
+    key = segment.key
+    words = [str(key.phase)]
+    if key.micro_batch >= 0 and key.phase is not Phase.EVALUATION:
+        words.append(str(key.micro_batch + 1))
+    return " ".join(words)
+
+
+def _timeline(segments: Sequence[Segment], device: Device) -> Timeline:
+    """The peaks of the pieces, one after the other."""
+    passed, seconds, names = 0.0, [], []
+    kinds: dict[str, list[int]] = {str(role): [] for role in ROLES}
+    for each in segments:
+        seconds.append(passed)
+        passed += combined(each.costs * each.times, device)
+        names.append(_named(each))
+        for role, part in zip(ROLES, each.peak, strict=True):
+            kinds[str(role)].append(int(part))
+    used = {kind: tuple(parts) for kind, parts in kinds.items() if any(parts)}
+    return Timeline(tuple(names), tuple(seconds), used)

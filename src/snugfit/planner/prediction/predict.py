@@ -1,0 +1,237 @@
+"""What a plan needs, in bytes and seconds: the dry run, carried on to the run's depth and number of micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from snugfit.core.batch_norm import has_batch_norm
+from snugfit.core.job import AUTO, Plan
+from snugfit.core.losses import couples_rows, find_loss
+from snugfit.core.technique import Stage, Technique
+from snugfit.errors import Untraceable
+from snugfit.kit.skeleton import skeleton
+from snugfit.planner.answers.answer import Prediction
+from snugfit.planner.cost.allocator import reserved_bytes
+from snugfit.planner.cost.records import Op, Trace
+from snugfit.planner.cost.recurrent import note
+from snugfit.planner.cost.roofline import Costs, peak_rate, pricing
+from snugfit.planner.cost.workspace import doubt
+from snugfit.planner.devices.device import Machine
+from snugfit.planner.prediction.by_size import BySize, repeated
+from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
+from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
+from snugfit.planner.prediction.figures import Run, prediction_of
+from snugfit.planner.trace.dry_run import Subject, dry_run
+from snugfit.planner.trace.operator_cache import Remembered
+from snugfit.planner.trace.segments import cut
+from snugfit.strategies.base import Strategy
+
+_FEW = 7
+"""Micro-batches that are run as they are; of more, three and four tell what comes of them, which is as much to run."""
+
+_FEWEST = 3
+"""Micro-batches of the shorter run: the first one finds no gradients to add to, and a middle one has to have its like before it."""
+
+_ROUGHLY = 2
+"""Micro-batches of the run that a rough answer comes from."""
+
+
+@dataclass
+class Planner:
+    """Predictions for one subject on one machine; the model is looked at once.
+
+    Args:
+        whole: whether the model is always run with all its blocks, and the window with all its micro-batches.
+    """
+
+    subject: Subject
+    machine: Machine
+    whole: bool = False
+    blocks: Blocks | None = field(init=False)
+    fixed_micro_batch: bool = field(init=False)
+    _models: dict[int | None, nn.Module] = field(default_factory=dict, init=False)
+    _runs: dict[tuple[int | None, int | None], Run] = field(default_factory=dict, init=False)
+    _remembered: Remembered = field(default_factory=Remembered, init=False)
+    _costs: dict[bool, Callable[[Op], Costs]] = field(default_factory=dict, init=False)  # by whether in tf32
+    wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
+
+    def __post_init__(self) -> None:
+        self._models[None] = model = self.subject.model()
+        self.blocks = None if self.whole else longest_blocks(model)
+        techniques = self.subject.techniques
+        coupled = any(Stage.COUPLING in each.card.stages for each in techniques)
+        self.fixed_micro_batch = (
+            has_batch_norm(model)
+            or any(each.card.couples_examples for each in techniques)
+            or (couples_rows(find_loss(self.subject.loss)) and not coupled)
+        )
+
+    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+        """What a plan needs.
+
+        Args:
+            rough: take it that what two micro-batches and few blocks tell holds for more of them, without a third run to check it.
+        Raises:
+            UserError: the model, the techniques or the settings cannot be run.
+        """
+        run, exact = self.run_of(plan, techniques, rough)
+        return self.told_by(run, plan, techniques, exact)
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> BySize:
+        """What micro-batches of each size need, roughly, whatever that of the plan is."""
+
+        def sized(size: int) -> Plan:
+            return replace(plan, micro_batch=size)
+
+        return BySize(
+            lambda size: self.run_of(sized(size), techniques, rough=True)[0],
+            lambda run, size: self.told_by(run, sized(size), techniques, exact=False),
+            lambda size: self.micro_batches(sized(size)),
+        )
+
+    def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
+        """What a plan needs, as its run tells."""
+        arriving = not self.subject.loaded_so(techniques)
+        return prediction_of(
+            run, self.subject, self.machine, exact, arriving, micro_batch=self.micro_batch(plan)
+        )
+
+    def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
+        """The run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
+        self._runs.clear()
+        many = self.micro_batches(plan) > (_ROUGHLY if rough else _FEW)
+        few = (_ROUGHLY if rough else _FEWEST) if many else None
+        failed: Exception | None = None
+        for base in self._bases(many):
+            try:
+                return self._carried_on(plan, techniques, base, few, rough), False
+            except Untraceable:
+                raise  # with all blocks there would be no more numbers, and it takes as many times as long
+            # a model or a technique may need a block that is left out, in any way: the whole one tells
+            except Exception as error:  # noqa: BLE001
+                failed = error
+        if self.wanted is not None and failed is not None:
+            raise failed
+        return self.run(plan, techniques, None, None), True
+
+    def _bases(self, many: bool) -> Iterator[int | None]:
+        """From how many blocks a run is carried on: from more where a technique looks further than to the next block, and from all
+        (None) where it has many micro-batches."""
+        if self.whole:
+            return
+        if self.blocks is not None:
+            fewest, period = self.blocks.fewest, self.blocks.period
+            depths = (fewest + more * period for more in range(3))
+            yield from (depth for depth in depths if depth + period < self.blocks.count)
+        if many:
+            yield None
+
+    def strategy(self) -> AbstractContextManager[Strategy | None]:
+        """A context around each dry run that gives what the step is to know of other devices."""
+        return nullcontext()
+
+    def micro_batches(self, plan: Plan) -> int:
+        """How many micro-batches a window has."""
+        return math.ceil(self.subject.window.rows / self.micro_batch(plan))
+
+    def micro_batch(self, plan: Plan) -> int:
+        """Return how many examples a micro-batch has at most."""
+        rows = self.subject.window.rows
+        return rows if plan.micro_batch in (None, AUTO) else min(int(plan.micro_batch), rows)
+
+    def _carried_on(
+        self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
+    ) -> Run:
+        """The run from `base` blocks and `few` micro-batches, each None for all of them."""
+        one = self._deep(plan, techniques, base, few, check=not rough)
+        if few is None:
+            return one
+        count = self.micro_batches(plan)
+        if rough:
+            return repeated(one, count)
+        more = self._deep(plan, techniques, base, few + 1, check=False)
+        axis = Axis("micro_batch", few, count)
+        return replace(more, segments=stretch(one.segments, more.segments, axis))
+
+    def _deep(
+        self,
+        plan: Plan,
+        techniques: Sequence[Technique],
+        base: int | None,
+        micro_batches: int | None,
+        check: bool,
+    ) -> Run:
+        """The run of all blocks, from those of few."""
+        blocks = self.blocks
+        if blocks is None or base is None:
+            return self._run_once(plan, techniques, None, micro_batches)
+        period, wanted = blocks.period, self.wanted or blocks.count
+        one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
+        if check and wanted > base + 2 * period:
+            three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
+            told = stretch(
+                one.segments, two.segments, Axis("block", base, base + 2 * period, period, blocks.start)
+            )
+            if [(each.key, each.bytes) for each in told] != [
+                (each.key, each.bytes) for each in three.segments
+            ]:
+                raise NotLinear("a third depth is not what two of them tell")
+        found = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
+        return replace(two, segments=found)
+
+    def _run_once(
+        self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
+    ) -> Run:
+        """As `run`; what was run before for the same question is not run again."""
+        key = (depth, micro_batches)
+        if key not in self._runs:
+            self._runs[key] = self.run(plan, techniques, depth, micro_batches)
+        return self._runs[key]
+
+    def run(
+        self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
+    ) -> Run:
+        """The step with so many blocks and micro-batches; None for as many as there are."""
+        machine = self.machine
+        tf32 = any(each.card.needs == "tf32" for each in techniques)
+        with self.strategy() as strategy:
+            subject = replace(self.subject, model=lambda: skeleton(self._of_depth(depth)))
+            trace = dry_run(
+                subject,
+                plan,
+                techniques,
+                micro_batches=micro_batches,
+                strategy=strategy,
+                remembered=self._remembered,
+            )
+        if tf32 not in self._costs:
+            self._costs[tf32] = pricing(machine.device, machine.host, tf32)
+        pieces = cut(trace, machine.type, self._costs[tf32])
+        return Run(
+            pieces,
+            self._reserved(trace),
+            trace.bounded,
+            trace.parts,
+            peak_rate(trace.ops, machine.device, tf32),
+            doubt(trace.ops),
+            note(trace.ops),
+        )
+
+    def _of_depth(self, depth: int | None) -> nn.Module:
+        """The model with so many blocks, None for all; made once."""
+        if depth not in self._models:
+            assert depth is not None and self.blocks is not None
+            self._models[depth] = shortened(self._models[None], self.blocks, depth)
+        return self._models[depth]
+
+    def _reserved(self, trace: Trace) -> float:
+        """How much the allocator takes of the device for each byte that is allocated."""
+        if self.machine.type == "cpu":
+            return 1.0
+        found = reserved_bytes(trace, self.machine.type, expandable_segments=self.machine.expandable_segments)
+        return found.peak_reserved / max(1, found.peak_requested)

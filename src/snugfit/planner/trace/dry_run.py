@@ -1,0 +1,267 @@
+"""The dry run: the real step, on tensors that have a shape and no numbers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import AUTO, Job, Plan
+from snugfit.core.losses import Loss
+from snugfit.core.technique import Technique
+from snugfit.core.tree import leaves, map_tree
+from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
+from snugfit.kit.sharded_tensors import own_parts
+from snugfit.planner.cost.records import Role, Trace
+from snugfit.planner.trace.fake_ranks import shards_followed
+from snugfit.planner.trace.fake_tensors import BareOptimizer, fake_, fake_batch
+from snugfit.planner.trace.known_values import KnownValues
+from snugfit.planner.trace.operator_cache import Remembered
+from snugfit.planner.trace.patches import as_real
+from snugfit.planner.trace.recorder import Recorder
+from snugfit.planner.trace.untraceable import explaining
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.step import Forward, Step
+from snugfit.strategies.base import Strategy
+from snugfit.training.assemble import Material, make_step
+from snugfit.training.deterministic import deterministic
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned: all that a run is made of, with examples of its largest windows.
+
+    Args:
+        model: gives the model anew, on the meta device.
+        window: the examples of one update, on the host; the largest there are.
+        examples: of the training data.
+        evaluation: the largest batch that is scored; None where nothing is.
+        scored: whether metrics look at the outputs, so that they are kept whole.
+        from_files: whether weights are read from files: in the format that techniques give them, so that `model` is never in memory whole,
+            and by one of several devices that share them its part alone.
+        assumed: what is taken for granted of the data, which is not there, in words; how many examples it has is not known then.
+    """
+
+    model: Callable[[], nn.Module]
+    window: Batch
+    job: Job
+    examples: int
+    techniques: tuple[Technique, ...]
+    loss: str | Loss = "cross_entropy"
+    optimizer: BareOptimizer | None = None
+    forward: Forward | None = None
+    load: Callable[[str], nn.Module] | None = None
+    evaluation: Batch | None = None
+    scored: bool = False
+    from_files: bool = False
+    assumed: str = ""
+
+    def loaded_so(self, techniques: Sequence[Technique]) -> bool:
+        """Whether weights come in another format than the model's files have them in, one after the other."""
+        return self.from_files and any(type(each).loading is not Technique.loading for each in techniques)
+
+    @property
+    def total_updates(self) -> int | None:
+        """Of the whole run; None where the data says how many, and is not there."""
+        if self.assumed and self.job.windows is None:
+            return None
+        return self.job.total_windows(self.examples)
+
+
+def dry_run(
+    subject: Subject,
+    plan: Plan,
+    techniques: Sequence[Technique],
+    *,
+    micro_batches: int | None = None,
+    strategy: Strategy | None = None,
+    remembered: Remembered | None = None,
+) -> Trace:
+    """An update, one as it is at the end of the run where that is another, and an evaluation, recorded.
+
+    Args:
+        micro_batches: how many of them an update is to have; by default those of the window.
+        strategy: of one among several devices, within `several.fake_ranks`; the window is its share.
+        remembered: what operators gave in dry runs before, which is added to.
+    Raises:
+        UserError: the model, the techniques or the settings cannot be run.
+        Untraceable: the model asks for numbers that are not there.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    values = KnownValues(mode)
+    recorder = Recorder(values, remembered, shortens=True)
+    model = fake_(subject.model(), mode, "cpu")
+    size = subject.window.rows if plan.micro_batch in (None, AUTO) else int(plan.micro_batch)
+    whole = subject.window if micro_batches is None else longest_rows(subject.window, size * micro_batches)
+    several = nullcontext() if strategy is None else shards_followed(recorder.resized)
+    with explaining(), as_real(), several, _own_garbage(), deterministic(plan.deterministic), mode:
+        recorder.holds(_own(model), Role.WEIGHTS)
+        with recorder, recorder.label("setup"):
+            optimizer = None if subject.optimizer is None else subject.optimizer.on(model, mode)
+            step = make_step(subject.job, plan, _material(subject, model), optimizer, techniques, strategy)
+        recorder.knows(step.model)
+        recorder.holds(step.strategy.buckets, Role.GRADIENTS)
+        recorder.holds(_own(step.model), Role.WEIGHTS)
+        recorder.begin()
+        for update, done in enumerate(_moments(step)):
+            with recorder, recorder.label("prime"):
+                _prime(step, done)
+            tell(step, recorder)
+            primed = {each: recorder.numbered(_primed(step, each)) for each in step.parameters}
+            recorder.update = update
+            with recorder, recorder.label("save"):
+                saving = _copied(step, subject.job)  # and written while the run goes on
+            recorder.holds(saving, Role.AVERAGES)
+            batch = fake_batch(whole, mode, values)
+            recorder.holds(leaves(batch.data), Role.INPUTS)
+            with gradients_told(step, recorder) as reached, recorder:
+                step(batch)
+            tell(step, recorder)
+            # of what the loss does not depend on, a run has no gradient, and nothing of it in the optimizer
+            recorder.lacks(number for each in primed if each not in reached for number in primed[each])
+            del batch
+        if subject.evaluation is not None:
+            batch = fake_batch(
+                subject.evaluation, mode, values
+            )  # all of it is there, however few are scored at once
+            recorder.holds(leaves(batch.data), Role.INPUTS)
+            with recorder, recorder.label("evaluation"):
+                part = _longest(batch, min(batch.rows, size))
+                evaluate(Scored.of(step), [part], {"rows": _row_metric} if subject.scored else {})
+        if not step.strategy.shards:
+            with recorder, recorder.label("save"):
+                _deliver(step)
+    return recorder.finish()
+
+
+@contextmanager
+def _own_garbage() -> Iterator[None]:
+    """Within, garbage is looked for among what is made within, and not each time among all that the libraries hold."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _deliver(step: Step) -> None:
+    """The model as it is saved: adapters merged, quantised weights made whole, averages in their places."""
+    with torch.no_grad(), step.averaged(), making_in_files(Path()):
+        if step.seams.export is not None:
+            step.seams.export(step.model)
+
+
+def _copied(step: Step, job: Job) -> list[Tensor]:
+    """The host memory that a checkpoint is copied to, where it is written beside the training."""
+    if job.checkpoint_save == "sync":
+        return []
+    return [torch.empty_like(each, device="cpu") for each in own_parts(leaves(step.state_dict()))]
+
+
+def _moments(step: Step) -> list[int]:
+    """After how many updates the run is looked at: at its beginning, and at its end where something changes on the way, such as the
+    length of texts, or which blocks are frozen."""
+    last = (step.total_updates or 0) - 1
+    return [1, last] if step.seams.changes and last > 1 else [1]
+
+
+def _prime(step: Step, done: int) -> None:
+    """An update without forward and backward, after which the optimizer and the techniques hold what they do after many.
+
+    Gradients stay until the next window begins, as they do in a run.
+    """
+    step.progress.updates = step.progress.windows = done - 1
+    step.seams.begin(step.model, step.progress, step.seed)
+    for parameter, bearer in zip(step.parameters, step.bearers, strict=True):
+        zeros = torch.zeros_like(bearer, dtype=bearer.grad_dtype) if parameter.requires_grad else None
+        bearer.grad = zeros
+    optimizer = step.optimizer
+    if isinstance(optimizer, ShadowOptimizer) and not optimizer.state:
+        optimizer.prime()
+    else:
+        optimizer.step()
+    step.progress.updates = step.progress.windows = done
+    step.seams.updated(step.model, step.progress)
+
+
+def _primed(step: Step, parameter: nn.Parameter) -> Iterator[Tensor]:
+    """What is there of a parameter for a gradient that it may turn out not to get."""
+    if parameter.requires_grad and parameter.grad is not None:
+        yield parameter.grad
+    yield from leaves(step.optimizer.state.get(parameter, {}))
+
+
+def _longest(batch: Batch, rows: int) -> Batch:
+    """The longest rows of a batch."""
+    lengths = batch.lengths
+    if lengths is None or rows == batch.rows:
+        return batch.select(range(rows))
+    return batch.select(sorted(range(batch.rows), key=lambda row: -lengths[row])[:rows])
+
+
+def longest_rows(window: Batch, rows: int) -> Batch:
+    """A window of so many rows: the same, or its longest one as often as it takes."""
+    if rows == window.rows:
+        return window
+    lengths = window.lengths
+    with unset_fake_temporarily():
+        found = window.select([0 if lengths is None else lengths.index(max(lengths))] * rows)
+        return replace(found, data=map_tree(torch.clone, found.data))  # a view of one row holds them all
+
+
+def _own(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def _material(subject: Subject, model: nn.Module) -> Material:
+    data = range(subject.examples)
+    return Material(model, data, None, subject.loss, None, subject.forward, subject.load)
+
+
+@contextmanager
+def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
+    """Within, the recorder is told of each gradient as it becomes one; gives the parameters that got one."""
+    reached: set[nn.Parameter] = set()
+
+    def reach(parameter: nn.Parameter) -> None:
+        reached.add(parameter)
+        if parameter.grad is not None:
+            recorder.holds([parameter.grad], Role.GRADIENTS)
+
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(reach)  # type: ignore[no-untyped-call]
+        for parameter in step.parameters
+        if parameter.requires_grad
+    ]
+    try:
+        yield reached
+    finally:
+        for hook in hooks:
+            hook.remove()
+        reached.update(parameter for parameter in step.parameters if parameter.grad is not None)
+
+
+def tell(step: Step, recorder: Recorder) -> None:
+    """What the storages are for that outlive an update."""
+    states = [state.state_dict() for state in step.seams.states.values()]
+    recorder.holds(leaves(states), Role.AVERAGES)
+    recorder.holds((each.grad for each in step.bearers if each.grad is not None), Role.GRADIENTS)
+    recorder.holds(step.strategy.buckets, Role.GRADIENTS)
+    recorder.holds(leaves(step.optimizer.state_dict()["state"]), Role.OPTIMIZER)
+    recorder.holds(_own(step.model), Role.WEIGHTS)
+
+
+def _row_metric(outputs: Any, data: Mapping[str, Any]) -> Tensor:
+    """Any metric: that there is one decides whether outputs are kept whole."""
+    first = next(iter(leaves(outputs)))
+    return first.new_zeros(first.shape[0])

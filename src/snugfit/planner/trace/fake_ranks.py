@@ -1,0 +1,218 @@
+"""The step as one of several devices runs it, of which none is there.
+
+A fake process group answers every collective at once, so that rank 0 of any number of ranks can be recorded in one process. FSDP2
+runs in it as it is. DDP exchanges gradients from C++, where fake tensors cannot follow: `DataParallelTwin` allocates what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from snugfit.core.card import Sharing
+from snugfit.errors import SettingError
+from snugfit.planner.cost.communication import BUCKET_BYTES
+from snugfit.strategies.base import SeveralRanks
+from snugfit.training.ranks import mesh_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+FIRST_BUCKET_BYTES = 2**20
+"""DDP's, so that it can begin early."""
+
+
+@contextmanager
+def fake_ranks(*axes: int, device: str = "cpu") -> Iterator[DeviceMesh]:
+    """Within, this process is rank 0 of as many ranks as the product of `axes` says, and collectives do nothing.
+
+    Args:
+        axes: the ranks that share one model; or the copies of the model, and then the ranks that share each (hybrid).
+    Returns:
+        The mesh of these axes, made outside of any fake tensor mode.
+    Raises:
+        SettingError: an axis is not positive, or this process has a process group.
+
+    >>> with fake_ranks(2, 8) as mesh:
+    ...     dist.get_world_size(), mesh.size(1)
+    (16, 8)
+    """
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if not axes or len(axes) > 2 or min(axes) < 1:
+        raise SettingError(f"devices: one or two positive numbers are needed, found {axes}.")
+    if dist.is_initialized():
+        raise SettingError(
+            f"devices: this process is one of {dist.get_world_size()} that train together. Plan in a process of its own, such as "
+            "`snugfit plan`."
+        )
+    with unset_fake_temporarily():
+        world = int(torch.Size(axes).numel())
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+        try:
+            mesh = mesh_of(device, axes)
+        except BaseException:
+            dist.destroy_process_group()
+            raise
+    try:
+        yield mesh
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def shards_followed(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
+    """Within, the memory of sharded tensors can be counted by a dispatch mode.
+
+    FSDP2 frees and allocates gathered weights without an operator, by `UntypedStorage.resize_`: `resized(storage)` is called
+    after each. DTensor finds the shapes of results by running operators on fake tensors of the whole model's size: modes do not
+    see those. A mode must leave operators on DTensors themselves alone (return NotImplemented); those on their local parts follow.
+    One axis of a mesh finds this rank's place by the values of tensors, which modes do not see either.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    resize, lock = torch.UntypedStorage.resize_, ShardingPropagator._fake_mode_lock
+    axis = DeviceMesh.__getitem__
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        found = resize(storage, size)
+        resized(storage)
+        return found
+
+    def getitem(mesh: DeviceMesh, names: Any) -> DeviceMesh:
+        with _disable_current_modes():
+            return axis(mesh, names)
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment, method-assign]
+    DeviceMesh.__getitem__ = getitem  # type: ignore[method-assign]
+    ShardingPropagator._fake_mode_lock = _Unseen()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+        DeviceMesh.__getitem__ = axis  # type: ignore[method-assign]
+        ShardingPropagator._fake_mode_lock = lock
+
+
+class _Unseen:
+    """A context that may be entered again and again, in which no dispatch mode is active."""
+
+    def __init__(self) -> None:
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        stack = ExitStack()
+        stack.enter_context(_disable_current_modes())
+        self._entered.append(stack)
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.pop().close()
+
+
+@dataclass(eq=False)
+class DataParallelTwin(SeveralRanks):
+    """What DDP allocates and sends, without DDP: the buckets, and gradients as their views where `bucket_view` is set.
+
+    Before the first exchange all gradients have one bucket; at the forward after it they get those that stay, in the order in
+    which gradients came. To be used within `fake_ranks`. Unlike DDP it does not broadcast weights before the first update, nor
+    buffers before a forward, and it leaves the model without a wrapper.
+    """
+
+    bucket_view: bool = False
+    sharing: Sharing | None = field(default=Sharing.COPIES, init=False)
+    buckets: list[Tensor] = field(default_factory=list, init=False)
+    _place: dict[nn.Parameter, tuple[int, int]] = field(
+        default_factory=dict, init=False
+    )  # bucket, first element
+    _counts: list[int] = field(default_factory=list, init=False)  # gradients of each bucket
+    _missing: list[int] = field(default_factory=list, init=False)  # of them in this backward
+    _came: list[nn.Parameter] = field(default_factory=list, init=False)
+    _used: list[Tensor] = field(
+        default_factory=list, init=False
+    )  # which were reached, on the device and the host
+    _settled: bool = field(default=False, init=False)
+    _exchanges: bool = field(default=False, init=False)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Allocate the buckets, and meet each gradient as it is made."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._used = [torch.zeros(len(trained), dtype=torch.int32) for _ in range(2)]
+        self._allocate(buckets_of(trained, first=None, cap=None))
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+        model.register_forward_pre_hook(self._settle)
+        return model
+
+    @contextmanager
+    def accumulate(self, model: nn.Module, last: bool) -> Iterator[None]:
+        """Around forward and backward of a micro-batch."""
+        self._exchanges = last
+        self._missing = list(self._counts)
+        yield
+
+    def _settle(self, model: nn.Module, args: Any) -> None:
+        if not self._settled and len(self._came) == len(self._place) and torch.is_grad_enabled():
+            self._settled = True
+            self.buckets.clear()  # before the new ones are there
+            self._allocate(buckets_of(self._came))
+
+    def _arrived(self, parameter: nn.Parameter) -> None:
+        if not self._exchanges or parameter.grad is None:
+            return
+        number, start = self._place[parameter]
+        bucket = self.buckets[number]
+        view = bucket.as_strided(parameter.shape, parameter.stride(), start)
+        view.copy_(parameter.grad)
+        if self.bucket_view:
+            parameter.grad = view
+        if not self._settled:
+            self._came.append(parameter)
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            dist.all_reduce(bucket)
+
+    def _allocate(self, buckets: Sequence[Sequence[nn.Parameter]]) -> None:
+        for number, parameters in enumerate(buckets):
+            count = 0
+            for parameter in parameters:
+                self._place[parameter] = number, count
+                count += parameter.numel()
+            self.buckets.append(parameters[0].detach().new_empty(count))
+        self._counts = [len(parameters) for parameters in buckets]
+        self._missing = list(self._counts)
+
+
+def buckets_of(
+    parameters: Sequence[nn.Parameter], first: int | None = FIRST_BUCKET_BYTES, cap: int | None = BUCKET_BYTES
+) -> list[list[nn.Parameter]]:
+    """Parameters in DDP's buckets: one of each kind is full once it has `first` bytes, the later ones once they have `cap`.
+
+    Args:
+        parameters: in the order in which their gradients come.
+        first, cap: bytes; None for no limit.
+
+    >>> weights = [nn.Parameter(torch.zeros(count)) for count in (2, 3, 1, 4)]
+    >>> [[weight.numel() for weight in bucket] for bucket in buckets_of(weights, first=8, cap=16)]
+    [[2], [3, 1], [4]]
+    """
+    limits: dict[Any, int | None] = {}
+    filling: dict[Any, list[nn.Parameter]] = {}
+    full: list[list[nn.Parameter]] = []
+    for parameter in parameters:
+        kind = parameter.dtype, parameter.device
+        bucket = filling.setdefault(kind, [])
+        bucket.append(parameter)
+        limit = limits.setdefault(kind, first)
+        if limit is not None and sum(each.nbytes for each in bucket) >= limit:
+            full.append(filling.pop(kind))
+            limits[kind] = cap
+    return full + list(filling.values())

@@ -1,0 +1,239 @@
+"""What operators gave on fake tensors, so that torch is asked once for each kind of arguments.
+
+Equal blocks ask for the same over and over, and so do runs of more of them, and plans that differ in little. What comes of fake
+tensors follows from what they are (shape, strides, type, device), as they hold no numbers. Torch remembers such results too, but to
+find one takes it longer than all else that is done for an operator.
+
+How a fake tensor is made of a meta tensor is torch's own business: tests/unit/planner/trace/test_operator_cache.py tells when it moves.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from snugfit.planner.cost.operator_costs import OpCosts
+from snugfit.planner.trace.known_values import by_places
+
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+"""Types of arguments that are their value, and nothing else."""
+
+_PURE = ("aten", "bitsandbytes")
+"""Whose operators give, for what they are given, always the same."""
+
+_BEYOND = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
+"""Operators whose result depends on numbers, and those that change what a tensor is and not what it holds."""
+
+
+@dataclass(slots=True)
+class Call:
+    """An operator and what it is given.
+
+    Args:
+        tensors: all of them, in order.
+        kind: what tells it from other calls: all that a result can depend on where everything is told.
+        told: whether every tensor is fake, without a number that torch knows all the same, and everything else a plain value.
+    """
+
+    func: Any
+    tensors: list[Tensor] = field(default_factory=list)
+    kind: list[Any] = field(default_factory=list)
+    told: bool = True
+
+    def take(self, given: Iterable[Any]) -> None:
+        """Add what is given, as deep as it is nested."""
+        for each in given:
+            of = type(each)
+            if of is FakeTensor:
+                self._take_tensor(each)
+                self.told = self.told and each.constant is None
+            elif of in _PLAIN:
+                self.kind += (of, each)  # 1, 1.0 and True are equal, and give other types
+            elif isinstance(each, Tensor):
+                self._take_tensor(each)
+                self.told = False
+            elif isinstance(each, torch.Generator):  # what it draws is no part of what a fake tensor is
+                self.kind += (of, each.device)
+            elif isinstance(each, (list, tuple)):
+                self.kind += (of, len(each))
+                self.take(each)
+            else:
+                self.kind.append(each if isinstance(each, Hashable) else of)
+                self.told = False
+
+    def _take_tensor(self, tensor: Tensor) -> None:
+        strided = tensor.layout is torch.strided
+        self.tensors.append(tensor)
+        self.told = self.told and strided
+        self.kind.append(
+            (
+                tensor.shape,
+                tensor.stride() if strided else None,
+                tensor.storage_offset() if strided else None,
+                tensor.untyped_storage().nbytes() if strided else None,
+                tensor.dtype,
+                tensor.device,
+                tensor.requires_grad,
+                tensor.is_conj(),
+                tensor.is_neg(),
+                tensor.is_inference(),
+            )
+        )
+
+
+def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call as it is dispatched."""
+    call = Call(func, kind=[func, torch.get_default_dtype(), torch.is_inference_mode_enabled()])
+    call.take(args)
+    for name, value in kwargs.items():
+        call.kind.append(name)
+        call.take((value,))
+    if len(call.tensors) > 1:
+        places: dict[int, int] = {}  # of what is given twice, the first
+        call.kind.append(tuple([places.setdefault(id(each), len(places)) for each in call.tensors]))
+    return call
+
+
+class _Given(NamedTuple):
+    """An argument that is given back."""
+
+    place: int
+
+    def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> Tensor:
+        return given[self.place]
+
+
+class _New(NamedTuple):
+    """A tensor in memory of its own, or in that of the argument `on`."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+    on: int | None
+
+    def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> Tensor:
+        with torch._C._DisableTorchDispatch():  # a meta tensor, of which no mode is told
+            plain = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+            if self.on is not None:
+                plain.set_(given[self.on].untyped_storage(), self.offset, self.shape, self.stride)
+        return _fake(mode, plain, self.device)
+
+
+def _fake(mode: FakeTensorMode, plain: Tensor, device: torch.device) -> Tensor:
+    """A fake tensor of a meta tensor, as torch makes it, for a quarter of the time."""
+    found: Any = Tensor._make_subclass(
+        FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
+    )
+    if mode._allow_unsafe_data_ptr_access:
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(found)
+    else:
+        torch._C._set_throw_on_mutable_data_ptr(found)
+    vars(found).update(_attributes(device), fake_mode=mode)
+    return found  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _attributes(device: torch.device) -> dict[str, Any]:
+    """What torch says of each new fake tensor on a device, but for its mode."""
+    with torch._C._DisableTorchDispatch():
+        plain = torch.empty_strided((), (), device="meta")
+    found = dict(vars(FakeTensor(FakeTensorMode(), plain, device)))
+    del found["fake_mode"]
+    return found
+
+
+class Result(NamedTuple):
+    """What a call gave, as nested tuples and lists of how each tensor is made, and what it costs."""
+
+    found: Any
+    costs: OpCosts
+
+    def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> tuple[Any, list[Tensor]]:
+        """The same anew, and the tensors in it."""
+        made: list[Tensor] = []
+        return _anew(self.found, given, mode, made), made
+
+
+def _anew(how: Any, given: Sequence[Tensor], mode: FakeTensorMode, made: list[Tensor]) -> Any:
+    """What is made so. No closure, which would be a part of itself, and keep its tensors until garbage is looked for."""
+    if how is None:
+        return None
+    if type(how) in (list, tuple):
+        return type(how)([_anew(each, given, mode, made) for each in how])
+    made.append(how.make(given, mode))
+    return made[-1]
+
+
+class Remembered:
+    """Results of calls."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[Any, ...], Result] = {}
+
+    def find(self, call: Call) -> Result | None:
+        """The result of a call like this, if there is one."""
+        return self._results.get(tuple(call.kind)) if call.told else None
+
+    def learn(
+        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, costs: OpCosts
+    ) -> None:
+        """Keep what a call has given, if it follows from its kind, and can be made as torch has made it."""
+        func = call.func
+        if not call.told or func.namespace not in _PURE:
+            return
+        if any(tag in func.tags for tag in _BEYOND) and not by_places(func, args):
+            return
+        if found is None and not call.tensors:
+            return  # it was called for something else than its result
+        if call_of(func, args, kwargs).kind != call.kind:
+            return  # it has made something else of an argument
+        try:
+            self._results[tuple(call.kind)] = Result(_how(found, call.tensors), costs)
+        except _NotTold:
+            return
+
+
+class _NotTold(Exception):
+    """A result that cannot be made again from what is known of it."""
+
+
+def _how(found: Any, given: Sequence[Tensor]) -> Any:
+    """How each tensor of a result is made."""
+    if found is None:
+        return None
+    if type(found) in (list, tuple):
+        new = [each for each in found if isinstance(each, Tensor)]
+        parts = type(found)([_how(each, given) for each in found])
+        if len({each.untyped_storage()._cdata for each in new}) < len(new) and any(
+            isinstance(part, _New) and part.on is None for part in parts
+        ):
+            raise _NotTold  # results that share memory of their own
+        return parts
+    if type(found) is not FakeTensor or found.constant is not None or found.layout is not torch.strided:
+        raise _NotTold
+    storage = found.untyped_storage()._cdata
+    for place, each in enumerate(given):
+        if each is found:
+            return _Given(place)
+    on = next((place for place, each in enumerate(given) if each.untyped_storage()._cdata == storage), None)
+    how = _New(found.shape, found.stride(), int(found.storage_offset()), found.dtype, found.device, on)
+    if _seen(how.make(given, found.fake_mode)) != _seen(found):
+        raise _NotTold
+    return how
+
+
+def _seen(tensor: Tensor) -> list[Any]:
+    """All that a fake tensor is to those who ask."""
+    call = Call(None)
+    call.take((tensor,))
+    return [*call.kind, torch._C._dispatch_key_set(tensor)]

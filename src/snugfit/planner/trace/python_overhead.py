@@ -1,0 +1,64 @@
+"""What of Python stands around an operator and costs the host time, unseen by a recorder below it: dispatch modes at every operator, views
+too, and hooks at each tensor that is saved for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass
+class Interposed:
+    """How many dispatch modes were entered within `interposing` and not left yet, and how many tensors hooks were given."""
+
+    modes: int = 0
+    packed: int = 0
+
+    def packed_since(self) -> int:
+        """Tensors that hooks were given since this was last asked."""
+        found, self.packed = self.packed, 0
+        return found
+
+
+@contextmanager
+def interposing() -> Iterator[Interposed]:
+    """Within, counts the modes and the tensors that are handed to hooks.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with interposing() as around, torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
+    ...     _ = x * x
+    >>> around
+    Interposed(modes=0, packed=2)
+    """
+    found = Interposed()
+    hooks: Any = torch._C._autograd  # which tests/unit/planner/trace/test_python_overhead.py watches
+    push = hooks._push_saved_tensors_default_hooks
+
+    def pushed(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+        def counted(tensor: Tensor) -> Any:
+            found.packed += 1
+            return pack(tensor)
+
+        push(counted, unpack)
+
+    def entering(name: str, change: int) -> None:
+        original: Callable[..., Any] = getattr(TorchDispatchMode, name)
+
+        def counted(self: TorchDispatchMode, *args: object) -> Any:
+            found.modes += change
+            return original(self, *args)
+
+        stack.enter_context(mock.patch.object(TorchDispatchMode, name, counted))
+
+    with ExitStack() as stack:
+        entering("__enter__", 1)
+        entering("__exit__", -1)
+        stack.enter_context(mock.patch.object(hooks, "_push_saved_tensors_default_hooks", pushed))
+        yield found

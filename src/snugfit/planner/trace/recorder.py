@@ -1,0 +1,476 @@
+"""Recording a step: its operators, and each storage from its birth to its death, with what it is for."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+import gc
+import itertools
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from snugfit.core.blocks import repeated_blocks
+from snugfit.core.phases import Remains, watched
+from snugfit.core.tree import map_tree
+from snugfit.kit import skeleton
+from snugfit.planner.cost.operator_costs import OpCosts, op_costs
+from snugfit.planner.cost.records import Op, Parts, Phase, Place, Role, Storage, Trace
+from snugfit.planner.cost.workspace import hidden_result_bytes
+from snugfit.planner.trace.accumulation import is_sole
+from snugfit.planner.trace.known_values import KnownValues
+from snugfit.planner.trace.loops import counts, needed
+from snugfit.planner.trace.operator_cache import Call, Remembered, call_of
+from snugfit.planner.trace.python_overhead import Interposed, interposing
+from snugfit.planner.trace.sequence import node_number, sequence_number
+
+_NO_NODE = 1 << 62
+"""What accumulates a gradient has no place among the nodes, and a number beyond all of theirs."""
+
+_PLAIN = (FakeTensor, Tensor, nn.Parameter)
+"""Tensors that are not made of others."""
+
+_DEVICE: Any = torch.ops.prim.device.default
+"""Which torch asks of fake tensors more often than it runs operators."""
+
+_OF_A_LABEL = OpCosts("cpu", torch.float32, 0, 0, 0, 0)
+
+_KEPT = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
+"""Phases within which others are a part of them."""
+
+
+class Recorder(TorchDispatchMode):
+    """Within, records every operator and the storages that operators make, on all devices.
+
+    Tensors that were there before count once they are named by `holds`.
+
+    Args:
+        remembered: what operators gave in runs before, which is added to.
+        shortens: whether loops over parts that are alike run some of them, whose operators count for all.
+    """
+
+    def __init__(
+        self, values: KnownValues, remembered: Remembered | None = None, shortens: bool = False
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.trace = Trace()
+        self.values = values
+        self.remembered = Remembered() if remembered is None else remembered
+        self.update = 0
+        self._shortens = shortens
+        self._silent = False
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._phases: list[Phase] = []
+        self._turn = self._micro_batch = -1
+        self._costs: dict[tuple[Any, ...], OpCosts] = {}
+        self._names: dict[int, str] = {}
+        self._blocks: dict[str, int] = {}
+        self._sharded = False
+        self._modules: list[str] = []
+        self._made: list[tuple[int, str]] = [(0, "")]  # since which node, which module computed
+        self._node, self._storages = (
+            (-1, 0),
+            0,
+        )  # that runs, with the storages that were there before; of the last operator
+        self._again: set[int] = set()  # storages made where a block is computed again
+        self._thread = threading.get_ident()
+        self._around = Interposed()
+        self._stack = ExitStack()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to keep each call from it takes time
+
+    def __enter__(self) -> Recorder:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._around = self._stack.enter_context(interposing())
+        self._stack.enter_context(watched(self._labelled, self._shortened if self._shortens else None))
+        # a copy that no operator makes: of a generator, at each update and before each block that is computed again
+        self._stack.enter_context(mock.patch.object(torch, "get_rng_state", self._random_state))
+        self._stack.callback(register_module_forward_pre_hook(self._entered).remove)
+        self._stack.callback(register_module_forward_hook(self._left, always_call=True).remove)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def knows(self, model: nn.Module) -> None:
+        """Give the model's modules their names, and its blocks their numbers."""
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._blocks = {name: number for number, name in enumerate(repeated_blocks(model))}
+        self._sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        self.trace.parts = _parts(model)
+
+    def holds(self, tensors: Iterable[Tensor], role: Role) -> None:
+        """Say what the storages of tensors are for; those that were not seen yet are counted from now on."""
+        for plain in _plain(tensors):
+            storage = plain.untyped_storage()
+            self._seen(storage, plain.device.type, -1)
+            self.trace.storages[self._known[id(storage)][1]].role = role
+
+    def numbered(self, tensors: Iterable[Tensor]) -> list[int]:
+        """The numbers of tensors' storages, of those that were seen."""
+        places = (id(plain.untyped_storage()) for plain in _plain(tensors))
+        return [self._known[place][1] for place in places if place in self._known]
+
+    def lacks(self, numbers: Iterable[int]) -> None:
+        """Say that a run would not have made these storages."""
+        for number in numbers:
+            self.trace.storages[number].bytes = 0
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage that was freed or allocated again without an operator; what it is for stays."""
+        if id(storage) in self._known:
+            number = self._known[id(storage)][1]
+            device = self.trace.storages[number].device
+            self._seen(storage, device, len(self.trace.ops) - 1)
+            self.trace.storages[self._known[id(storage)][1]].role = self.trace.storages[number].role
+
+    def begin(self) -> None:
+        """The run begins: what was made before and is kept without a name is the techniques' own."""
+        gc.collect()
+        for _, number in self._known.values():
+            if self.trace.storages[number].role is Role.TEMPORARIES:
+                self.trace.storages[number].role = Role.AVERAGES
+
+    def finish(self) -> Trace:
+        """The trace, with a role for what nobody has named: activations live from the forward until the backward."""
+        trace = self.trace
+        trace.bounded = tuple(dict.fromkeys(self.values.bounded))
+        starts = [op.event for op in trace.ops]
+        freed = {-event - 1: place for place, event in enumerate(trace.events) if event < 0}
+        for number, storage in enumerate(trace.storages):
+            if storage.role is not Role.TEMPORARIES or storage.op < 0:
+                continue
+            born = trace.ops[storage.op].place
+            after = bisect.bisect_right(starts, freed.get(number, len(trace.events))) - 1
+            died = trace.ops[after].place
+            crosses = born.phase in (Phase.FORWARD, Phase.LOSS) and died.phase not in (
+                Phase.FORWARD,
+                Phase.LOSS,
+            )
+            again = number in self._again and died.module != born.module
+            if crosses or again:
+                storage.role = Role.ACTIVATIONS
+        return trace
+
+    @contextmanager
+    def label(self, name: str) -> Iterator[None]:
+        """A context around a part of the run."""
+        found = Phase(name)
+        if self._phases and self._phases[0] in _KEPT:
+            found = self._phases[0]
+        elif self._phases and self._phases[-1] is Phase.BACKWARD:
+            found = Phase.BACKWARD  # what is done with each gradient as it comes
+        elif found is Phase.PASS:
+            self._turn += 1
+            self._micro_batch = -1
+        elif found is Phase.FORWARD:
+            self._micro_batch += 1
+        elif found in (Phase.ADJUST, Phase.OPTIMIZER, Phase.TECHNIQUES, Phase.UNSCALE):
+            self._turn = self._micro_batch = -1
+        self._phases.append(found)
+        try:
+            yield
+        finally:
+            self._phases.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].device
+        for kind in types:
+            if kind not in _PLAIN and issubclass(kind, Tensor):
+                return NotImplemented  # a tensor of several parts: what it does with them is recorded
+        kwargs = kwargs or {}
+        if _namespace(func) == "prim":  # a question about a tensor
+            return func(*args, **kwargs)
+        if func is torch.ops.aten.add.Tensor and self._adds_up(args[0]):
+            func = (
+                torch.ops.aten.add_.Tensor
+            )  # fake gradients are added up beside each other, real ones in place
+        call = call_of(func, args, kwargs)
+        answered, found = self.values.call(func, args, kwargs, call.tensors)
+        known = None if answered else self.remembered.find(call)
+        if known is not None:
+            found, made = known.make(call.tensors, self.values.mode)
+            costs = known.costs
+        elif _namespace(func) == "profiler":  # begins and ends a label, and takes no tensor
+            with torch._C._DisableTorchDispatch():
+                found, made, costs = func(*args, **kwargs), [], _OF_A_LABEL
+        else:
+            found = found if answered else func(*args, **kwargs)
+            made, costs = self._costs_of(call, args, kwargs, found)
+            if not answered:
+                self.remembered.learn(call, args, kwargs, found, costs)
+        number, event, count = len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
+        self._storages = count
+        if not answered:
+            self.values.follow(func, args, kwargs, call.tensors, made)
+        if self._silent:
+            return found
+        for tensor in made:
+            if tensor.layout == torch.strided:
+                self._seen(tensor.untyped_storage(), tensor.device.type, number)
+        hidden = hidden_result_bytes(func, args)
+        if hidden and isinstance(made[-1], FakeTensor):  # which lacks it
+            self.trace.storages[self._known[id(made[-1].untyped_storage())][1]].bytes += hidden
+        if self._modules and self._phases and self._phases[-1] is Phase.BACKWARD:
+            self._again.update(range(count, len(self.trace.storages)))
+        self.trace.ops.append(
+            Op(
+                _name(func),
+                self._place(),
+                costs.device,
+                costs.dtype,
+                costs.flops,
+                costs.read,
+                costs.written,
+                event,
+                costs.workspace,
+                self._around.modes,
+                self._around.packed_since(),
+            )
+        )
+        return found
+
+    def _adds_up(self, first: Any) -> bool:
+        """Return whether an addition to a tensor is of gradients, in place where they are real: of a parameter, or of a tensor whose gradient
+        was there before the node that runs."""
+        node = node_number()
+        if node is None or self._modules or type(first) is not FakeTensor:
+            return False
+        if node >= _NO_NODE:
+            return True
+        since = self._node[1] if self._node[0] == node else len(self.trace.storages)
+        known = self._known.get(id(first.untyped_storage()))
+        return known is not None and known[1] < since and is_sole(first)
+
+    def _costs_of(
+        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
+    ) -> tuple[list[Tensor], OpCosts]:
+        """The tensors that an operator gave, and what it costs, which is found out once for each kind of arguments and results."""
+        gave = Call(call.func)
+        gave.take((found,))
+        kind = (*call.kind, *gave.kind)
+        if kind not in self._costs:
+            self._costs[kind] = op_costs(call.func, args, kwargs, found)
+        return gave.tensors, self._costs[kind]
+
+    def _random_state(self) -> Tensor:
+        state = torch.random.get_rng_state()
+        self._seen(state.untyped_storage(), "cpu", len(self.trace.ops) - 1)
+        return state
+
+    def _labelled(self, name: str) -> Any:
+        return self.label(name)
+
+    def _shortened(
+        self, parts: Sequence[Any], kinds: Sequence[Hashable], listed: bool, remains: Remains | None
+    ) -> Iterator[Any]:
+        """Those parts of a loop that are needed to know of all; all of them from where one asked for a number, by which others may differ."""
+        if remains is not None:
+            yield from self._two_of_each(parts, kinds, remains)
+            return
+        asked, due, run, ends = self.values.asked, set(needed(kinds)), [], [len(self.trace.ops)]
+        last: dict[Hashable, list[Op]] = {}
+        for place, part in enumerate(parts):
+            start = len(self.trace.ops)
+            if place in due or self.values.asked > asked:
+                yield part
+                run.append(place)
+                ends.append(len(self.trace.ops))
+                last[kinds[place]] = self.trace.ops[start:]
+            elif listed:
+                event = len(self.trace.events)
+                self.trace.ops += [op.at(event) for op in last[kinds[place]]]
+        if listed:
+            return
+        for times, (start, end) in zip(counts(kinds, run), itertools.pairwise(ends), strict=True):
+            for op in self.trace.ops[start:end] if times > 1 else ():
+                op.times *= times
+
+    def _two_of_each(
+        self, parts: Sequence[Any], kinds: Sequence[Hashable], remains: Remains
+    ) -> Iterator[Any]:
+        """Two parts of each kind, the second of which tells of all others: the first may leave something for all of them."""
+        asked, run = self.values.asked, Counter[Hashable]()
+        last: dict[Hashable, _Stretch] = {}
+        for part, kind in zip(parts, kinds, strict=True):
+            if (
+                run[kind] > 1
+                and self.values.asked == asked
+                and self._taken_for_run(part, last[kind], remains)
+            ):
+                continue
+            start = self._now()
+            yield part
+            run[kind] += 1
+            last[kind] = _Stretch(part, *map(slice, start, self._now()))
+
+    def _now(self) -> tuple[int, int, int]:
+        return len(self.trace.ops), len(self.trace.events), len(self.trace.storages)
+
+    def _taken_for_run(self, part: Any, like: _Stretch, remains: Remains) -> bool:
+        """Record for a part what its like did, and leave what that left; False where that came to more than this tells."""
+        trace = self.trace
+        within = range(len(trace.storages))[like.storages]
+        events = trace.events[like.events]
+        if any(abs(event) - 1 not in within for event in events):
+            return False  # it has let go of what was there before
+        left: dict[int, Any] = {}
+
+        def copied(plain: Tensor) -> Tensor:
+            storage = plain.untyped_storage()
+            number = self._known[id(storage)][1] if id(storage) in self._known else -1
+            if number not in within:
+                return plain  # which all have in common
+            made = plain.detach().clone()
+            if number in left or made.untyped_storage().nbytes() != storage.nbytes():
+                raise _OfSeveral
+            left[number] = made.untyped_storage()
+            return made
+
+        self._silent = True
+        try:
+            copies = map_tree(
+                lambda tensor: skeleton.like(tensor, copied), remains.of(like.part), copy.deepcopy
+            )
+        except _OfSeveral:
+            return False
+        finally:
+            self._silent = False
+        freed = {-event - 1 for event in events if event < 0}
+        if {event - 1 for event in events if event > 0} - freed != left.keys():
+            return False
+        remains.leave(part, copies)
+        ops, now, storages = (later - each.start for later, each in zip(self._now(), like[1:], strict=True))
+        trace.storages += [replace(trace.storages[n], op=trace.storages[n].op + ops) for n in within]
+        trace.events += [event + storages if event > 0 else event - storages for event in events]
+        trace.ops += [op.at(op.event + now) for op in trace.ops[like.ops]]
+        for number, storage in left.items():
+            self._follow(storage, number + storages)
+        return True
+
+    def _place(self) -> Place:
+        phase = self._phases[-1] if self._phases else Phase.SETUP
+        module = self._modules[-1] if self._modules else ""
+        if not self._modules and (node := node_number()) is not None and node < _NO_NODE:
+            if node != self._node[0]:
+                self._node = node, self._storages
+            module = self._made[bisect.bisect_right(self._made, node, key=lambda entry: entry[0]) - 1][1]
+        return Place(self.update, phase, self._turn, self._micro_batch, module, self._block(module))
+
+    def _block(self, module: str) -> int:
+        while module:
+            if module in self._blocks:
+                return self._blocks[module]
+            module = module.rpartition(".")[0]
+        return -1
+
+    def _entered(self, module: nn.Module, args: Any) -> None:
+        self._modules.append(self._names.get(id(module), self._modules[-1] if self._modules else ""))
+        self._note()
+
+    def _left(self, module: nn.Module, args: Any, outputs: Any) -> None:
+        self._modules.pop()
+        self._note()
+        if self._sharded:  # its weights are still gathered
+            own = (each for each in module._parameters.values() if each is not None)
+            self.holds((each for each in own if not isinstance(each, DTensor)), Role.WEIGHTS)
+
+    def _note(self) -> None:
+        if threading.get_ident() != self._thread:  # computed again for a backward that another thread runs
+            return
+        self._made.append((sequence_number(), self._modules[-1] if self._modules else ""))
+
+    def _seen(self, storage: Any, device: str, op: int) -> None:
+        """Count a storage that is new, or that has another size."""
+        place, size = id(storage), storage.nbytes()
+        if place in self._known:
+            number = self._known[place][1]
+            if self.trace.storages[number].bytes == size:
+                return
+            self._freed(place)
+        number = len(self.trace.storages)
+        self.trace.storages.append(Storage(size, device, op))
+        self.trace.events.append(number + 1)
+        self._follow(storage, number)
+
+    def _follow(self, storage: Any, number: int) -> None:
+        """Count a storage as gone when it is let go of."""
+        place = id(storage)
+        self._known[place] = weakref.ref(storage, lambda _: self._freed(place)), number
+
+    def _freed(self, place: int) -> None:
+        _, number = self._known.pop(place)
+        self.trace.events.append(-(number + 1))
+
+
+class _Stretch(NamedTuple):
+    """A part of a loop, and the operators, events and storages of the trace that it made."""
+
+    part: Any
+    ops: slice
+    events: slice
+    storages: slice
+
+
+class _OfSeveral(Exception):
+    """Tensors share memory, or have a part of it."""
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    return str(func)
+
+
+@functools.cache
+def _namespace(func: Any) -> str:
+    found: str = func.namespace
+    return found
+
+
+def _parts(model: nn.Module) -> Parts:
+    """How much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
+
+    def sizes(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
+        found = [(each.nbytes, each.requires_grad) for each in parameters]
+        return sum(size for size, _ in found), sum(size for size, trained in found if trained)
+
+    blocks = [sizes(block.parameters()) for block in repeated_blocks(model).values()]
+    whole, trained = sizes(model.parameters())
+    all_of_them, trained_ones = tuple(size for size, _ in blocks), tuple(size for _, size in blocks)
+    return Parts(all_of_them, whole - sum(all_of_them), trained_ones, trained - sum(trained_ones))
+
+
+def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Plain tensors, of which a tensor of several parts has some."""
+    for tensor in tensors:
+        if is_traceable_wrapper_subclass(tensor):
+            names, _ = tensor.__tensor_flatten__()
+            parts = (getattr(tensor, name) for name in names)
+            yield from _plain(
+                part for part in parts if isinstance(part, Tensor)
+            )  # a DTensor names its mesh too
+        elif tensor.layout == torch.strided:
+            yield tensor

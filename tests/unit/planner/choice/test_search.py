@@ -1,0 +1,565 @@
+"""The search against a machine of known laws, on which all plans can be looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from snugfit.core.job import Plan
+from snugfit.core.technique import Fidelity, Technique
+from snugfit.errors import PlanConflict, SettingError
+from snugfit.planner.answers.answer import Prediction
+from snugfit.planner.choice.candidate import Budget, Candidate
+from snugfit.planner.choice.goals import Goal
+from snugfit.planner.choice.rungs import coarser, freezes, is_for_frozen, level_of, placements, together, told
+from snugfit.planner.choice.search import Search
+from snugfit.planner.choice.search_answer import alternatives, rejected, why, why_not
+from snugfit.planner.plan import Request, look_for
+from snugfit.techniques import find
+
+ROWS = 16
+SIZES = (16, 8, 4, 2, 1)
+OWN = (find("adamw")(),)
+MB = 2**20
+FASTEST = Goal()
+
+# what a rung leaves of weights, gradients and states, of activations, and of the logits; and the time that it takes
+LAWS = {
+    "recompute": (1.0, 0.25, 1.0, 1.35),
+    "recompute(keep=('attention', 'matmul'))": (1.0, 0.6, 1.0, 1.1),
+    "chunked_loss": (1.0, 1.0, 0.1, 1.02),
+    "activation_offload": (1.0, 0.3, 1.0, 1.6),
+    "optimizer_offload": (0.5, 1.0, 1.0, 1.25),
+    "bf16": (1.05, 0.5, 0.5, 0.6),
+    "fp16": (1.05, 0.5, 0.5, 0.62),
+    "adamw_8bit": (0.6, 1.0, 1.0, 1.01),
+    "adamw_4bit": (0.55, 1.0, 1.0, 1.02),
+    "pure_bf16": (0.5, 0.5, 0.5, 0.7),
+    "lora": (0.3, 0.9, 1.0, 0.8),
+    "nf4": (0.2, 1.0, 1.0, 1.3),
+}
+
+
+@dataclass
+class Laws:
+    """Predicts by `LAWS`; a rung without one changes nothing, and nf4 needs adapters beside it."""
+
+    fixed_micro_batch: bool = False
+    overhead: float = 0.05  # seconds of a micro-batch
+    cache: float = 0.0  # by how much longer an example takes in a micro-batch of the whole window
+    together: float = (
+        1.0  # what is left of activations and logits where there are several rungs, beyond what each leaves
+    )
+    asked: list[tuple[Any, int]] = field(default_factory=list)
+    subject: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            window=SimpleNamespace(rows=ROWS), techniques=OWN, loaded_so=lambda added: False
+        )
+    )
+    machine: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            type="cuda",
+            device=SimpleNamespace(
+                kind="cuda",
+                flops={"float32": 1e12, "bfloat16": 1e12},
+                efficiency={"matmul": 1.0},
+                calibrated=False,
+            ),
+        )
+    )
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        def traced(size: int) -> Prediction:
+            return self.predict(replace(plan, micro_batch=size), techniques)
+
+        names = [told(each) for each in techniques]
+        return SimpleNamespace(traced=traced, between=lambda size: self.law(names, size))
+
+    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+        assert isinstance(plan.micro_batch, int)
+        names = [told(each) for each in techniques]
+        self.asked.append((tuple(names), plan.micro_batch))
+        if any(name in ("nf4", "int8") for name in names) and "lora" not in names:
+            raise SettingError("nf4: nothing is left to be trained. Add lora.")
+        return self.law(names, plan.micro_batch)
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        shares = [LAWS[name] for name in names if name in LAWS]
+        kept, activations, logits, slower = (
+            math.prod(column) for column in zip((1.0,) * 4, *shares, strict=True)
+        )
+        passes = math.ceil(ROWS / size)
+        more = self.together if len(shares) > 1 else 1.0
+        base = round(400 * kept) * MB
+        forward = {"weights": base, "activations": round(40 * size * activations * more) * MB}
+        loss = {**forward, "temporaries": round(60 * size * logits * more) * MB}
+        optimizer = {"weights": base, "temporaries": 100 * MB}
+        phases = {"forward": forward, "loss": loss, "backward": loss, "optimizer": optimizer}
+        peak = max(sum(each.values()) for each in phases.values())
+        seconds = slower * (1 + self.cache * size / ROWS) + self.overhead * passes
+        return Prediction(
+            peak,
+            {"weights": base},
+            {},
+            peak + 100 * MB,
+            0,
+            seconds,
+            None,
+            None,
+            1.0,
+            1,
+            0.5,
+            {},
+            peak_by_phase=phases,
+        )
+
+    def every(self, level: Fidelity, coarsest: Fidelity) -> Iterator[Prediction]:
+        """Of all plans of a level."""
+        for names in every_set(level, coarsest):
+            yield from (self.law(names, size) for size in SIZES)
+
+
+@cache
+def every_set(level: Fidelity, coarsest: Fidelity) -> list[list[str]]:
+    """The names of all sets of techniques that have laws and are of a level; what is for frozen weights where some are."""
+    device: Any = SimpleNamespace(kind="cuda", flops={"float32": 1e12, "bfloat16": 1e12})
+    rungs = [
+        *placements(device),
+        *(each for one in Fidelity if 0 < one <= coarsest for each in coarser(one, device)),
+    ]
+    rungs = [each for each in rungs if told(each) in LAWS]
+    found = []
+    for count in range(len(rungs) + 1):
+        for added in combinations(rungs, count):
+            try:
+                techniques = together(OWN, added)
+            except PlanConflict:
+                continue
+            names = [told(each) for each in techniques]
+            if freezes(techniques) < any(map(is_for_frozen, techniques)):
+                continue
+            if level_of(techniques) is level:
+                found.append(names)
+    return found
+
+
+def searched(
+    laws: Laws, megabytes: float, fidelity: Fidelity = Fidelity.FULL, goal: Goal = FASTEST
+) -> Search:
+    found = laws.predict(Plan(micro_batch=ROWS), OWN)
+    budget = Budget(round(megabytes * MB), fidelity=fidelity, margin=0.0)
+    own = Candidate(OWN, ROWS, (), found, budget.holds(found))
+    return Search(laws, Plan(), budget, math.inf, own, goal)  # type: ignore[arg-type]
+
+
+def fastest(laws: Laws, megabytes: float, level: Fidelity, coarsest: Fidelity) -> float:
+    """Seconds of the fastest of all plans of a level that fit; infinite where none does."""
+    every = laws.every(level, coarsest)
+    fitting = (each for each in every if each.reserved_bytes <= megabytes * MB)
+    return min((each.seconds_per_update for each in fitting), default=math.inf)
+
+
+@pytest.mark.parametrize("megabytes", [2000, 1100, 900, 700, 520, 410, 390])
+@pytest.mark.parametrize("overhead", [0.0, 0.1])
+def test_the_choice_is_as_fast_as_the_best_of_all_plans(megabytes: int, overhead: float) -> None:
+    laws = Laws(overhead=overhead)
+    search = searched(laws, megabytes)
+    chosen = search.best()
+    best = fastest(laws, megabytes, Fidelity.FULL, Fidelity.FULL)
+    if best == math.inf:
+        assert chosen is None
+        return
+    assert chosen is not None and chosen.fits
+    assert chosen.found.seconds_per_update <= 1.05 * best
+    assert len(laws.asked) <= 60, "of the 240 plans"
+    assert search.complete
+
+
+def test_what_may_not_be_added_is_never_predicted() -> None:
+    laws = Laws()
+    search = replace(searched(laws, 560), may_add=lambda technique: told(technique) == "recompute")
+    laws.asked.clear()
+    search.best()
+    assert {name for names, _ in laws.asked for name in names} == {*map(told, OWN), "recompute"}
+
+
+def test_a_plan_is_predicted_once_in_whatever_order_its_rungs_were_added() -> None:
+    laws = Laws(overhead=0.1)
+    searched(laws, 300, Fidelity.QUANTIZED).best()
+    asked = [(frozenset(names), size) for names, size in laws.asked]
+    assert len(asked) == len(set(asked)) > 20
+
+
+def test_where_weights_alone_do_not_fit_nothing_is_done_to_activations() -> None:
+    laws = Laws()
+    searched(laws, 150).best()
+    assert {names for names, _ in laws.asked} == {("adamw",)}
+
+
+def test_even_micro_batches_are_divisors_of_the_window() -> None:
+    laws = Laws()
+    laws.subject.window.rows = 12
+    search = searched(laws, 520)
+    assert search._sizes == [12, 8, 6, 4, 3, 2, 1]
+    assert replace(search, even=True)._sizes == [12, 6, 4, 3, 2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [4000, 2000, 900, 600, 420, 330, 260, 230, 170])
+@pytest.mark.parametrize("coarsest", [*Fidelity])
+def test_a_level_below_mixed_is_chosen_where_nothing_finer_fits_or_it_is_worth_it(
+    megabytes: int, coarsest: Fidelity
+) -> None:
+    laws = Laws()
+    chosen = searched(laws, megabytes, coarsest).best()
+    best = {level: fastest(laws, megabytes, level, coarsest) for level in Fidelity if level <= coarsest}
+    free = min(seconds for level, seconds in best.items() if level <= Fidelity.MIXED)
+    expected = free
+    for level, seconds in best.items():
+        if level > Fidelity.MIXED and 1.5 * seconds <= expected:
+            expected = seconds
+    if expected == math.inf:
+        assert chosen is None
+        return
+    assert chosen is not None and chosen.fits
+    assert chosen.found.seconds_per_update <= 1.05 * expected * 1.0001
+    if expected == free:
+        assert chosen.level <= Fidelity.MIXED
+
+
+def test_mixed_precision_is_chosen_for_its_time_though_the_recipe_fits_without() -> None:
+    chosen = searched(Laws(), 4000, Fidelity.MIXED).best()
+    assert chosen is not None and chosen.added == ("bf16",)
+
+
+def test_the_finest_level_at_which_anything_fits_is_chosen_where_that_is_the_goal() -> None:
+    chosen = searched(Laws(), 4000, Fidelity.QUANTIZED, Goal("finest")).best()
+    assert chosen is not None and chosen.level is Fidelity.FULL
+    chosen = searched(Laws(), 330, Fidelity.QUANTIZED, Goal("finest")).best()
+    assert chosen is not None and chosen.level is not Fidelity.QUANTIZED
+
+
+def test_the_smallest_plan_takes_no_more_than_some_times_the_time_of_the_fastest() -> None:
+    laws = Laws()
+    quick = searched(laws, 4000, Fidelity.MIXED).best()
+    small = searched(laws, 4000, Fidelity.MIXED, Goal("smallest", slower=2.0)).best()
+    assert quick is not None and small is not None
+    assert small.found.reserved_bytes < 0.7 * quick.found.reserved_bytes
+    assert small.found.seconds_per_update <= 2 * quick.found.seconds_per_update
+
+
+def test_a_smaller_micro_batch_is_chosen_where_it_is_faster_though_more_would_fit() -> None:
+    laws = Laws(overhead=0.01, cache=1.0)
+    laws.machine.type = "cpu"
+    chosen = searched(laws, 4000).best()
+    assert chosen is not None and chosen.added == ()
+    best = min(0.01 * ROWS / size + size / ROWS for size in SIZES)
+    assert chosen.found.seconds_per_update <= 1.05 * (1 + best)
+
+
+def test_where_nothing_fits_each_level_says_the_least_that_its_smallest_plans_need() -> None:
+    laws = Laws()
+    search = searched(laws, 50)
+    assert search.best() is None
+    assert all(each.level is Fidelity.FULL for each in search.tried), (
+        "no level beyond the one that is allowed"
+    )
+    needed = search.needed()
+    assert list(needed) == [level.label for level in Fidelity]
+    for level in Fidelity:
+        least = min(found.reserved_bytes for found in laws.every(level, Fidelity.QUANTIZED))
+        assert needed[level.label] == pytest.approx(least, rel=0.3), "of what the ladder has"
+    assert why_not(search, needed)[0].startswith("Nothing that was tried fits in 50 MiB with 0% left free.")
+    assert "at quantized" in why_not(search, needed)[0]
+
+
+def test_a_level_that_is_not_allowed_is_no_reason_to_blame_the_host() -> None:
+    search = searched(Laws(), 395)
+    assert search.best() is None
+    needed = search.needed()
+    assert needed["adapters"] < 395 * MB < needed["full"]
+    said = why_not(search, needed)
+    assert "host" not in said[0]
+    assert "On this device it fits at compact: --fidelity compact." in said
+
+
+class Broken(Laws):
+    """One of whose rungs cannot be run, in a way that nobody thought of."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        if "recompute" in names:
+            raise RuntimeError("two devices\nand more words")
+        return super().law(names, size)
+
+
+def test_a_rung_that_the_planner_cannot_run_is_rejected_and_the_others_are_compared() -> None:
+    search = searched(Broken(), 700)
+    best = search.best()
+    assert best is not None and best.fits
+    reasons = {each.reason for each in rejected(search) if "recompute" in each.rung}
+    assert "the planner cannot run it: RuntimeError: two devices" in reasons
+
+
+def test_a_set_of_rungs_is_either_an_alternative_or_rejected_and_named_once() -> None:
+    search = searched(Laws(overhead=0.01), 900)
+    chosen = search.best()
+    assert chosen is not None
+    runners_up = alternatives(search, chosen)
+    added = [each.choice.added for each in runners_up]
+    assert runners_up and len(added) == len(set(added))
+    assert all(each.reserved_bytes <= 900 * MB for each in runners_up)
+    assert list(runners_up) == sorted(runners_up, key=lambda each: each.seconds_per_update)
+    assert not {each.rung for each in runners_up} & {each.rung for each in rejected(search)}
+    assert chosen.rung not in {each.rung for each in runners_up}
+
+
+def test_the_first_sentence_says_what_was_chosen_and_what_the_recipe_alone_would_need() -> None:
+    search = searched(Laws(), 900)
+    chosen = search.best()
+    assert chosen is not None
+    told_why = why(chosen, search)[0]
+    assert chosen.rung in told_why and "of 900 MiB" in told_why
+    assert "2.05 GiB" in told_why, "400 + 100 + 16 · (40 + 60) MiB"
+
+
+def test_what_a_prediction_may_be_short_of_has_to_fit_too() -> None:
+    class Doubtful(Laws):
+        def law(self, names: Sequence[str], size: int) -> Prediction:
+            return replace(super().law(names, size), doubt_bytes=30 * MB)
+
+    sure = searched(Laws(), 905).best()
+    assert sure is not None
+    room = sure.found.reserved_bytes
+    assert searched(Laws(), room / MB).best() == sure
+    doubtful = searched(Doubtful(), room / MB).best()
+    assert doubtful is not None and not doubtful.same(sure)
+    assert doubtful.found.most_bytes == doubtful.found.reserved_bytes + 30 * MB <= room
+
+
+class Short(Laws):
+    """Whose runs of few micro-batches come to a little less than what the whole window needs."""
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        names = [told(each) for each in techniques]
+        return SimpleNamespace(
+            traced=lambda size: self.law(names, size), between=lambda size: self.law(names, size)
+        )
+
+    def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
+        found = super().predict(plan, techniques)
+        return found if rough else replace(found, reserved_bytes=found.reserved_bytes + MB)
+
+
+@pytest.mark.parametrize("megabytes", [1200, 700, 600])
+def test_the_search_goes_on_where_its_choice_turns_out_not_to_fit(megabytes: int) -> None:
+    first = searched(Laws(), megabytes).best()
+    assert first is not None
+    tight = first.found.reserved_bytes
+    chosen = look_for(Short(), Request(Plan(), Budget(tight, margin=0.0))).chosen  # type: ignore[arg-type]
+    assert chosen is not None and chosen.fits and chosen.found.reserved_bytes <= tight
+    best = fastest(Laws(), tight / MB - 1, Fidelity.FULL, Fidelity.FULL)
+    assert chosen.found.seconds_per_update <= 1.05 * best
+
+
+class Accumulating(Laws):
+    """Where several passes hold gradients that one does not."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law(names, size)
+        more = 0 if size == ROWS else 2000 * MB
+        return replace(found, reserved_bytes=found.reserved_bytes + more)
+
+
+@pytest.mark.parametrize("level", [Fidelity.FULL, Fidelity.MIXED])
+@pytest.mark.parametrize("megabytes", [2300, 1600, 1000])
+def test_a_window_that_fits_in_one_pass_alone_is_chosen_so(megabytes: int, level: Fidelity) -> None:
+    laws = Accumulating(overhead=0.5)
+    chosen = searched(laws, megabytes, level).best()
+    assert chosen is not None and chosen.fits and chosen.micro_batch == ROWS
+    best = min(fastest(laws, megabytes, each, level) for each in Fidelity if each <= level)
+    assert chosen.found.seconds_per_update <= 1.05 * best
+
+
+class Offloaded(Laws):
+    """Where only what lasts is large: with the optimizer on the host all fits, and so it does with gradients there, in less time."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law([], 1)
+        away = {"optimizer_offload", "gradient_offload"} & {*names}
+        slower = 20.0 if "optimizer_offload" in away else 10.0 if away else 1.0
+        less = 300 * MB * len(away)
+        return replace(
+            found,
+            peak_by_kind={"weights": 100 * MB, "optimizer": 400 * MB},
+            reserved_bytes=found.reserved_bytes - less,
+            seconds_per_update=slower * ROWS / size,
+        )
+
+
+def test_what_is_offloaded_gives_its_place_to_what_is_faster() -> None:
+    alone = Offloaded().law([], ROWS)
+    chosen = searched(Offloaded(), alone.reserved_bytes / MB - 100).best()
+    assert chosen is not None and chosen.added == ("gradient_offload",)
+
+
+class Bent(Laws):
+    """Whose peaks between two sizes lie far below the line through them."""
+
+    def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> Any:
+        traced = super().by_size(plan, techniques)
+
+        def between(size: int) -> Prediction:
+            found = traced.between(size)
+            return replace(found, reserved_bytes=found.reserved_bytes + 150 * MB)
+
+        return SimpleNamespace(traced=traced.traced, between=between)
+
+
+def test_a_size_that_others_say_does_not_fit_is_run_where_it_would_be_the_choice() -> None:
+    laws = Bent(overhead=0.2)
+    need = laws.law([], 4).reserved_bytes / MB
+    search = replace(searched(laws, need + 1), may_add=lambda technique: False)
+    chosen = search.best()
+    assert chosen is not None and chosen.micro_batch == 4
+
+
+class LastLayer(Laws):
+    """Whose adapters are beside the last layer alone, so that nothing goes back through the others."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        share = (0.4 if "lora" in names else 1.0) * (0.8 if "pure_bf16" in names else 1.0)
+        flops = 0.4 if "lora" in names else 1.0
+        found = super().law([], 1)
+        return replace(found, seconds_per_update=share * ROWS / size, flops_per_update=round(flops * 9e11))
+
+
+def test_what_training_beside_frozen_weights_takes_is_told_by_the_plans_that_were_tried() -> None:
+    laws = LastLayer()
+    laws.machine.device.flops["bfloat16"] = laws.machine.device.flops["float32"]
+    chosen = searched(laws, 4000, Fidelity.ADAPTERS).best()
+    assert chosen is not None and chosen.added == ("lora", "pure_bf16")
+
+
+class BesideTF32(Laws):
+    """Whose adapters are worth it beside tf32 alone, which is not on the ladder."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        share = {"bf16": 0.95, "tf32": 0.7} if "lora" in names else {"bf16": 0.6, "tf32": 0.9}
+        slower = math.prod(share.get(name, 1.0) for name in names if "_" not in name)
+        slower *= 0.5 if "lora" in names else 2.0 if any("_" in name for name in names) else 1.0
+        return replace(super().law([], 1), seconds_per_update=slower * ROWS / size)
+
+
+def test_what_differs_from_the_best_of_a_coarser_level_is_tried_where_that_is_faster_than_the_choice() -> (
+    None
+):
+    laws = BesideTF32()
+    laws.machine.device.flops["tf32"] = 1e12
+    chosen = searched(laws, 4000, Fidelity.ADAPTERS).best()
+    assert chosen is not None and chosen.added == ("lora", "tf32")
+
+
+class Squeezed(Laws):
+    """Whose states leave room for small micro-batches alone, of one format more than of the other."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        away, seconds = "optimizer_offload" in names, 0.5 + 0.1 * math.ceil(ROWS / size)
+        if "bf16" in names:
+            need, seconds = (220 if away else 420) + 20 * size, seconds + 0.1 * away
+        elif "tf32" in names:
+            need, seconds = (200 if away else 300) + 40 * size, seconds + 0.6 * away
+        else:
+            need = 2000
+        seconds *= (
+            2 if any(each.startswith("recompute") or each.endswith("backward") for each in names) else 1
+        )
+        found = super().law([], 1)
+        kinds = {"weights": 100 * MB, "optimizer": 100 * MB}
+        return replace(found, peak_by_kind=kinds, reserved_bytes=need * MB, seconds_per_update=seconds)
+
+
+def test_states_make_room_for_larger_micro_batches_of_a_format_that_is_not_the_choice_without() -> None:
+    laws = Squeezed()
+    laws.machine.device.flops["tf32"] = 1e12
+    chosen = searched(laws, 460, Fidelity.MIXED).best()
+    assert chosen is not None and {*chosen.added} == {"bf16", "optimizer_offload"}
+    assert chosen.micro_batch == 8
+
+
+class OneBlock(Laws):
+    """Of one large block, which has all its activations again when it is computed again, though they would be on the host without."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        recomputed = any(name.startswith("recompute") for name in names)
+        away = "activation_offload" in names and not recomputed
+        found = super().law([], size)
+        slower = 1.1 if "activation_offload" in names else 1.0
+        slower *= (1.3 if recomputed else 1.0) * (1.2 if "optimizer_offload" in names else 1.0)
+        need = 600 if away else 840 if recomputed else 900
+        need -= 100 if "optimizer_offload" in names else 0
+        return replace(
+            found,
+            peak_by_kind={"weights": 100 * MB, "optimizer": 200 * MB},
+            reserved_bytes=need * MB,
+            seconds_per_update=slower * ROWS / size,
+        )
+
+
+def test_activations_elsewhere_are_tried_without_recomputation_though_with_it_they_do_not_fit() -> None:
+    chosen = searched(OneBlock(), 760).best()
+    assert chosen is not None and chosen.added == ("activation_offload",)
+
+
+def test_batch_norm_keeps_the_window_whole() -> None:
+    search = searched(Laws(fixed_micro_batch=True), 900)
+    search.best()
+    assert {each.micro_batch for each in search.tried} == {ROWS}
+
+
+def test_a_named_micro_batch_stays() -> None:
+    laws = Laws()
+    search = searched(laws, 900)
+    search.plan = Plan(micro_batch=ROWS)
+    search.best()
+    assert {size for _, size in laws.asked} == {ROWS}
+
+
+def test_after_the_deadline_what_was_found_is_compared() -> None:
+    laws = Laws()
+    search = searched(laws, 4000, Fidelity.MIXED)
+    search.deadline = 0.0
+    chosen = search.best()
+    assert chosen is not None and chosen.fits
+    assert not search.complete
+
+
+class Streamed(Laws):
+    """Weights that are frozen may be on the host; others may not."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        streamed = "weight_streaming" in names and "lora" in names
+        return super().law([*names, "nf4"] if streamed else names, size)
+
+
+def test_what_is_done_to_frozen_weights_is_looked_at_once_there_are_adapters() -> None:
+    laws = Streamed()
+    chosen = searched(laws, 225, Fidelity.ADAPTERS).best()
+    assert chosen is not None and {"lora", "weight_streaming"} <= set(chosen.added)
+    assert ("adamw", "weight_streaming") not in {names for names, _ in laws.asked}
+
+
+def test_the_search_says_how_many_plans_there_are_and_the_best_so_far() -> None:
+    said: list[tuple[int, int, Candidate | None]] = []
+    search = searched(Laws(), 900)
+    search.progress = lambda looked, of, best: said.append((looked, of, best))
+    chosen = search.best()
+    assert said and said[-1][1] == search.count > 100
+    assert [looked for looked, _, _ in said] == sorted(looked for looked, _, _ in said)
+    assert said[-1][2] == chosen

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
+
+
+class Block(nn.Module):
+    """A layer that knows its number, and may be wider than others."""
+
+    def __init__(self, number: int, width: int = 4) -> None:
+        super().__init__()
+        self.layer_idx, self.inner = number, nn.Linear(4, width)
+        self.inner.number = number
+
+
+class Stack(nn.Module):
+    def __init__(self, blocks: list[nn.Module], layers: int | None = None) -> None:
+        super().__init__()
+        self.words, self.layers, self.head = nn.Embedding(5, 4), nn.ModuleList(blocks), nn.Linear(4, 5)
+        if layers is not None:
+            self.config = SimpleNamespace(num_hidden_layers=layers)
+
+
+def alike(count: int) -> list[nn.Module]:
+    return [Block(number) for number in range(count)]
+
+
+def found(model: nn.Module) -> Blocks:
+    blocks = longest_blocks(model)
+    assert blocks is not None
+    return blocks
+
+
+def test_blocks_that_are_alike_repeat_after_one() -> None:
+    blocks = found(Stack(alike(16)))
+    assert blocks == Blocks("layers", count=16, period=1, irregular=0, start=0)
+    assert blocks.fewest == 4
+
+
+def test_every_third_block_of_another_kind_makes_a_period_of_three() -> None:
+    blocks = found(Stack([Block(number, width=8 if number % 3 == 0 else 4) for number in range(48)]))
+    assert (blocks.period, blocks.irregular, blocks.fewest) == (3, 0, 12)
+
+
+def test_first_blocks_of_another_kind_stand_before_the_pattern() -> None:
+    blocks = found(Stack([Block(number, width=8 if number < 2 else 4) for number in range(24)]))
+    assert (blocks.period, blocks.irregular, blocks.fewest) == (1, 2, 6)
+
+
+def test_what_is_left_over_beyond_whole_periods_stays() -> None:
+    blocks = Blocks("layers", count=17, period=2, irregular=0, start=0)
+    assert blocks.fewest == 9  # four periods and the odd one
+
+
+@pytest.mark.parametrize("different", ["frozen", "dtype", "setting"])
+def test_blocks_that_differ_otherwise_are_of_other_kinds(different: str) -> None:
+    blocks = alike(20)
+    if different == "frozen":
+        blocks[0].requires_grad_(False)
+    elif different == "dtype":
+        blocks[0].half()
+    else:
+        blocks[0].scale = 0.5  # type: ignore[assignment]
+    assert found(Stack(blocks)).irregular == 1
+
+
+def test_the_longest_of_several_lists_is_taken_with_its_place_among_all_blocks() -> None:
+    model = nn.ModuleDict({"encoder": Stack(alike(16)), "decoder": Stack(alike(18))})
+    assert found(model) == Blocks("decoder.layers", count=18, period=1, irregular=0, start=16)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(2, 2),
+        Stack(alike(15)),  # as much as three runs of five
+        Stack([Block(number, width=number + 1) for number in range(20)]),
+        Stack([Block(0)] * 20),
+        nn.Sequential(*(nn.Linear(width, width + 1) for width in range(1, 21))),
+    ],
+)
+def test_where_too_little_repeats_there_is_nothing_to_leave_out(model: nn.Module) -> None:
+    assert longest_blocks(model) is None
+
+
+def test_a_sequential_is_a_list_of_blocks_too() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(17)))
+    blocks = longest_blocks(nn.ModuleDict({"body": model}))
+    assert blocks == Blocks("body", count=17, period=1, irregular=0, start=0)
+    assert longest_blocks(model) is not None
+
+
+def test_blocks_are_taken_out_of_the_middle_and_the_others_know_their_numbers() -> None:
+    model = Stack(alike(18), layers=18)
+    for place, block in enumerate(model.layers):
+        block.called = [place]
+    shorter = shortened(model, found(model), 5)
+    assert [block.called for block in shorter.layers] == [[0], [1], [15], [16], [17]]
+    assert [block.layer_idx for block in shorter.layers] == [0, 1, 2, 3, 4]
+    assert [block.inner.number for block in shorter.layers] == [0, 1, 2, 3, 4]
+    assert shorter.config.num_hidden_layers == 5
+    assert len(list(shorter.layers.parameters())) == 5 * 2
+
+
+def test_a_shortened_model_is_a_copy_and_the_model_stays_whole() -> None:
+    model = Stack(alike(18), layers=18)
+    blocks, weights = list(model.layers), list(model.parameters())
+    shorter = shortened(model, found(model), 5)
+    assert model.config.num_hidden_layers == 18
+    assert [block.layer_idx for block in model.layers] == list(range(18))
+    assert all(one is other for one, other in zip(model.layers, blocks, strict=True))
+    assert all(one is other for one, other in zip(model.parameters(), weights, strict=True))
+    assert shorter is not model and all(each.is_meta for each in shorter.parameters())
+
+
+def test_a_configuration_that_counts_something_else_stays() -> None:
+    model = Stack(alike(18), layers=7)
+    assert shortened(model, found(model), 5).config.num_hidden_layers == 7
+
+
+def test_another_stack_keeps_what_its_own_configuration_says() -> None:
+    encoder, decoder = Stack(alike(18), layers=18), Stack([Block(0), nn.Linear(4, 4)], layers=18)
+    model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
+    shorter = shortened(model, found(model), 5)
+    assert shorter.encoder.config.num_hidden_layers == 5
+    assert shorter.decoder.config.num_hidden_layers == 18
+
+
+def test_whole_periods_are_taken_out_so_that_the_pattern_stays() -> None:
+    model = Stack([Block(number, width=8 if number < 1 or number % 2 else 4) for number in range(35)])
+    widths = [block.inner.out_features for block in model.layers]
+    blocks = found(model)
+    assert (blocks.period, blocks.irregular) == (2, 1)
+    shorter = shortened(model, blocks, blocks.fewest)
+    assert [block.inner.out_features for block in shorter.layers] == widths[: blocks.fewest]
+
+
+def test_a_shortened_model_runs() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(18)))
+    blocks = longest_blocks(model)
+    assert blocks is not None
+    shorter = shortened(model, blocks, 6)
+    assert shorter(torch.zeros(2, 4, device="meta")).shape == (2, 4)
+    assert len(shorter) == 6  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from snugfit.planner.cost.records import Phase
+from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
+from snugfit.planner.trace.segments import ROLES, Key, Segment
+
+
+def piece(phase: Phase, block: int, size: int, *, micro_batch: int = 0, names: int = 0) -> Segment:
+    """A piece of `size` bytes, whose costs, host bytes and FLOPs are multiples of it."""
+    peak = np.zeros(len(ROLES), dtype=np.int64)
+    peak[0] = size
+    costs = np.array([size / 10, 0.0, 0.0, 0.0])
+    return Segment(Key(0, phase, 0, micro_batch, 0, block), peak, 2 * size, "", "", costs, 3 * size, names)
+
+
+def step(
+    depth: int, *, period: int = 1, start: int = 0, micro_batches: int = 1, other: int = -1
+) -> list[Segment]:
+    """A forward through `depth` blocks, each of which leaves 10 bytes, every `period`-th 5 more, and a backward that takes them
+    away; weights are 100 bytes a block; before and after it pieces of none. `other` names a block that does something else."""
+    found = []
+    sizes = [10 + 5 * (block % period == 0) for block in range(depth)]
+    for number in range(micro_batches):
+        kept = 100 * depth + 7 * number
+        found.append(piece(Phase.FORWARD, -1, kept, micro_batch=number))
+        for block, size in enumerate(sizes):
+            kept += size
+            kind = 99 if block == other else block % period
+            found.append(piece(Phase.FORWARD, start + block, kept, micro_batch=number, names=kind))
+        found.append(piece(Phase.LOSS, -1, kept + 3, micro_batch=number))
+        for block in reversed(range(depth)):
+            found.append(piece(Phase.BACKWARD, start + block, kept, micro_batch=number, names=block % period))
+            kept -= sizes[block]
+    found.append(piece(Phase.OPTIMIZER, -1, 300 * depth))
+    return found
+
+
+def told(pieces: Sequence[Segment]) -> list[tuple[Key, int, int, float, int]]:
+    return [(each.key, each.bytes, each.host, round(float(each.costs[0]), 6), each.flops) for each in pieces]
+
+
+@pytest.mark.parametrize(
+    ("base", "wanted", "period", "start"),
+    [(4, 6, 1, 0), (4, 17, 1, 0), (4, 9, 1, 3), (8, 16, 2, 0), (9, 21, 2, 1)],
+)
+def test_a_deep_run_is_told_by_two_short_ones(base: int, wanted: int, period: int, start: int) -> None:
+    short, longer, deep = (step(each, period=period, start=start) for each in (base, base + period, wanted))
+    assert told(stretch(short, longer, Axis("block", base, wanted, period, start))) == told(deep)
+
+
+def test_many_micro_batches_are_told_by_two_and_three() -> None:
+    two, three, nine = (step(2, micro_batches=each) for each in (2, 3, 9))
+    assert told(stretch(two, three, Axis("micro_batch", 2, 9))) == told(nine)
+
+
+def test_depth_and_micro_batches_are_told_one_after_the_other() -> None:
+    def deep(micro_batches: int) -> list[Segment]:
+        short, longer = (step(each, micro_batches=micro_batches) for each in (4, 5))
+        return stretch(short, longer, Axis("block", 4, 12))
+
+    found = stretch(deep(2), deep(3), Axis("micro_batch", 2, 6))
+    assert told(found) == told(step(12, micro_batches=6))
+
+
+def test_of_no_more_than_the_longer_run_it_is_the_longer_run() -> None:
+    assert told(stretch(step(4), step(5), Axis("block", 4, 5))) == told(step(5))
+
+
+def test_the_first_blocks_beyond_whole_periods_stay_where_they_are() -> None:
+    axis = Axis("block", base=9, wanted=21, period=2)
+    assert (axis.heads, axis.inserted) == (5, 6)
+    assert [axis.number(Key(0, Phase.FORWARD, 0, 0, 0, block)) for block in (-1, 0, 20, 21)] == [
+        -1,
+        0,
+        20,
+        -1,
+    ]
+
+
+def test_a_piece_that_one_run_lacks_is_not_carried_on() -> None:
+    longer = [each for each in step(5) if each.key.phase is not Phase.LOSS]
+    with pytest.raises(NotLinear, match="has 10 pieces at its ends, the other one 11"):
+        stretch(step(4), longer, Axis("block", 4, 8))
+
+
+def test_a_piece_of_another_name_is_not_carried_on() -> None:
+    longer = [
+        each if each.key.phase is not Phase.LOSS else piece(Phase.EVALUATION, -1, each.bytes)
+        for each in step(5)
+    ]
+    with pytest.raises(NotLinear, match="a piece that the other one lacks"):
+        stretch(step(4), longer, Axis("block", 4, 8))
+
+
+def test_a_block_in_the_middle_that_does_something_else_is_not_carried_on() -> None:
+    with pytest.raises(NotLinear, match="does something else"):
+        stretch(step(4), step(5, other=2), Axis("block", 4, 8))
