@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.planner.test_search import MB, Laws, fastest, searched
+from tests.unit.planner.choice.test_search import MB, Laws, fastest, searched
 
 from snugfit.core.technique import Fidelity
 from snugfit.planner.answers.answer import FrontierPoint, Prediction

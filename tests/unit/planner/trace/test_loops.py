@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.planner.test_recorder import MODE
+from tests.unit.planner.trace.test_recorder import MODE
 
 from snugfit.core.phases import alike
 from snugfit.planner.devices.device import Machine
@@ -21,7 +21,7 @@ from snugfit.planner.pretend_gpu import pretended_gpu
 from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
 from snugfit.planner.trace.recorder import Recorder
-from tests.unit.planner import loops
+from tests.unit.planner.trace import loops
 
 GPU = ("chunks of 5", "chunks recomputed", "pieces", "masters", "masters on the host", "tiles in bf16")
 """Each of which takes a second."""
@@ -216,7 +216,7 @@ def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_cpu(name: str) 
 def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_gpu() -> None:
     script = Path(loops.__file__)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(script.parents[3]), *filter(None, sys.path)])
+    environment["PYTHONPATH"] = os.pathsep.join([str(script.parents[4]), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), *GPU],
         capture_output=True,
