@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.planner.choice.test_search import MB, Laws, fastest, searched
 
 from snugfit.core.technique import Fidelity
 from snugfit.planner.answers.answer import FrontierPoint, Prediction
 from snugfit.planner.choice.frontier import bounds, explore, frontier
+from tests.unit.planner.choice.test_search import MB, Laws, fastest, searched
 
 
 class Stated(Laws):

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.planner.trace.test_recorder import MODE
 
 from snugfit.core.phases import alike
 from snugfit.planner.devices.device import Machine
@@ -22,6 +21,7 @@ from snugfit.planner.trace.known_values import KnownValues
 from snugfit.planner.trace.loops import counts, needed
 from snugfit.planner.trace.recorder import Recorder
 from tests.unit.planner.trace import loops
+from tests.unit.planner.trace.test_recorder import MODE
 
 GPU = ("chunks of 5", "chunks recomputed", "pieces", "masters", "masters on the host", "tiles in bf16")
 """Each of which takes a second."""
