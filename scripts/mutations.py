@@ -107,14 +107,14 @@ MUTATIONS = (
         "recipe/parse.py",
         "allowed=allow_code or code_consent.is_here(path)",
         "allowed=True",
-        ("tests/unit/test_allow_code.py::test_python_needs_consent_too",),
+        ("tests/unit/cli/test_allow_code.py::test_python_needs_consent_too",),
     ),
     Mutation(
         "consent: the numerics of a bundle run what they name",
         "models/bundle.py",
         '_NAMING = ("numerics",)',
         "_NAMING = ()",
-        ("tests/unit/test_allow_code.py::test_a_bundle_runs_no_code_that_it_names_wherever_it_lies",),
+        ("tests/unit/cli/test_allow_code.py::test_a_bundle_runs_no_code_that_it_names_wherever_it_lies",),
     ),
     Mutation(
         "secrets: events hold them",

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.common import write_result
 from snugfit.step.step import Step
-from snugfit.tools import find_lr as ours
+from snugfit.tools.find_lr import measure as ours
 
 HERE = Path(__file__).parent
 START, END, UPDATES, ROWS = 1e-6, 10.0, 100, 64

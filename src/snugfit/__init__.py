@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from snugfit.core.technique import Card as Card
     from snugfit.core.technique import Seams as Seams
     from snugfit.core.technique import Technique as Technique
-    from snugfit.cross_validation import cross_validate as cross_validate
+    from snugfit.doctor.door import examine as examine
     from snugfit.errors import SnugfitError as SnugfitError
     from snugfit.errors import TrainingFailed as TrainingFailed
     from snugfit.errors import UserError as UserError
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from snugfit.run.from_python import train as train
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
-    from snugfit.tooling.certify import certify as certify
-    from snugfit.tooling.doctor import examine as examine
-    from snugfit.tooling.find_batch import find_batch as find_batch
-    from snugfit.tooling.find_lr import find_lr as find_lr
-    from snugfit.tooling.profile import profile as profile
+    from snugfit.tools.certify.door import certify as certify
+    from snugfit.tools.cross_validation.door import cross_validate as cross_validate
+    from snugfit.tools.find_batch.door import find_batch as find_batch
+    from snugfit.tools.find_lr.door import find_lr as find_lr
+    from snugfit.tools.profile.door import profile as profile
+    from snugfit.tools.tune.door import tune as tune
     from snugfit.training.result import RunResult as RunResult
-    from snugfit.tuning import tune as tune
 
 _HOMES = {
     "Card": "snugfit.core.technique",
@@ -50,16 +50,16 @@ _HOMES = {
     "Technique": "snugfit.core.technique",
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
-    "certify": "snugfit.tooling.certify",
-    "cross_validate": "snugfit.cross_validation",
-    "examine": "snugfit.tooling.doctor",
-    "find_batch": "snugfit.tooling.find_batch",
-    "find_lr": "snugfit.tooling.find_lr",
+    "certify": "snugfit.tools.certify.door",
+    "cross_validate": "snugfit.tools.cross_validation.door",
+    "examine": "snugfit.doctor.door",
+    "find_batch": "snugfit.tools.find_batch.door",
+    "find_lr": "snugfit.tools.find_lr.door",
     "load_recipe": "snugfit.recipe",
     "plan": "snugfit.run.from_python",
-    "profile": "snugfit.tooling.profile",
+    "profile": "snugfit.tools.profile.door",
     "train": "snugfit.run.from_python",
-    "tune": "snugfit.tuning",
+    "tune": "snugfit.tools.tune.door",
 }
 
 __all__ = sorted([*_HOMES, "techniques"])

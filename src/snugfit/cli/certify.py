@@ -14,7 +14,7 @@ from snugfit.cli.training import split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from snugfit.tools.verdicts import Certificate
+    from snugfit.results.verdicts import Certificate
 
 _Source = Annotated[
     str | None, typer.Argument(metavar="RECIPE_OR_RUN", help="A recipe's YAML file, or a run's folder.")
@@ -45,7 +45,7 @@ def certify(
         )
     from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tooling.certify import certify_recipe
+    from snugfit.tools.certify.door import certify_recipe
 
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(_recipe_of(run))
@@ -61,7 +61,7 @@ def certify(
 
 
 def _recipe_of(run: Path) -> Path:
-    from snugfit.training.folder import RunFolder
+    from snugfit.results.run_folder import RunFolder
 
     file = RunFolder.open(run).path / "recipe.yaml"
     if not file.exists():

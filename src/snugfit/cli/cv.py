@@ -14,7 +14,7 @@ from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from snugfit.tools.cross_validation import CrossValidation
+    from snugfit.tools.cross_validation.result import CrossValidation
 
 
 def cv(
@@ -64,9 +64,9 @@ def cv(
         )
     if resume is None and path is None:
         raise SettingError("cv: name a recipe, for example: snugfit cv agnews.yaml --folds 5")
-    from snugfit import cross_validation
     from snugfit.cli import recipes
     from snugfit.recipe import located
+    from snugfit.tools.cross_validation import door
 
     def tell(words: str) -> None:
         if not quiet:
@@ -74,12 +74,10 @@ def cv(
 
     if path is None:
         assert resume is not None
-        found = cross_validation.resume(
-            resume, options.make(quiet), each_shown(quiet), tell, allow_code=allow_code
-        )
+        found = door.resume(resume, options.make(quiet), each_shown(quiet), tell, allow_code=allow_code)
     else:
         with located(path, changes):
-            found = cross_validation.cross_validate(
+            found = door.cross_validate(
                 recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
                 folds=5 if folds is None else folds,
                 repeats=1 if repeats is None else repeats,

@@ -107,8 +107,8 @@ def _examine(
     path: str, changes: Sequence[str], *, allow_code: bool, **given: Any
 ) -> tuple[Examination, Path | None]:
     """What was found, and where it is kept, if it is."""
+    from snugfit.doctor import door as tool
     from snugfit.system.user_objects import is_python_path
-    from snugfit.tooling import doctor as tool
 
     if is_python_path(path):
         return _examine_module(path, given["data"], given["loss"]), None
@@ -128,9 +128,9 @@ def _examine(
 
 
 def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
+    from snugfit.doctor import door as tool
     from snugfit.models.python import load_python_model
     from snugfit.system.user_objects import load_object
-    from snugfit.tooling import doctor as tool
 
     here = Path.cwd()
     module = load_python_model(spec, folder=here)
@@ -163,7 +163,7 @@ def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | 
 def _page(found: Examination, folder: Path | None) -> str | None:
     if folder is None:
         return None
-    from snugfit.report.doctor_page import write_examination
+    from snugfit.doctor.page import write_examination
 
     folder.mkdir(parents=True, exist_ok=True)
     page = write_examination(

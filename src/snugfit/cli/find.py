@@ -16,8 +16,8 @@ from snugfit.errors import SettingError
 from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from snugfit.tooling.find_batch import FoundMicroBatch
-    from snugfit.tools.find_lr import RangeTest
+    from snugfit.tools.find_batch.door import FoundMicroBatch
+    from snugfit.tools.find_lr.measure import RangeTest
 
 find_app = typer.Typer(rich_markup_mode=None)
 
@@ -54,8 +54,8 @@ def lr(
     path, changes = _named("lr", recipe, overrides)
     from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.report.find_lr_page import check_plot, write_lr_picture
-    from snugfit.tooling.find_lr import find_lr_recipe
+    from snugfit.tools.find_lr.door import find_lr_recipe
+    from snugfit.tools.find_lr.page import check_plot, write_lr_picture
 
     if png is not None:
         check_plot()
@@ -116,7 +116,7 @@ def batch(
     path, changes = _named("batch", recipe, overrides)
     from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tooling.find_batch import find_batch_recipe
+    from snugfit.tools.find_batch.door import find_batch_recipe
 
     budget = None if memory is None else parse_bytes(memory, "--memory")
     with located(path, changes):

@@ -13,7 +13,7 @@ from snugfit.cli.training import split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from snugfit.tools.profile_results import Profile
+    from snugfit.tools.profile.result import Profile
 
 _OPERATORS_SHOWN = 10
 
@@ -57,8 +57,8 @@ def profile(
         raise SettingError(f"--updates: must be at least 1, found {updates}.")
     from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tooling.profile import profile_recipe
-    from snugfit.tools.profile_results import Detail
+    from snugfit.tools.profile.door import profile_recipe
+    from snugfit.tools.profile.result import Detail
 
     with located(path, changes):
         found = profile_recipe(
@@ -84,7 +84,7 @@ def _tell(text: str) -> None:
 def _print(found: Profile) -> None:
     from snugfit.planner.answers.words import brief_number, brief_seconds, digits, share
     from snugfit.report.memory_page import piece_words
-    from snugfit.report.profile_page import NAME
+    from snugfit.tools.profile.page import NAME
 
     print(found.verdict)
     print(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.run.events import Display
     from snugfit.run.session import RunOptions
-    from snugfit.tooling.many_runs import Watch
+    from snugfit.tools.many_runs import Watch
     from snugfit.training.result import RunResult
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}

@@ -14,7 +14,7 @@ from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
-    from snugfit.tools.tuning import Tuned
+    from snugfit.tools.tune.result import Tuned
 
 _BEST_SHOWN = 5
 
@@ -58,10 +58,10 @@ def tune(
             "tune: name a recipe, for example: snugfit tune agnews.yaml --search train.epochs=1..5"
         )
     options = Options(stop_after, plan=plan)
-    from snugfit import tuning
     from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tooling.search_space import read_file, read_options
+    from snugfit.tools.tune import door
+    from snugfit.tools.tune.search_space import read_file, read_options
 
     def tell(words: str) -> None:
         if not quiet:
@@ -72,7 +72,7 @@ def tune(
         **read_options(search or ()),
     }
     with located(path, changes):
-        found = tuning.tune(
+        found = door.tune(
             recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
             wanted,
             trials=trials,
@@ -82,7 +82,7 @@ def tune(
             tell=tell,
         )
     folder = Path(found.folder)
-    best = folder / tuning.BEST
+    best = folder / door.BEST
     tell(f"page {folder / 'tune.html'}")
     tell(f"train it with: snugfit train {best}" if found.finished else "go on with the same command")
     if as_json:
@@ -94,7 +94,7 @@ def tune(
 
 
 def _print(found: Tuned) -> None:
-    from snugfit.tools.tuning import shown
+    from snugfit.tools.tune.result import shown
 
     rows = [[found.metric, "trial", "", *found.space]]
     for trial in found.ranked()[:_BEST_SHOWN]:

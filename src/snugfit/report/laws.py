@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from snugfit.report.svg import escape
-from snugfit.tools.verdicts import Law, Verdict
+from snugfit.results.verdicts import Law, Verdict
 
 _LOWEST = -17
 """Errors are drawn from 1e-17, below which float64 has no digit, to 1."""

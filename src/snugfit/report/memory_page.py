@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snugfit.planner.answers.words import KINDS, peak_place, printable, share
+from snugfit.planner.trace.memory_use import MemoryUse, Piece
 from snugfit.report.page import document, replace_page
 from snugfit.report.parts import figures, table
 from snugfit.report.stack import STACK_STYLE, TONES, layered
 from snugfit.report.svg import escape
-from snugfit.tools.memory import MemoryUse, Piece
 from snugfit.units import format_bytes
 
 NAME = "memory.html"

@@ -17,7 +17,7 @@ from snugfit.report.stack import STACK_STYLE
 from snugfit.report.story import Story, mapping, read_story
 from snugfit.report.style import STYLE
 from snugfit.report.svg import escape
-from snugfit.report.tool_results import found_by_tools
+from snugfit.report.tool_sections import found_by_tools
 from snugfit.system.json_text import parse_json
 
 REPORT_NAME = "report.html"

@@ -24,7 +24,7 @@ from snugfit.report.parts import (
 from snugfit.report.series import as_number, format_number
 from snugfit.report.story import IN_PROGRESS, Incident, Story, mapping
 from snugfit.report.svg import Chart, Frame, escape, figure
-from snugfit.tools.verdicts import Certificate
+from snugfit.results.verdicts import Certificate
 from snugfit.units import format_bytes, format_seconds
 
 MOST_LABELS = 24

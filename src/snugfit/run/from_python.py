@@ -22,6 +22,7 @@ from snugfit.models.bundle import save_bundle
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
+from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.events import AGAIN, Display, Silent, goes_on, opened
 from snugfit.run.planning import plan_module
 from snugfit.run.session import (
@@ -42,7 +43,6 @@ from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
-from snugfit.training.folder import RunFolder, check_name
 from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
 from snugfit.training.result import RunResult
 from snugfit.units import parse_bytes

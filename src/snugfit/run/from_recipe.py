@@ -18,6 +18,7 @@ from snugfit.errors import RunFolderError, SettingError
 from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
+from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import expected, is_tight
@@ -42,7 +43,6 @@ from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.training import checkpoint
 from snugfit.training.assemble import assemble, check_settings
-from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.ranks import shared_folder, strategy_of
 from snugfit.training.result import RunResult

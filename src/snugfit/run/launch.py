@@ -20,6 +20,7 @@ from snugfit import errors
 from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
 from snugfit.recipe.jobs import plan_of
 from snugfit.recipe.plan_choices import with_precision_here
+from snugfit.results.run_folder import RunFolder
 from snugfit.run import plans
 from snugfit.run.events import has_begun
 from snugfit.run.session import RunOptions
@@ -27,7 +28,6 @@ from snugfit.strategies.world import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.system.redaction import redact
 from snugfit.training import checkpoint
-from snugfit.training.folder import RunFolder
 from snugfit.training.identity import BATCH_NORM
 from snugfit.training.stop import say_received, stop_signals
 

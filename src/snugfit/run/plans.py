@@ -15,11 +15,11 @@ from snugfit.planner.plan import impossible
 from snugfit.planner.target import Target
 from snugfit.planner.worker import Watch, ignore
 from snugfit.recipe.jobs import job_of, plan_of
+from snugfit.results.run_folder import RunFolder
 from snugfit.run import planning
 from snugfit.run.plan_cache import place_of
 from snugfit.run.session import RunOptions
 from snugfit.training.assemble import check_settings
-from snugfit.training.folder import RunFolder
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:

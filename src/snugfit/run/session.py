@@ -25,6 +25,7 @@ from snugfit.planner.worker import Watch, ignore
 from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import mapping, read_story
+from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
@@ -32,7 +33,6 @@ from snugfit.tracking.follower import Tracker, TrackingResult
 from snugfit.tracking.spool import read_events, worked_seconds
 from snugfit.training import checkpoint
 from snugfit.training.assemble import describe_model
-from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 from snugfit.training.stop import StopRequest, interrupts
@@ -274,8 +274,8 @@ def _tell_of_memory(training: Training, events: Events, error: OutOfMemory) -> N
         return
     try:
         # what few runs need, and takes long to import
+        from snugfit.planner.trace.memory_use import memory_of_failure
         from snugfit.report.memory_page import NAME, piece_words, write_memory_page
-        from snugfit.tools.memory import memory_of_failure
 
         folder = training.folder.path
         use, again = memory_of_failure(training.step, training.attempt, folder)

@@ -12,8 +12,8 @@ from snugfit.core.job import Job
 from snugfit.core.tree import leaves
 from snugfit.data.loader import Order
 from snugfit.errors import TrainingFailed
+from snugfit.results.run_folder import RunFolder
 from snugfit.tracking.spool import read_events
-from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 

@@ -1,1 +1,3 @@
-"""Tools that look at a training before it runs: find a rate or a batch, profile, certify, cross-validate."""
+"""Tools around a run, one folder each: `door` takes recipes and Python objects, `measure` does the work on a `Setup`, `result` is what
+was measured as plain values, `page` shows it.
+"""

@@ -16,8 +16,8 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.fake_tensors import BareOptimizer
+from snugfit.planner.trace.memory_use import MemoryUse, memory_use
 from snugfit.techniques import find
-from snugfit.tools.memory import MemoryUse, memory_use
 from snugfit.tools.setup import Setup
 
 _HOST = torch.device("cpu")

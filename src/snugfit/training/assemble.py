@@ -21,12 +21,12 @@ from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.kit.placement import place_
 from snugfit.kit.quantized.quantize import weight_sizes
+from snugfit.results.run_folder import RunFolder
 from snugfit.step.metrics import RowMetric, check_fit, check_metrics
 from snugfit.step.state import check_saved
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
 from snugfit.system.mkl_mode import fix_sums
-from snugfit.training.folder import RunFolder
 from snugfit.training.identity import (
     DETERMINISTIC,
     as_plain,

@@ -16,6 +16,7 @@ from snugfit.core.job import AUTO, Job, MicroBatch
 from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
+from snugfit.results.run_folder import RunFolder
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.metrics import RowMetric
@@ -29,7 +30,6 @@ from snugfit.training.attempt import Attempt, Doing
 from snugfit.training.best import owed_now, save_best
 from snugfit.training.checkpoint_saver import Saving
 from snugfit.training.deterministic import deterministic
-from snugfit.training.folder import RunFolder
 from snugfit.training.non_finite import Refused, judge
 from snugfit.training.result import Emit, RunResult, SaveBest
 from snugfit.training.stop import StopRequest

@@ -11,11 +11,11 @@ import torch
 
 from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.errors import SettingError, nearest
+from snugfit.results.run_folder import RunFolder
 from snugfit.strategies.base import SeveralRanks, Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
 from snugfit.system.processes import World
-from snugfit.training.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

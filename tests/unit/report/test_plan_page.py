@@ -25,7 +25,7 @@ from tests.unit.report.fake_plan import (
     with_a_frontier,
 )
 from tests.unit.report.fake_run import write_run
-from tests.unit.report.test_report_page import Page
+from tests.unit.report.test_page import Page
 
 ANSWERS = (qlora_on_a_4090, seventy_billion_that_do_not_fit, mlp_on_a_cpu, with_a_frontier)
 HOSTILE = "</title><script>alert(1)</script>\"'&\x1b\x00<svg onload=x>"

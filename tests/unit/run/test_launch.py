@@ -13,10 +13,10 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from snugfit.cli import main
 from snugfit.errors import DataError, MissingExtra, RanksLost, TrainingFailed, UserError
+from snugfit.results.run_folder import RunFolder
 from snugfit.run import launch
 from snugfit.run.session import RunOptions
 from snugfit.system import processes
-from snugfit.training.folder import RunFolder
 from snugfit.units import parse_seconds
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

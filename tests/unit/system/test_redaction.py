@@ -14,6 +14,7 @@ from snugfit.errors import TrackingError
 from snugfit.recipe.parse import build
 from snugfit.recipe.source import Places
 from snugfit.report.svg import escape
+from snugfit.results.run_folder import RunFolder
 from snugfit.run import launch
 from snugfit.run.events import Events
 from snugfit.system.redaction import redact, redacted
@@ -21,7 +22,6 @@ from snugfit.tracking.sender import reason
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import _text
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training.folder import RunFolder
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9"
 TOKENS = [

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import snugfit as sf
 from snugfit.errors import DataError
-from snugfit.tooling.setups import module_setup
-from snugfit.tools.results import keep, new_folder, results
+from snugfit.results.tool_results import keep, new_folder, results
+from snugfit.tools.setups import module_setup
 
 
 def data(rows: int = 10) -> TensorDataset:

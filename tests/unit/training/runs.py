@@ -15,12 +15,12 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, Order
 from snugfit.models.bundle import save_bundle
+from snugfit.results.run_folder import RunFolder
 from snugfit.run.events import Events, Silent
 from snugfit.strategies.base import Strategy
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.tracking.spool import read_events
 from snugfit.training.assemble import Material, assemble
-from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from snugfit.training.result import RunResult
 

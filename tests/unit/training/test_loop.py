@@ -14,6 +14,7 @@ from snugfit.core.job import Job, Plan
 from snugfit.data.loader import Order
 from snugfit.errors import DataError, RunFolderError, SettingError, TrainingFailed
 from snugfit.report.page import write_report
+from snugfit.results.run_folder import RunFolder
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.layer_rates import LayerRates
@@ -23,7 +24,6 @@ from snugfit.techniques.learning.sgd import SGD
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
 from snugfit.training.assemble import check_settings
-from snugfit.training.folder import RunFolder
 from snugfit.training.loop import Training
 from tests.unit.training.runs import (
     Never,

@@ -17,14 +17,14 @@ from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError
 from snugfit.models.bundle import load_bundle
+from snugfit.results.verdicts import Verdict
 from snugfit.run.from_python import train
 from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.placement.recompute import Recompute
-from snugfit.tooling.certify import certify
+from snugfit.tools.certify.door import certify
 from snugfit.tools.preserved_step import kept
-from snugfit.tools.verdicts import Verdict
 from snugfit.training.loop import Training
 from tests.unit.training import ordinary
 from tests.unit.training.architectures import ARCHITECTURES

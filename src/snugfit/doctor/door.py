@@ -1,0 +1,262 @@
+"""The doctor on recipes, runs, data files, and models in Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from snugfit.core.losses import find_loss, labels_ahead
+from snugfit.core.random import preserved_elsewhere, preserved_randomness
+from snugfit.data.parts import Part, read_part
+from snugfit.data.validation import Fault
+from snugfit.doctor import data
+from snugfit.doctor import model as modules
+from snugfit.doctor import recipe as settings_of
+from snugfit.doctor.examination import Examination
+from snugfit.doctor.findings import Finding, Severity, is_ill
+from snugfit.doctor.rows import FEW, Rows, examine_rows, imbalance
+from snugfit.doctor.subject import WINDOWS, Subject
+from snugfit.doctor.tokens import TokenView, examine_tokens, views
+from snugfit.results.tool_results import keep, new_folder
+from snugfit.tools.setup import Setup
+from snugfit.tools.setups import module_setup, output_of, recipe_task
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+    from snugfit.tasks import Task
+
+CLASSIFICATION = "text-classification"
+ROWS, EXAMPLES, MODEL, SETTINGS = "rows", "examples", "model and optimizer", "settings"
+Tell = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """For a caller who does not listen."""
+
+
+def examine(model: nn.Module, data: Any, **settings: Any) -> Examination:
+    """Look for pitfalls in a training in Python: the model and its data stay as they are.
+
+    Args:
+        settings: as of `snugfit.train`: loss, optimizer, techniques, validation, micro_batch, …
+    Raises:
+        UserError: a setting or the data cannot be used, or the model does not take it.
+
+    >>> rows = [(torch.randn(4), number % 3) for number in range(32)]
+    >>> found = examine(nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=-1)), rows, validation=0.25)
+    >>> [(finding.pitfall, str(finding.severity)) for finding in found.findings]
+    [('softmax_twice', 'error')]
+    """
+    return _examine_setup(module_setup(model, data, **settings), pretrained=False)
+
+
+def examine_module(model: nn.Module, name: str) -> Examination:
+    """What can be said of a model without data."""
+    found = [*modules.last_softmax(model), *modules.mixed_modes(model)]
+    left_out = ("gradients, labels and shared modules: give data",)
+    return Examination.of(name, found, ("modules",), left_out)
+
+
+def examine_recipe(
+    recipe: Recipe, *, run: Path | None = None, tell: Tell = _silent
+) -> tuple[Examination, Path]:
+    """Look for pitfalls in what a recipe trains, and keep what was found beside its runs.
+
+    Args:
+        run: a run of it, of which the events are looked at too.
+    Returns:
+        What was found, and the folder in which it is kept.
+    Raises:
+        UserError: the recipe or its model cannot be used.
+    """
+    found = _examine_recipe(recipe, tell)
+    if run is not None:
+        found = Examination.of(
+            found.name,
+            [*found.findings, *skipped_windows(run)],
+            [*found.checked, "events of the run"],
+            found.left_out,
+            found.tokens,
+        )
+    folder = new_folder(output_of(recipe), recipe.name, "doctor")
+    keep(folder, "doctor", {"recipe": recipe.hash()}, found.summary, found.as_dict())
+    return found, folder
+
+
+def examine_file(
+    train: str,
+    *,
+    text: Sequence[str],
+    label: str | None = None,
+    validation: str | None = None,
+    tokenizer: str | None = None,
+    max_length: int = 128,
+) -> Examination:
+    """Look for pitfalls in a file of rows.
+
+    Args:
+        tokenizer: of a model, by folder or name, to look at the tokens too.
+    Raises:
+        UserError: a file cannot be read, or has not these columns.
+    """
+    parts, faults = _read(train, validation, text, label, None)
+    findings = _of_rows(parts, faults)
+    shown: tuple[TokenView, ...] = ()
+    left_out = () if tokenizer else ("tokens: give --model",)
+    if tokenizer is not None:
+        from snugfit.data.tokens import encode
+        from snugfit.models.tokenizer import load_tokenizer
+
+        loaded = load_tokenizer(tokenizer)
+        encoded = encode(parts[0].texts, loaded, max_length)
+        cut = sum(length > max_length for length in encoded.lengths)
+        findings += [
+            *examine_tokens(encoded.examples, loaded, framed=True),
+            *data.truncation(cut, len(encoded.lengths), max_length, max(encoded.lengths, default=0)),
+        ]
+        shown = views(encoded.examples, loaded, max_length)
+    return Examination.of(
+        Path(train).name, findings, (ROWS, *(["tokens"] if tokenizer else [])), left_out, shown
+    )
+
+
+def skipped_windows(run: Path) -> Iterator[Finding]:
+    """Windows that a run has skipped.
+
+    Raises:
+        RunFolderError: it has no events.
+    """
+    from snugfit.tracking.spool import SPOOL_NAME, read_events
+
+    events = read_events(run / SPOOL_NAME)
+    windows = sum(event["event"] == "update" for event in events)
+    skipped = [event for event in events if event["event"] == "skipped"]
+    if not skipped:
+        return
+    reasons = Counter(str(event.get("reason")) for event in skipped)
+    yield Finding(
+        "skipped_windows",
+        Severity.WARNING if len(skipped) >= FEW * max(1, windows) else Severity.NOTE,
+        f"{len(skipped):,} of {windows:,} windows were skipped",
+        where=f"{run / SPOOL_NAME}",
+        evidence=tuple(f"{count} times: {reason}" for reason, count in reasons.most_common(3)),
+        fix="lower the learning rate, add clip_norm, or look at the examples of those windows",
+    )
+
+
+def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
+    findings: list[Finding] = []
+    checked: list[str] = []
+    if recipe.task == CLASSIFICATION:
+        tell(ROWS)
+        checked.append(ROWS)
+        validation = recipe.data.validation if isinstance(recipe.data.validation, str) else None
+        parts, faults = _read(
+            recipe.data.train, validation, recipe.data.text, recipe.data.label, recipe.folder
+        )
+        findings += _of_rows(parts, faults)
+        if faults and recipe.data.bad_rows == "fail":
+            why = "examples and model: a run would refuse these rows"
+            return Examination.of(recipe.name, findings, checked, (why,))
+    tell("loading the model")
+    if recipe.task == CLASSIFICATION:
+        from snugfit.models.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
+        if refused := list(examine_tokens((), tokenizer, framed=True)):
+            why = "examples and model: a run would refuse this tokenizer"
+            return Examination.of(recipe.name, [*findings, *refused], checked, (why,))
+    setup, task = recipe_task(recipe)
+    found = _examine_setup(
+        setup,
+        pretrained=recipe.task != "python" and not recipe.from_scratch,
+        labels=recipe.task != CLASSIFICATION,
+        overlap=not (recipe.task == CLASSIFICATION and isinstance(recipe.data.validation, str)),
+        tell=tell,
+    )
+    findings += found.findings
+    tokens: tuple[TokenView, ...] = ()
+    if task.tokenizer is not None:
+        tell("tokens")
+        framed = recipe.task == CLASSIFICATION
+        findings += examine_tokens(setup.material.train, task.tokenizer, framed=framed)
+        findings += _of_report(task)
+        tokens = views(setup.material.train, task.tokenizer, recipe.data.max_length)
+        checked.append("tokens")
+    return Examination.of(recipe.name, findings, [*checked, *found.checked], found.left_out, tokens)
+
+
+def _examine_setup(
+    setup: Setup, *, pretrained: bool, labels: bool = True, overlap: bool = True, tell: Tell = _silent
+) -> Examination:
+    """Examples, model and settings; `labels` and `overlap` with validation, where the rows have not been asked for them."""
+    material = setup.material
+    with preserved_randomness(torch.device(setup.plan.device)), preserved_elsewhere():
+        tell(EXAMPLES)
+        count = min(WINDOWS, setup.windows)
+        windows = tuple(setup.loader().windows(0, count))
+        subject = Subject(
+            material.model,
+            setup.step,
+            windows,
+            setup.job,
+            setup.plan,
+            setup.techniques,
+            material.loss,
+            material.train,
+            material.validation,
+            pretrained,
+        )
+        findings = [
+            *data.examine_examples(material.train, material.validation if overlap else None),
+            *(imbalance(data.class_counts(material.train), "data.train") if labels else ()),
+            *data.shifted_labels(windows, labels_ahead(find_loss(material.loss))),
+            *settings_of.examine_precision(subject),
+        ]
+        if any(each.pitfall == "bf16_in_fp16" for each in findings):  # of which no step is made
+            return Examination.of(setup.name, findings, (EXAMPLES,), (f"{MODEL}: refused for its precision",))
+        tell(MODEL)
+        findings += modules.examine_model(subject)
+        tell(SETTINGS)
+        findings += settings_of.examine_settings(subject)
+        if not is_ill(
+            findings
+        ):  # a step that fails, or a model of which half stands still, has no speed worth measuring
+            findings += data.starving(setup.step(), setup.loader(), setup.plan.num_workers)
+    return Examination.of(setup.name, findings, (EXAMPLES, MODEL, SETTINGS))
+
+
+def _read(
+    train: str, validation: str | None, text: Sequence[str], label: str | None, folder: Path | None
+) -> tuple[list[Part], list[Fault]]:
+    parts = [read_part(train, "data.train", text, label, None, folder)]
+    if validation is not None:
+        parts.append(read_part(validation, "data.validation", text, label, None, folder))
+    return parts, [fault for part in parts for fault in part.faults]
+
+
+def _of_rows(parts: Sequence[Part], faults: Sequence[Fault]) -> list[Finding]:
+    rows = [
+        Rows(
+            part.texts,
+            [name for name in part.labels if name],
+            part.table.source,
+            [part.table.lines[row] for row in part.kept],
+        )
+        for part in parts
+    ]
+    return examine_rows(rows[0], rows[1] if len(rows) > 1 else None, faults)
+
+
+def _of_report(task: Task) -> list[Finding]:
+    """What was counted when the rows were read."""
+    counts = task.data
+    if counts.get("unit") != "rows":
+        return []
+    texts = int(counts["train"]) + int(counts["validation"])
+    return list(data.truncation(counts["truncated"], texts, counts["max_length"], counts["tokens_max"]))

@@ -1,0 +1,55 @@
+"""What tools have found, kept beside the runs of a recipe: `<output>/<name>/tools/<tool>/<time>-<random>/found.json`.
+
+A cross-validation, whose folder holds runs, lies beside `tools`: `<output>/<name>/cv/<time>-<random>/found.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from snugfit.errors import RunFolderError
+from snugfit.results.run_folder import RunFolder
+from snugfit.system.json_text import parse_json
+
+FOUND = "found.json"
+
+
+def new_folder(output: Path, name: str, tool: str) -> Path:
+    """A folder for what `tool` will find about the recipe `name`.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    return RunFolder.create(Path(output) / name / "tools", tool).path
+
+
+def keep(
+    folder: Path, tool: str, identity: Mapping[str, Any], summary: str, found: Mapping[str, Any]
+) -> Path:
+    """Write what was found, as plain values, into a folder, made where it is not there; returns the file.
+
+    Args:
+        identity: of the setup, such as the recipe's hash.
+        summary: what was found, in a sentence.
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"tool": tool, "identity": dict(identity), "summary": summary}
+        RunFolder(folder).write_json(FOUND, told | dict(found))
+    except OSError as error:
+        raise RunFolderError(f"{folder}: what was found cannot be written: {error.strerror}.") from error
+    return folder / FOUND
+
+
+def results(output: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Folders of tools and what was found in them about the recipe `name`, the newest of each tool first."""
+    home = Path(output, name)
+    for path in sorted([*home.glob(f"tools/*/*/{FOUND}"), *home.glob(f"cv/*/{FOUND}")], reverse=True):
+        try:
+            yield path.parent, parse_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # torn, or of something else
+            continue

@@ -1,0 +1,97 @@
+"""Certifying recipes, runs, and models in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.errors import RunFolderError
+from snugfit.results.run_folder import RunFolder
+from snugfit.results.tool_results import keep, new_folder
+from snugfit.results.verdicts import Certificate
+from snugfit.tools.certify.measure import ROWS
+from snugfit.tools.certify.measure import certify as certify_setup
+from snugfit.tools.certify.page import PAGE, write_certificate
+from snugfit.tools.setups import module_setup, output_of, recipe_setup
+from snugfit.tracking.spool import Spool
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+CERTIFICATE = "certify.json"
+"""In the folder of a run."""
+
+
+def certify(
+    model: nn.Module,
+    data: Any,
+    *,
+    dtype: str | None = None,
+    rows: int = ROWS,
+    ranks: bool = False,
+    **settings: Any,
+) -> Certificate:
+    """Try the laws of training on a model and data of one's own, which stay as they are.
+
+    Args:
+        dtype: float64 or float32; by default float64 where the model can be computed in it.
+        rows: examples of a window.
+        ranks: also start two processes, which import the modules that the model is from.
+        settings: as of `snugfit.train`: loss, optimizer, techniques, micro_batch, …
+    Raises:
+        UserError: a setting or the data cannot be used.
+
+    >>> import torch
+    >>> rows = [(torch.randn(4), number % 3) for number in range(16)]
+    >>> found = certify(torch.nn.Linear(4, 3), rows, global_batch=8)
+    >>> [(law.name, str(law.verdict)) for law in found.laws if law.name in ("accumulation", "resume")]
+    [('accumulation', 'held'), ('resume', 'held')]
+    """
+    return certify_setup(module_setup(model, data, **settings), dtype=dtype, rows=rows, ranks=ranks)
+
+
+def certify_recipe(
+    recipe: Recipe,
+    *,
+    dtype: str | None = None,
+    rows: int = ROWS,
+    ranks: bool = True,
+    run: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Certificate, Path]:
+    """Try the laws of training on what a recipe trains; the result is kept beside its runs, with a page.
+
+    Args:
+        run: the folder of a run of it, which gets the result too, among its events as well.
+    Returns:
+        The certificate and its page.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+    """
+    setup, _ = recipe_setup(recipe)
+    found = certify_setup(setup, dtype=dtype, rows=rows, ranks=ranks, folders=(recipe.folder,), tell=tell)
+    folder = new_folder(output_of(recipe), recipe.name, "certify")
+    keep(folder, "certify", setup.identity, found.summary, found.as_dict())
+    page = write_certificate(found, folder)
+    if run is not None:
+        add_to_run(run, found)
+    return found, page
+
+
+def add_to_run(run: Path, found: Certificate) -> None:
+    """Keep a certificate in a run's folder, and tell it among its events, from where the report and trackers have it.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    folder = RunFolder.open(run)
+    try:
+        folder.write_json(CERTIFICATE, found.as_dict())
+    except OSError as error:
+        raise RunFolderError(f"{run}: the certificate cannot be written: {error.strerror}.") from error
+    write_certificate(found, folder.path)
+    with Spool(folder.events) as spool:
+        spool.append("certified", page=PAGE, **found.as_dict())

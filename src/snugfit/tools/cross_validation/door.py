@@ -1,0 +1,267 @@
+"""Cross-validation of a recipe: every fold is a run of its own, under one folder that can be gone on with.
+
+    <output>/<name>/cv/<id>/
+        cv.json, recipe.yaml, events.jsonl, cv.html
+        fold-<repeat>-<number>/     train.jsonl, validation.jsonl, the fold's runs, result.json once it is finished
+
+Nothing is fitted on rows before they are dealt: a fold's run reads its own rows only, so its labels, and whatever techniques
+take from data, come from its training rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.errors import (
+    DataError,
+    RunFolderError,
+    SettingError,
+    TrainingFailed,
+    UserError,
+)
+from snugfit.results.run_folder import RunFolder
+from snugfit.run import from_recipe
+from snugfit.run.planning import is_tight
+from snugfit.run.session import RunOptions
+from snugfit.system.code_consent import words
+from snugfit.tools.cross_validation.fold_rows import CLASSIFICATION, FoldRows, fold_rows
+from snugfit.tools.cross_validation.fold_tracking import TrackedFolds
+from snugfit.tools.cross_validation.page import write_cv_page
+from snugfit.tools.cross_validation.result import (
+    CrossValidation,
+    Fold,
+    FoldScore,
+    FoldSettings,
+    check_folds,
+    deal,
+    folds_of,
+    leaking,
+)
+from snugfit.tools.many_runs import Tell, Watch, begun_in
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+CV = "cv.json"
+RESULT = "result.json"
+_RECIPE = "recipe.yaml"
+
+
+def cross_validate(
+    recipe: Recipe,
+    *,
+    folds: int = 5,
+    repeats: int = 1,
+    stratified: bool | None = None,
+    group_by: Sequence[str] = (),
+    options: RunOptions | None = None,
+    watch: Watch = lambda title: nullcontext(),
+    tell: Tell = lambda words: None,
+) -> CrossValidation:
+    """Train a recipe on all folds of its training rows but one, and score it on that one, for each fold in turn.
+
+    Args:
+        stratified: every fold has the labels in the share of all rows; by default where the task is classification.
+        group_by: columns; rows that are equal in all of them are held out together.
+        options: of each fold's run; the time to stop is that of all of them.
+    Returns:
+        The scores; where it was stopped, `finished` is false and `resume` goes on in its `folder`.
+    Raises:
+        UserError: the recipe, its rows or the folds cannot be used; no folder is left behind where no fold has begun.
+        TrainingFailed: a fold failed; those before it are kept.
+    """
+    wanted = recipe.task == CLASSIFICATION if stratified is None else stratified
+    settings = FoldSettings(folds, repeats, wanted, recipe.train.seed)
+    rows = fold_rows(recipe, group_by, labelled=wanted)
+    dealt = deal(rows.count, settings, rows.labels, rows.groups)
+    made = list(folds_of(dealt))
+    check_folds(made, rows.labels, rows.groups)
+    notes = [*rows.notes, *_doubtful(recipe, made, rows)]
+    folder = RunFolder.create(Path(recipe.output) / recipe.name, "cv")
+    folder.write_text(_RECIPE, recipe.to_yaml())
+    kept = {
+        "settings": dataclasses.asdict(settings),
+        "group_by": list(group_by),
+        "sha256": rows.sha256,
+        "held_out": dealt,
+        "notes": notes,
+    }
+    folder.write_json(CV, kept)
+    try:
+        return _Running(recipe, folder, rows, made, notes, options or RunOptions(), watch, tell).run()
+    except UserError:
+        if not any(folder.path.glob("fold-*/*/events.jsonl")):
+            folder.discard()
+        raise
+
+
+def resume(
+    path: str | Path,
+    options: RunOptions | None = None,
+    watch: Watch = lambda title: nullcontext(),
+    tell: Tell = lambda words: None,
+    *,
+    allow_code: bool = False,
+) -> CrossValidation:
+    """Go on with a cross-validation: finished folds stay as they are, a fold that was begun goes on from its checkpoint.
+
+    Raises:
+        UserError: there is none in this folder, or its rows have changed.
+        TrainingFailed: a fold failed.
+    """
+    from snugfit.recipe import load_recipe
+
+    folder = RunFolder(Path(path).resolve())
+    if not (folder.path / CV).exists():
+        raise RunFolderError(
+            f"{path}: has no {CV}, so it is no cross-validation. Give <output>/<name>/cv/<id>."
+        )
+    recipe = load_recipe(folder.path / _RECIPE, allow_code=allow_code)
+    if recipe.code:
+        tell(f"runs {words(recipe.code)}")
+    kept = folder.read_json(CV)
+    rows = fold_rows(recipe, kept["group_by"], labelled=kept["settings"]["stratified"])
+    dealt = kept["held_out"]
+    if rows.sha256 != kept["sha256"] or any(len(numbers) != rows.count for numbers in dealt):
+        raise DataError(
+            f"data.train: {recipe.data.train} has changed since this cross-validation began ({len(dealt[0])} rows then, {rows.count} now). "
+            "Put it back, or begin a new one with: snugfit cv"
+        )
+    made = list(folds_of(dealt))
+    check_folds(made, rows.labels, rows.groups)
+    return _Running(recipe, folder, rows, made, kept["notes"], options or RunOptions(), watch, tell).run()
+
+
+def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str]:
+    """What the user should know of the folds before they are believed."""
+    notes = []
+    if rows.contents is not None and (shared := leaking(folds, rows.contents)):
+        total = sum(len(fold.validation) for fold in folds)
+        notes.append(
+            f"{shared:,} of {total:,} held-out rows have the text of a row that their fold trains on: their scores say nothing new. Keep "
+            f"them together with --groups {','.join(recipe.data.text)}"
+        )
+    if recipe.track.register:
+        notes.append(f"track.register: no fold's model is registered as {recipe.track.register}.")
+    return notes
+
+
+@dataclass
+class _Running:
+    """A cross-validation at work in its folder."""
+
+    recipe: Recipe
+    folder: RunFolder
+    rows: FoldRows
+    folds: Sequence[Fold]
+    notes: Sequence[str]
+    options: RunOptions
+    watch: Watch
+    tell: Tell
+
+    def run(self) -> CrossValidation:
+        scores: list[FoldScore] = []
+        reason = None
+        with self.folder.claimed(), TrackedFolds(self.recipe, self.folder, "cv", self.tell) as tracked:
+            for note in self.notes:
+                self.tell(note)
+            for place, fold in enumerate(self.folds, 1):
+                result = self._result(fold, f"fold {place} of {len(self.folds)}", tracked)
+                if result["status"] != "finished":
+                    reason = result["stop_reason"] or result["status"]
+                    break
+                scores.append(_score(fold, result))
+                tracked.folds(self._keep(scores))
+            found = self._keep(scores, reason)
+            if result["status"] == "failed":
+                raise TrainingFailed(f"{fold.name} failed: {reason}. Its run: {result['run_dir']}")
+            tracked.end("finished" if found.finished else "stopped")
+        return found
+
+    def _result(self, fold: Fold, title: str, tracked: TrackedFolds) -> dict[str, Any]:
+        """How a fold's run ended: read where it is finished, else run, or gone on with."""
+        home = RunFolder(self.folder.path / fold.name)
+        if (home.path / RESULT).exists():
+            self.tell(f"{title}: finished before")
+            result: dict[str, Any] = home.read_json(RESULT)
+            return result
+        home.path.mkdir(exist_ok=True)
+        python = self.rows.records is None
+        sides = (fold.training, fold.validation) if python else None
+        options = dataclasses.replace(self.options, sides=sides, parent=tracked.run_id)
+        begun = begun_in(home.path)
+        self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
+        with self.watch(title) as display:
+            if begun is not None:
+                ended = from_recipe.resume_run(begun, options, display)
+            else:
+                recipe, options = self._planned(options)
+                ended = from_recipe.train_recipe(
+                    self._of(recipe, fold, home.path, tracked.uri), options, display
+                )
+        result = ended.as_dict()
+        if ended.status == "finished":
+            home.write_json(RESULT, result)
+        return result
+
+    def _planned(self, options: RunOptions) -> tuple[Recipe, RunOptions]:
+        """The recipe to run a fold with, as it was planned for the first fold, once that is finished: all folds are run alike."""
+        first = RunFolder(self.folder.path / self.folds[0].name)
+        if not options.plan or not (first.path / RESULT).exists():
+            return self.recipe, options
+        from snugfit.recipe import load_recipe
+
+        planned = RunFolder(Path(first.read_json(RESULT)["run_dir"]))
+        tight = is_tight(planned.read_json("plan.json"))
+        return load_recipe(planned.path / _RECIPE), dataclasses.replace(options, plan=False, tight=tight)
+
+    def _of(self, recipe: Recipe, fold: Fold, home: Path, uri: str | None) -> Recipe:
+        """The recipe on the rows of one fold, whose runs go into the fold's folder."""
+        if self.rows.records is None:
+            data: dict[str, Any] = {"validation": len(fold.validation) / self.rows.count}  # for the plan
+        else:
+            data = self.rows.write(fold, home)
+        changed = {
+            "name": fold.name,
+            "output": str(self.folder.path),
+            "data": recipe.data.model_copy(update=data),
+            "track": recipe.track.model_copy(update={"uri": uri, "register": None}),
+        }
+        return recipe.model_copy(update=changed)
+
+    def _keep(self, scores: Sequence[FoldScore], reason: str | None = None) -> CrossValidation:
+        """Write what is known by now, for people and for programs."""
+        found = CrossValidation(
+            self.recipe.name, tuple(scores), len(self.folds), str(self.folder.path), tuple(self.notes), reason
+        )
+        self.folder.write_json("found.json", {"tool": "cv", "summary": found.message, **found.as_dict()})
+        write_cv_page(found, self.folder.path)
+        return found
+
+
+def _score(fold: Fold, result: dict[str, Any]) -> FoldScore:
+    best = result["best"]
+    if best is None:
+        raise SettingError(
+            f"{fold.name}: its run was never evaluated. Evaluate at least once: evaluate.every=epoch."
+        )
+    return FoldScore(
+        fold=fold.name,
+        training_rows=len(fold.training),
+        validation_rows=len(fold.validation),
+        best=_numbers(best["metrics"]),
+        best_update=best["update"],
+        last=_numbers(result["last"]["metrics"]),
+        updates=result["updates"],
+        seconds=result["seconds"],
+        run_dir=result["run_dir"],
+    )
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}

@@ -1,0 +1,189 @@
+"""The rows that a recipe's folds are made of: read and checked by its task's own code, and dealt out again as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.data.columns import check_columns
+from snugfit.data.examples import ORIGIN
+from snugfit.data.parts import Part, read_part
+from snugfit.data.validation import settle
+from snugfit.errors import DataError, SettingError
+from snugfit.system.user_objects import is_python_path
+from snugfit.tasks import python_data
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+    from snugfit.tools.cross_validation.result import Fold
+
+CLASSIFICATION = "text-classification"
+SIDES = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class FoldRows:
+    """The usable rows of `data.train`, in its order.
+
+    `records` are the columns that the task reads, None where the rows are the objects of a Python data set; `contents` are what
+    two rows must not share across a fold. `sha256` is that of the source, empty where it has none.
+    """
+
+    count: int
+    sha256: str
+    labels: Sequence[Hashable] | None
+    groups: Sequence[Hashable] | None
+    records: Sequence[Mapping[str, Any]] | None = None
+    contents: Sequence[Hashable] | None = None
+    notes: tuple[str, ...] = ()
+
+    def write(self, fold: Fold, folder: Path) -> dict[str, str]:
+        """Write both sides of a fold as JSON Lines into `folder`; returns the settings of `data` that name them.
+
+        Raises:
+            DataError: they cannot be written.
+        """
+        assert self.records is not None
+        files = {}
+        for side, rows in zip(SIDES, (fold.training, fold.validation), strict=True):
+            path = folder / f"{side}.jsonl"
+            lines = (json.dumps(self.records[row], default=_plain) for row in rows)
+            try:
+                path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            except OSError as error:
+                raise DataError(f"data: {path} cannot be written: {error.strerror}.") from error
+            files[side] = str(path)
+        return files
+
+
+def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = False) -> FoldRows:
+    """Read the rows of `data.train` as the recipe's task does; nothing is fitted on them.
+
+    Args:
+        group_by: columns; rows that are equal in all of them are one group.
+        labelled: the labels are needed, also where the task does not read them.
+    Raises:
+        DataError, SettingError: the rows cannot be used, or have no such column.
+    """
+    return _objects(recipe, group_by, labelled) if recipe.task == "python" else _texts(recipe, group_by)
+
+
+def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
+    data = recipe.data
+    classes = recipe.task == CLASSIFICATION
+    if data.train.lower().endswith(".txt") and not is_python_path(data.train):
+        raise DataError(
+            f"data.train: {data.train} is one text, which has no rows to hold out. Give a JSONL or CSV file with a text in each row."
+        )
+    label = data.label if classes else None
+    part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
+    skipped = settle(part.faults, data.bad_rows)
+    if not part.kept:
+        raise DataError(f"data: no usable row is left in {part.table.source}.")
+    columns = [*data.text, *([data.label] if classes else [])]
+    if recipe.task == "instruction":
+        columns.append(data.completion)
+        check_columns(part.table, {"data.completion": [data.completion]})
+    notes = [_left_out(recipe)]
+    if skipped:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
+        notes.append(f"rows that cannot be used are in no fold: {reasons}.")
+    return FoldRows(
+        count=len(part.kept),
+        sha256=part.table.sha256,
+        labels=part.labels if classes else None,
+        groups=_groups(part, group_by),
+        records=[
+            {
+                **{column: part.table.rows[row].get(column) for column in columns},
+                ORIGIN: [part.table.source, row, part.table.lines[row]],
+            }
+            for row in part.kept
+        ],
+        contents=part.texts,
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
+    if not group_by:
+        return None
+    check_columns(part.table, {"--groups": group_by})
+    groups: list[Hashable] = []
+    for row in part.kept:
+        values = [part.table.rows[row].get(column) for column in group_by]
+        if any(value is None or value == "" for value in values):
+            raise DataError(
+                f"--groups: {part.table.source}:{part.table.lines[row]}: the row has no {' or '.join(group_by)}, so it is of no group."
+            )
+        groups.append(json.dumps(values, default=_plain))
+    return groups
+
+
+def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool) -> FoldRows:
+    rows = python_data(recipe)
+    count = len(rows)
+    groups = None
+    if group_by:
+        groups = [
+            json.dumps([_column(rows[row], name) for name in group_by], default=_plain)
+            for row in range(count)
+        ]
+    notes = (
+        _left_out(recipe),
+        f"all rows are made by {recipe.data.train} before they are dealt into folds: what it fits on them, such as a mean to subtract, "
+        "has seen the held-out rows. Fit it in the model, or on each row alone.",
+        "rows of a Python data set are not compared with each other: put copies of one row into one group with --groups.",
+    )
+    return FoldRows(
+        count=count,
+        sha256="",
+        labels=[_label(rows[row]) for row in range(count)] if labelled else None,
+        groups=groups,
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def _left_out(recipe: Recipe) -> str:
+    own = recipe.data.validation
+    return (
+        f"data.validation ({own}) is not used: it stays unseen, to score the final model."
+        if isinstance(own, str)
+        else ""
+    )
+
+
+def _label(row: Any) -> Hashable:
+    if isinstance(row, Mapping):
+        return _plain(_column(row, "labels"))
+    if isinstance(row, (tuple, list)) and len(row) > 1:
+        return _plain(row[1])
+    raise SettingError(
+        f"stratified: a row is a {type(row).__name__}, not (inputs, label) or a mapping with labels. Ask for --no-stratified."
+    )
+
+
+def _column(row: Any, name: str) -> Any:
+    if not isinstance(row, Mapping) or name not in row:
+        found = (
+            f"has {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
+        )
+        raise SettingError(f"'{name}': a row {found}. Let each row be a mapping with '{name}'.")
+    return row[name]
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy or torch as Python's own; text and numbers as they are.
+
+    Raises:
+        DataError: it is neither.
+    """
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if found is not None and not isinstance(found, (str, int, float)):
+        raise DataError(
+            f"data.train: {found!r:.60} is neither text nor a number, so rows cannot be dealt by it."
+        )
+    return found

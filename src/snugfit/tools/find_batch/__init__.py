@@ -1,0 +1,1 @@
+"""The micro-batch that is fastest or largest, found by trying."""

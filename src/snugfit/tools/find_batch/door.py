@@ -1,0 +1,169 @@
+"""The micro-batches that fit, and the fastest of them, for recipes and for models in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.core.batch import Batch
+from snugfit.errors import OutOfMemory, SnugfitError
+from snugfit.planner.devices.hardware import find_device
+from snugfit.results.tool_results import keep, new_folder
+from snugfit.step.find_micro_batch import RESIDENT
+from snugfit.step.micro_batching import advice, legal_sizes
+from snugfit.step.step import Step
+from snugfit.system.memory import available_bytes
+from snugfit.tools.find_batch.measure import find_batch as try_sizes
+from snugfit.tools.find_batch.measure import standing_bytes
+from snugfit.tools.find_batch.page import write_batch_page
+from snugfit.tools.find_batch.result import FoundBatch, Size
+from snugfit.tools.planner_figures import Predicted
+from snugfit.tools.setup import Setup
+from snugfit.tools.setups import module_setup, output_of, recipe_setup
+from snugfit.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_TOOL = "find_batch"
+
+
+@dataclass(frozen=True)
+class FoundMicroBatch:
+    """The micro-batches that were tried for the model `name`: `found` has the table and what it was made with."""
+
+    name: str
+    found: FoundBatch
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> int:
+        """The largest micro-batch that fits."""
+        return self.found.largest
+
+    @property
+    def fastest(self) -> int:
+        """The micro-batch with the most examples a second."""
+        return self.found.fastest
+
+    @property
+    def rows(self) -> tuple[Size, ...]:
+        """Every size that was tried, from the smallest."""
+        return self.found.rows
+
+    @property
+    def message(self) -> str:
+        """What was found, in words."""
+        return self.found.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return self.found.as_dict()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `found.json` and a page into a folder, made where it is not there; returns the page.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        folder = Path(folder)
+        keep(folder, _TOOL, self.identity, self.found.message, self.as_dict())
+        return write_batch_page(self.name, self.found, folder)
+
+
+def find_batch(
+    model: nn.Module,
+    data: Any,
+    *,
+    memory: int | str | None = None,
+    timed_updates: int = 3,
+    **settings: Any,
+) -> FoundMicroBatch:
+    """Try micro-batches of each size on a copy of `model`, on the largest examples of `data`, for memory and for time.
+
+    Args:
+        memory: that tensors may take of the device, in bytes or like "8GiB"; what is free there by default.
+        timed_updates: of each size.
+        settings: as of `snugfit.train`: loss, optimizer, techniques, validation, global_batch, device, …
+    Raises:
+        UserError: a setting or the data cannot be used.
+        OutOfMemory: nothing fits.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> rows = [(torch.randn(4), number % 3) for number in range(16)]
+    >>> found = find_batch(torch.nn.Linear(4, 3), rows, global_batch=4)
+    >>> [(row.micro_batch, row.verdict) for row in found.rows], found.largest
+    ([(1, 'fits'), (2, 'fits'), (4, 'fits')], 4)
+    """
+    budget = None if memory is None else parse_bytes(memory, "memory")
+    return _found(module_setup(model, data, **settings), budget, timed_updates, lambda _: None)
+
+
+def find_batch_recipe(
+    recipe: Recipe,
+    *,
+    memory_bytes: int | None = None,
+    updates: int = 3,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[FoundMicroBatch, Path]:
+    """Try micro-batches on what a recipe trains; the result is kept beside its runs, with a page.
+
+    Returns:
+        What was found, and its page.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+        OutOfMemory: nothing fits.
+    """
+    setup, messages = recipe_setup(recipe)
+    for message in messages:
+        tell(message)
+    found = _found(setup, memory_bytes, updates, tell)
+    return found, found.save(new_folder(output_of(recipe), recipe.name, _TOOL))
+
+
+def _found(
+    setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[[str], None]
+) -> FoundMicroBatch:
+    window, longest = setup.loader().worst_window()
+    validation = setup.validation()
+    step = setup.step(plan=replace(setup.plan, micro_batch=None))
+    if step.device.type == "cpu":
+        _check_first_update(setup, step, window, tell)
+    found = try_sizes(
+        step,
+        window,
+        evaluation=None if validation is None else validation.worst_window()[0],
+        longest=longest,
+        memory_bytes=memory_bytes,
+        updates=updates,
+        tell=tell,
+    )
+    return FoundMicroBatch(setup.name, found, setup.identity)
+
+
+def _check_first_update(setup: Setup, step: Step, window: Batch, tell: Callable[[str], None]) -> None:
+    """Predict the update that makes the states before it is made: a CPU refuses nothing, and ends the process instead.
+
+    Raises:
+        OutOfMemory: what it takes beyond what is there already is more than there is.
+    """
+    left = available_bytes(step.device)
+    if left is None:
+        return
+    size = legal_sizes(step, window.rows, step.seams.batch(window, step.progress, step.seed).group)[-1]
+    try:
+        peak = Predicted(setup, find_device("cpu"), size).first_update().peak_bytes
+    except SnugfitError as error:
+        tell(f"whether the first update fits is not known before it is made: {error}")
+        return
+    need, limit = peak - standing_bytes(step), round(left / RESIDENT)
+    if need > limit:
+        raise OutOfMemory(
+            f"memory: an update of {size} of the largest examples, with the states that it makes, is predicted to take {format_bytes(need)} "
+            f"beside the model, and {format_bytes(limit)} can be had. {advice(step.seams.names)}"
+        )

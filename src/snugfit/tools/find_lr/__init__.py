@@ -1,0 +1,1 @@
+"""A learning rate, found by a range test."""

@@ -1,0 +1,188 @@
+"""The learning-rate range test on recipes, and on models in Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from snugfit.core.job import AUTO
+from snugfit.core.schedule import Schedule
+from snugfit.core.technique import Technique, as_settings
+from snugfit.errors import SettingError
+from snugfit.results.tool_results import keep, new_folder
+from snugfit.step.find_micro_batch import find_micro_batch
+from snugfit.step.step import Step
+from snugfit.tools.find_lr.lr_rules import Reading, Suggestion
+from snugfit.tools.find_lr.measure import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
+from snugfit.tools.find_lr.measure import find_lr as range_test
+from snugfit.tools.find_lr.page import write_lr_page
+from snugfit.tools.setup import Setup
+from snugfit.tools.setups import module_setup, output_of, recipe_setup
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_TOOL = "find_lr"
+_TOLD = 10  # times, over a test
+
+
+@dataclass(frozen=True)
+class FoundRate:
+    """What range tests found: `test` of the whole model, and those of its `parts` by name, where they were asked for.
+
+    `settings` are the optimizer's rates as they are recommended, in two digits; none for an optimizer of torch.
+    """
+
+    name: str
+    test: RangeTest
+    parts: Mapping[str, RangeTest] = field(default_factory=dict)
+    settings: Mapping[str, float] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The recommended rate; None where none can be said or relied on, as `test.verdict` explains."""
+        return self.test.learning_rate
+
+    @property
+    def suggestions(self) -> Mapping[str, Suggestion]:
+        """By the rule's name."""
+        return self.test.suggestions
+
+    @property
+    def curve(self) -> tuple[Reading, ...]:
+        """Rate, loss and smoothed loss of each update."""
+        return self.test.curve
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        parts = {name: test.as_dict() for name, test in self.parts.items()}
+        return {**self.test.as_dict(), "settings": dict(self.settings), "parts": parts}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `found.json` and a page into a folder, made where it is not there; returns the page.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        folder = Path(folder)
+        keep(folder, _TOOL, self.identity, self.test.verdict, self.as_dict())
+        return write_lr_page(self.name, self.test, self.parts, self.settings, folder)
+
+
+def find_lr(
+    model: nn.Module,
+    data: Any,
+    *,
+    start: float = START,
+    end: float = END,
+    range_updates: int = UPDATES,
+    smoothing: float = SMOOTHING,
+    per_group: bool = False,
+    **settings: Any,
+) -> FoundRate:
+    """Raise the learning rate from update to update on a copy of `model`, and say which rates are good.
+
+    Args:
+        start, end: rates of the first and the last update.
+        range_updates: of each test.
+        smoothing: part of the average of the losses that stays with each update, in [0, 1).
+        per_group: also test each part of the model with a rate of its own, while the others stand still.
+        settings: as of `snugfit.train`: loss, optimizer, techniques, global_batch, …
+    Raises:
+        UserError: a setting or the data cannot be used.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> rows = [(torch.randn(4) + 2 * (number % 2), number % 2) for number in range(128)]
+    >>> import snugfit as sf
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> found = find_lr(model, rows, optimizer=sf.SGD(learning_rate=0.1), start=1e-4, end=100)
+    >>> sorted(found.suggestions), 1e-3 < found.learning_rate < 10
+    (['minimum', 'steepest', 'valley'], True)
+    """
+    setup = module_setup(model, data, **settings)
+    ranged = {"start": start, "end": end, "updates": range_updates, "smoothing": smoothing}
+    return _found(setup, ranged, per_group, lambda _: None)
+
+
+def find_lr_recipe(
+    recipe: Recipe,
+    *,
+    start: float = START,
+    end: float = END,
+    updates: int = UPDATES,
+    smoothing: float = SMOOTHING,
+    per_group: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[FoundRate, Path]:
+    """The range test of what a recipe trains; the result is kept beside its runs, with a page.
+
+    Returns:
+        What was found, and its page.
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+    """
+    setup, messages = recipe_setup(recipe)
+    for message in messages:
+        tell(message)
+    ranged = {"start": start, "end": end, "updates": updates, "smoothing": smoothing}
+    found = _found(setup, ranged, per_group, tell)
+    return found, found.save(new_folder(output_of(recipe), recipe.name, _TOOL))
+
+
+def _found(
+    setup: Setup, ranged: Mapping[str, Any], per_group: bool, tell: Callable[[str], None]
+) -> FoundRate:
+    step = setup.step()
+    if setup.plan.micro_batch == AUTO:
+        step.micro_batch = find_micro_batch(step, setup.loader().worst_window()[0]).micro_batch
+    parts = list(parts_of(step.optimizer)) if per_group else []
+    if per_group and len(parts) < 2:
+        raise SettingError(
+            f"per_group: the optimizer has one part, '{parts[0]}'. Give parts of the model rates of their own, as layer_rates "
+            "and pattern_rates do, or leave it out."
+        )
+    whole = _tested(setup, step, ranged, None, tell)
+    alone = {part: _tested(setup, step, ranged, part, tell) for part in parts}
+    return FoundRate(setup.name, whole, alone, _settings(setup, step, whole.learning_rate), setup.identity)
+
+
+def _tested(
+    setup: Setup, step: Step, ranged: Mapping[str, Any], part: str | None, tell: Callable[[str], None]
+) -> RangeTest:
+    every = max(1, ranged["updates"] // _TOLD)
+    name = "" if part is None else f"{part}: "
+
+    def told(number: int, reading: Reading) -> None:
+        if number % every == 0:
+            tell(f"{name}update {number + 1}, rate {reading.learning_rate:.2g}, loss {reading.loss:.4g}")
+
+    with closing(setup.loader().windows(0, sys.maxsize)) as windows:  # epoch after epoch
+        return range_test(step, windows, **ranged, part=part, tell=told)
+
+
+def _settings(setup: Setup, step: Step, rate: float | None) -> dict[str, float]:
+    """All rates of the optimizer's settings, each as many times as high as the recommended one is."""
+    optimizers = [each for each in setup.techniques if "optimizer" in each.card.seams]
+    if rate is None or not optimizers:
+        return {}
+    factor = rate / (unit_of(step.optimizer) * _peak(step, setup.techniques))
+    given = as_settings(optimizers[0])
+    names = [name for name in given if name == "learning_rate" or name.endswith("_learning_rate")]
+    return {name: float(f"{given[name] * factor:.2g}") for name in names}
+
+
+def _peak(step: Step, techniques: tuple[Technique, ...]) -> float:
+    """The schedule's highest factor: 1, but for those without which the optimizer's rate has no meaning, such as noam."""
+    schedule = step.seams.schedule
+    if schedule is None or not any(isinstance(each, Schedule) and each.sets_scale() for each in techniques):
+        return 1.0
+    group = step.optimizer.param_groups[0]
+    return max(schedule(updates, group).factor for updates in range(step.total_updates or 1))

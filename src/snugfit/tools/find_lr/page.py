@@ -1,0 +1,186 @@
+"""A learning-rate range test as one self-contained page, and as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from snugfit.errors import MissingExtra, RunFolderError
+from snugfit.report.page import document, replace_page
+from snugfit.report.parts import facts, table
+from snugfit.report.series import format_number
+from snugfit.report.svg import Chart, Dot, LogFrame, Series, escape, figure
+from snugfit.tools.find_lr.lr_rules import Reading, Suggestion
+from snugfit.tools.find_lr.measure import RangeTest
+
+PAGE = "find_lr.html"
+ABOVE = 0.5
+"""Part of the fall that is shown above where the loss began: what follows behind the divergence would flatten it."""
+
+
+def write_lr_page(
+    name: str, found: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float], folder: Path
+) -> Path:
+    """Write the page into `folder`, replacing an older one at once, and return its path.
+
+    Args:
+        parts: the tests of single parts of the model, by their names.
+        settings: of the optimizer, as the test recommends them.
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    return replace_page(folder / PAGE, render_lr_page(name, found, parts, settings))
+
+
+def render_lr_page(
+    name: str, found: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float]
+) -> str:
+    """The page as text."""
+    about = [
+        ("updates", len(found.curve)),
+        ("ended by", found.stopped),
+        ("updates that were not applied", found.refused),
+        *((f"optimizer’s {setting}", format_number(value)) for setting, value in settings.items()),
+    ]
+    body = (
+        f"<header><p class=about>Learning-rate range test</p><h1>{escape(name)}</h1>"
+        f'<p class=identity><span class="status {"finished" if found.learning_rate else "failed"}">'
+        f"{_rate(found) or 'No rate'}</span></p>{_said(found)}</header>",
+        f"<section><h2>The loss over the rate</h2><div class=charts>{_drawn('Loss', found, True)}</div></section>",
+        _suggested(found),
+        _parts(parts),
+        f"<section><h2>How it was found</h2>{facts(about)}</section>",
+        "<footer>Made by Snugfit. The loss of an update is that before it, so it speaks of the rates up to the one before."
+        "</footer>",
+    )
+    return document(f"{name} · learning rate · Snugfit", body, ".note+.scroll{margin:12px 0 28px}")
+
+
+def _said(found: RangeTest) -> str:
+    """The verdict, or each reason why there is none with what to do."""
+    if not found.doubts:
+        return f"<p>{escape(found.verdict)}.</p>"
+    reasons = "".join(f"<li>{escape(each[:1].upper() + each[1:])}.</li>" for each in found.doubts)
+    return f"<p>No rate is recommended, and none is written:</p><ul>{reasons}</ul>"
+
+
+def _rate(found: RangeTest) -> str:
+    return "" if found.learning_rate is None else _digits(found.learning_rate)
+
+
+def _digits(rate: float) -> str:
+    """Two, as many as a range test can tell."""
+    return format_number(float(f"{rate:.2g}"))
+
+
+def _drawn(title: str, found: RangeTest, first: bool) -> str:
+    curve = found.curve
+    if len(curve) < 2:
+        return f"<p>{escape(title)}: {escape(found.stopped)}.</p>"
+    frame = LogFrame(
+        start=curve[0].learning_rate,
+        end=curve[-1].learning_rate,
+        noun="learning rate",
+        x_name="learning rate",
+    )
+    series = [
+        Series("each update", [(each.learning_rate, each.loss) for each in curve], faint=True),
+        Series("smoothed", [(each.learning_rate, each.smoothed) for each in curve], tone=1),
+    ]
+    for tone, (rule, each) in enumerate(found.suggestions.items(), 2):
+        told = f"{rule} {_digits(each.learning_rate)}"
+        dot = Dot(
+            each.learning_rate, _height(curve, each), f"{told}: {each.reason}", rule == found.recommended
+        )
+        series.append(Series(told, [], tone=tone, dots=[dot]))
+    return figure(Chart(title, "", series, wide=first, limits=_limits(found)), frame, first=first)
+
+
+def _height(curve: tuple[Reading, ...], suggestion: Suggestion) -> float:
+    """The smoothed loss at a suggested rate."""
+    return min(curve, key=lambda each: abs(math.log(each.learning_rate / suggestion.learning_rate))).smoothed
+
+
+def _limits(found: RangeTest) -> tuple[float, float] | None:
+    """From the lowest loss to somewhat above the highest before the minimum; None without one."""
+    if "minimum" not in found.suggestions:
+        return None
+    before = found.curve[: found.suggestions["minimum"].place + 1]
+    low = min(each.loss for each in found.curve if math.isfinite(each.loss))
+    high = max(max(each.loss, each.smoothed) for each in before)
+    return low, high + ABOVE * (high - low)
+
+
+def _suggested(found: RangeTest) -> str:
+    if not found.suggestions:
+        return ""
+    rows = [
+        [
+            _digits(each.learning_rate),
+            f"{rule}{' (recommended)' if rule == found.recommended else ''}",
+            each.reason,
+        ]
+        for rule, each in found.suggestions.items()
+    ]
+    return f"<section><h2>What the rules say</h2>{table(['rate', 'rule', 'why'], rows, numbers=1)}</section>"
+
+
+def _parts(parts: Mapping[str, RangeTest]) -> str:
+    if not parts:
+        return ""
+    rates = [found.learning_rate for found in parts.values() if found.learning_rate is not None]
+    rows = [
+        [
+            _rate(found),
+            "" if found.learning_rate is None else f"{found.learning_rate / max(rates):.2g}",
+            name,
+            found.verdict,
+        ]
+        for name, found in parts.items()
+    ]
+    drawn = "".join(_drawn(name, found, False) for name, found in parts.items())
+    return (
+        "<section><h2>Each part alone</h2><p class=note>The rate of one part is raised while all others stand still.</p>"
+        f"{table(['rate', 'of the highest', 'part', 'why'], rows, numbers=2)}<div class=charts>{drawn}</div></section>"
+    )
+
+
+def check_plot() -> None:
+    """Refuse a picture before the work that it would be of.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "plot")
+
+
+def write_lr_picture(name: str, found: RangeTest, path: Path) -> Path:
+    """Draw the curve into `path`, in the format of its ending, and return it.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        RunFolderError: it cannot be written, or in that format.
+    """
+    check_plot()
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = drawing.subplots()
+    rates = [each.learning_rate for each in found.curve]
+    axes.plot(rates, [each.loss for each in found.curve], color="0.7", linewidth=0.8, label="each update")
+    axes.plot(rates, [each.smoothed for each in found.curve], linewidth=1.8, label="smoothed")
+    for rule, each in found.suggestions.items():
+        label = f"{rule} {_digits(each.learning_rate)}"
+        axes.plot(each.learning_rate, _height(found.curve, each), "o", label=label)
+    if (limits := _limits(found)) is not None:
+        axes.set_ylim(*limits)
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=f"{name}: learning-rate range test")
+    axes.legend()
+    try:
+        drawing.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: the picture cannot be written: {error}.") from error
+    return path

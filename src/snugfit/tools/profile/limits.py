@@ -1,0 +1,270 @@
+"""What limits an update, the culprits, and what to try: from what was measured alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from snugfit.planner.answers.words import brief_seconds, share
+from snugfit.tools.profile.operators import Operator
+
+LIMITS = ("data", "launch", "memory", "compute")
+CULPRITS = 5
+_WORTH = 0.1
+"""Share of an update below which nothing is said about it."""
+
+_GAIN = 1.02
+"""Below that a change is not worth trying."""
+
+_BETWEEN = "between operators"
+_MOST_WORKERS = 16
+
+SAID = {
+    "data": "Data limits: the step waits for its examples",
+    "launch": "Launching limits: more time goes by between the operators, and in starting them, than in their work",
+    "memory": "Memory bandwidth limits: most of the time goes into operators that move bytes and compute little",
+    "compute": "Computing limits: most of the time goes into matrix products and the like",
+}
+
+
+@dataclass(frozen=True)
+class Occasional:
+    """What is done now and then: seconds each time, and after how many updates."""
+
+    seconds: float
+    every: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An update as it was measured, in seconds.
+
+    Args:
+        phases: what each takes, "data" among them; they add up to `seconds`.
+        operators: of one update, outside of the loading of data.
+        launch: seconds that one operator takes however little it does.
+        busy: share of the loading of a window in which the processor computes; the rest of it waits for a disk or a network.
+        padding: share of the tokens that is padding; 0 where there are none.
+        faster: how many times faster the device computes in bf16 than in the numbers that are used.
+    """
+
+    seconds: float
+    phases: Mapping[str, float]
+    operators: tuple[Operator, ...]
+    launch: float
+    occasional: Mapping[str, Occasional] = field(default_factory=dict)
+    micro_batches: int = 1
+    num_workers: int = 0
+    cores: int = 1
+    busy: float = 1.0
+    padding: float = 0.0
+    faster: float = 1.0
+    techniques: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A phase, an operator, or the time between operators: seconds of an update, their share of the run, in which what is done now and
+    then counts too, and what limits it there."""
+
+    name: str
+    seconds: float
+    share: float
+    limit: str
+    phase: str = ""
+    module: str = ""
+
+    def words(self) -> str:
+        """In a line.
+
+        >>> Culprit("aten::addmm", 0.012, 0.4, "compute", "forward", "head").words()
+        'aten::addmm: 12 ms, 40% (compute), most of it in forward, head'
+        """
+        place = ", ".join(filter(None, (self.phase, self.module)))
+        where = f", most of it in {place}" if place and place != self.name else ""
+        return f"{self.name}: {brief_seconds(self.seconds)}, {share(self.share)} ({self.limit}){where}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to try, and how many times as fast an update of the same examples would be at most; `by` says how that is known."""
+
+    change: str
+    gain: float
+    by: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"try": self.change, "gain": self.gain, "by": self.by}
+
+
+Predict = Callable[[str], float | None]
+"""The planner's gain from a change, by the name of a technique or "micro_batch"; None where it has none."""
+
+
+def limits(found: Measured) -> dict[str, float]:
+    """Seconds of an update by what limits them; they add up to its seconds.
+
+    An operator goes whole to what its work is limited by: its FLOPs or its bytes at the device's peak, or the launch of it where
+    that takes longer than both.
+    """
+    seconds = dict.fromkeys(LIMITS, 0.0)
+    seconds["data"] = found.phases.get("data", 0.0)
+    for each in found.operators:
+        seconds[limit_of(each, found.launch)] += each.seconds
+    seconds["launch"] += max(0.0, found.seconds - sum(seconds.values()))
+    return seconds
+
+
+def limit_of(operator: Operator, launch: float) -> str:
+    """What limits an operator: launch, memory or compute."""
+    bounds = {
+        "launch": operator.calls * launch,
+        "memory": operator.work.memory_seconds,
+        "compute": operator.work.compute_seconds,
+    }
+    return max(bounds, key=bounds.__getitem__)
+
+
+def culprits(found: Measured) -> tuple[Culprit, ...]:
+    """Where the time goes, the largest first; what is done now and then counts by its share of an update."""
+
+    def culprit(name: str, seconds: float, limit: str, phase: str = "", module: str = "") -> Culprit:
+        return Culprit(name, seconds, seconds / whole, limit, phase, module)
+
+    whole = found.seconds + sum(each.seconds / each.every for each in found.occasional.values())
+    data = found.phases.get("data", 0.0)
+    between = found.seconds - data - sum(each.seconds for each in found.operators)
+    named = [culprit("data", data, "data", "data"), culprit(_BETWEEN, between, "launch")]
+    named += [
+        culprit(each.name, each.seconds, limit_of(each, found.launch), each.phase, each.module)
+        for each in found.operators
+    ]
+    named += [culprit(name, each.seconds / each.every, name, name) for name, each in found.occasional.items()]
+    return tuple(
+        sorted((each for each in named if each.seconds > 0), key=lambda each: -each.seconds)[:CULPRITS]
+    )
+
+
+def verdict(found: Measured) -> tuple[str, str]:
+    """What limits, and that in words with its seconds."""
+    seconds = limits(found)
+    limit = max(LIMITS, key=seconds.__getitem__)
+    rest = ", ".join(
+        f"{name} {share(seconds[name] / found.seconds)}"
+        for name in LIMITS
+        if name != limit and seconds[name] > 0
+    )
+    told = f"{SAID[limit]}: {brief_seconds(seconds[limit])} of {brief_seconds(found.seconds)}, {share(seconds[limit] / found.seconds)}"
+    return limit, f"{told} ({rest})." if rest else f"{told}."
+
+
+def advise(found: Measured, predict: Predict = lambda change: None) -> tuple[Advice, ...]:
+    """What to try, the largest gain first.
+
+    Args:
+        predict: is asked before anything is reckoned from what was measured.
+    """
+    seconds = limits(found)
+    said = [
+        *_on_data(found, seconds),
+        *_on_launches(found, seconds, predict),
+        *_on_numbers(found, seconds, predict),
+        *_on_padding(found),
+        *_on_occasions(found),
+    ]
+    return tuple(sorted((each for each in said if each.gain >= _GAIN), key=lambda each: -each.gain))
+
+
+def _on_data(found: Measured, seconds: Mapping[str, float]) -> Iterator[Advice]:
+    data = seconds["data"]
+    if data < _WORTH * found.seconds:
+        return
+    step = found.seconds - data
+    # each worker loads a window while the step takes one; as many as make the windows in time, of those that cores can run
+    wanted = math.ceil(data / max(step, 1e-9)) + found.num_workers
+    served = int(max(1, found.cores - 1) / max(found.busy, 1 / _MOST_WORKERS))
+    workers = min(wanted, served, _MOST_WORKERS)
+    if workers <= found.num_workers:
+        yield Advice(
+            "Make examples cheaper to load: prepare them once and keep them, for the cores are all taken by workers.",
+            found.seconds / max(step, 1e-9),
+            "arithmetic: if data took no time",
+        )
+        return
+    left = max(step, data * max(1, found.num_workers) / workers) if wanted > workers else step
+    yield Advice(
+        f"plan.num_workers={workers}: loads beside the training.",
+        found.seconds / max(left, 1e-9),
+        f"arithmetic: {share(data / found.seconds)} of an update is waiting for data",
+    )
+
+
+def _on_launches(found: Measured, seconds: Mapping[str, float], predict: Predict) -> Iterator[Advice]:
+    launch = seconds["launch"]
+    if launch < _WORTH * found.seconds:
+        return
+    part = share(launch / found.seconds)
+    if found.micro_batches > 1:
+        known = predict("micro_batch")
+        left = found.seconds - launch * (1 - 1 / found.micro_batches)
+        yield Advice(
+            f"A larger plan.micro_batch, up to the whole window in place of {found.micro_batches} parts, if it fits.",
+            known or found.seconds / left,
+            "the planner" if known else f"arithmetic: launches are {part} and would be as many fewer",
+        )
+    else:
+        yield Advice(
+            "Twice the train.global_batch, per example; it changes what is learned.",
+            2 * found.seconds / (2 * found.seconds - launch),
+            f"arithmetic: launches are {part} and would be half as many for each example",
+        )
+    if "compile" not in found.techniques:
+        yield Advice(
+            "The technique compile: fewer and larger operators.",
+            found.seconds / max(found.seconds - launch, 1e-9),
+            f"arithmetic: at most, if all launches ({part}) went",
+        )
+
+
+def _on_numbers(found: Measured, seconds: Mapping[str, float], predict: Predict) -> Iterator[Advice]:
+    compute, memory = seconds["compute"], seconds["memory"]
+    if found.techniques & {"bf16", "fp16", "pure_bf16", "fp8", "int8"}:
+        return
+    if compute + memory < _WORTH * found.seconds:
+        return
+    known = predict("bf16")
+    left = found.seconds - memory / 2 - compute * (1 - 1 / found.faster)
+    yield Advice(
+        "plan.numerics=bf16: half the bytes, and faster products where the device has them; it changes the rounding.",
+        known or (found.seconds / max(left, 1e-9) if found.faster > 1 else 1.0),
+        "the planner"
+        if known
+        else f"arithmetic: memory {share(memory / found.seconds)} halved, products {found.faster:.3g} times as fast",
+    )
+
+
+def _on_padding(found: Measured) -> Iterator[Advice]:
+    passes = sum(found.phases.get(name, 0.0) for name in ("forward", "loss", "backward"))
+    if found.padding < _WORTH or found.techniques & {"packing", "length_grouping"}:
+        return
+    yield Advice(
+        "The technique length_grouping, or packing: micro-batches of texts of one length.",
+        found.seconds / (found.seconds - found.padding * passes),
+        f"arithmetic: {share(found.padding)} of the tokens are padding",
+    )
+
+
+def _on_occasions(found: Measured) -> Iterator[Advice]:
+    settings = {"evaluation": "evaluate.every", "save": "checkpoint.every"}
+    whole = found.seconds + sum(each.seconds / each.every for each in found.occasional.values())
+    for name, each in found.occasional.items():
+        spent = each.seconds / each.every
+        if spent >= _WORTH * whole:
+            yield Advice(
+                f"{settings[name]} of {2 * each.every} updates in place of {each.every}.",
+                whole / (whole - spent / 2),
+                f"arithmetic: {name} is {share(spent / whole)} of the run",
+            )

@@ -1,0 +1,1 @@
+"""Tuning: settings drawn from a search space, each tried by a run, the weak ones pruned."""

@@ -1,0 +1,257 @@
+"""A search over the settings of a recipe: every trial is a run of its own, under one folder that can be gone on with.
+
+    <output>/<name>/tools/tune/<id>/
+        tune.json, study.db, events.jsonl, found.json, tune.html, best.yaml
+        trial-<number>/     the trial's run
+
+The study is the one truth about the trials; everything else is made from it anew after each of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.errors import SettingError, TrainingFailed, UserError
+from snugfit.report.page import write_report
+from snugfit.results.run_folder import RunFolder
+from snugfit.results.tool_results import keep
+from snugfit.run import from_recipe
+from snugfit.run.session import RunOptions
+from snugfit.system.processes import this_world
+from snugfit.system.user_objects import is_python_path
+from snugfit.tools.many_runs import Tell, TrackedRuns, Watch, begun_in
+from snugfit.tools.setups import output_of
+from snugfit.tools.tune.page import write_tune_page
+from snugfit.tools.tune.pruning import Pruning
+from snugfit.tools.tune.result import Space, Trial, Tuned, shown, size
+from snugfit.tools.tune.search_space import applied, check_space, read_space
+from snugfit.tools.tune.study import Study, check_installed, check_pruner
+from snugfit.tracking.spool import Spool
+from snugfit.training import checkpoint
+from snugfit.training.result import RunResult
+from snugfit.training.watch import monitored
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+BEST = "best.yaml"
+_SEARCH = "tune.json"
+_TOOL = "tune"
+
+
+def tune(
+    recipe: Recipe,
+    search: Mapping[str, str | Sequence[Any]],
+    *,
+    trials: int = 20,
+    pruner: str = "median",
+    options: RunOptions | None = None,
+    watch: Watch = lambda title: nullcontext(),
+    tell: Tell = lambda words: None,
+) -> Tuned:
+    """Look for the values of settings with which a recipe is best by its `evaluate.best`; a search of the same is gone on with.
+
+    Args:
+        search: settings by their dotted names, each with its values: `"log:1e-5..1e-2"`, `"2..8"`, or a list.
+        trials: how many to run, those of before counted in.
+        pruner: stops trials that are behind the others: median, hyperband or none.
+        options: of each trial's run; the time to stop is that of all of them.
+    Returns:
+        What was found; where it was stopped, `finished` is false and the same call goes on.
+    Raises:
+        UserError: the recipe or the search cannot be used; no folder is left behind where no trial has begun.
+        TrainingFailed: all trials are done and none was finished.
+    """
+    check_installed()
+    check_pruner(pruner)
+    space = read_space(search)
+    if trials < 1:
+        raise SettingError(f"trials: {trials} is too few. Give 1 or more.")
+    if recipe.data.validation is None:
+        raise SettingError(
+            "data.validation: is null, and a search needs rows to compare trials by. Give some."
+        )
+    if recipe.plan.devices > 1 or this_world().size > 1:
+        raise SettingError(
+            "plan.devices: a search runs its trials in one process, on one device. Leave it at 1."
+        )
+    check_space(recipe, space)
+    identity = _identity(recipe, space, pruner)
+    begun = _begun(recipe, identity)
+    if begun is None:
+        folder = RunFolder.create(output_of(recipe) / recipe.name / "tools", _TOOL)
+        folder.write_json(_SEARCH, identity)
+    else:
+        folder = begun
+        tell(f"goes on with {folder.path}")
+        order = folder.read_json(_SEARCH)["search"]  # in which values are drawn
+        space = {name: space[name] for name in order}
+    count = min(trials, size(space) or trials)
+    if count < trials:
+        tell(f"there are {count} combinations, so as many trials")
+    try:
+        return _Searching(recipe, folder, space, pruner, count, options or RunOptions(), watch, tell).run()
+    except UserError:
+        if begun is None and not any(folder.path.glob("trial-*/*/events.jsonl")):
+            folder.discard()
+        raise
+
+
+def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
+    """What makes two searches one and the same."""
+    files = [name for name in (recipe.data.train, recipe.data.validation) if isinstance(name, str)]
+    data = {}
+    for name in files:
+        if not is_python_path(name) and Path(name).is_file():
+            with Path(name).open("rb") as file:
+                data[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    search = {name: each.written() for name, each in space.items()}
+    return {"recipe": recipe.hash(), "data": data, "search": search, "pruner": pruner}
+
+
+def _begun(recipe: Recipe, identity: Mapping[str, Any]) -> RunFolder | None:
+    """The newest search of the same."""
+    home = output_of(recipe) / recipe.name / "tools" / _TOOL
+    folders = [RunFolder(path.parent.resolve()) for path in sorted(home.glob(f"*/{_SEARCH}"), reverse=True)]
+    return next((folder for folder in folders if folder.read_json(_SEARCH) == identity), None)
+
+
+@dataclass
+class _Searching:
+    """A search at work in its folder."""
+
+    recipe: Recipe
+    folder: RunFolder
+    space: Space
+    pruner: str
+    count: int
+    options: RunOptions
+    watch: Watch
+    tell: Tell
+
+    def __post_init__(self) -> None:
+        evaluate = self.recipe.evaluate
+        self.metric, self.higher = monitored(evaluate.best, evaluate.metrics)
+
+    def run(self) -> Tuned:
+        with self.folder.claimed(), closing(self._study()) as study:
+            reason = None if len(study.trials()) >= self.count else self._go_on(study)
+            found = self._keep(study, reason)
+        if found.finished and found.best is None:
+            raise TrainingFailed(
+                f"none of the {len(found.trials)} trials was finished; the last one: {found.trials[-1].reason} The search: "
+                f"{self.folder.path}"
+            )
+        return found
+
+    def _study(self) -> Study:
+        seed = self.recipe.train.seed
+        return Study(self.folder.path, self.space, seed=seed, higher=self.higher, pruner=self.pruner)
+
+    def _go_on(self, study: Study) -> str | None:
+        """Run the trials that are left; why it was stopped before, or None."""
+        described = {"search": {name: each.written() for name, each in self.space.items()}}
+        with TrackedRuns(self.recipe, self.folder, _TOOL, self.tell, described) as tracked:
+            while len(study.trials()) < self.count:
+                trial = study.next()
+                reason = self._run(trial, study, tracked)
+                ended = study.trials()
+                if len(ended) == trial.number:
+                    self._say(ended[-1], tracked, self._keep(study))
+                if reason is not None:
+                    tracked.end("stopped", reason)
+                    return reason
+            tracked.end("finished")
+        return None
+
+    def _run(self, trial: Trial, study: Study, tracked: TrackedRuns) -> str | None:
+        """Run a trial to its end, or go on with it; why it was stopped before, or None."""
+        title = f"trial {trial.number} of {self.count}"
+        values = ", ".join(f"{name}={shown(value)}" for name, value in trial.parameters.items())
+        self.tell(f"{title}: {values}")
+        begun = begun_in(self.folder.path / trial.name)
+        if trial.reason is not None:  # told to stop, by a process that was killed before its run had
+            study.end(run_dir=None if begun is None else str(begun))
+            return None
+        pruning = Pruning(study, self.metric, self.recipe.evaluate.every)
+        options = dataclasses.replace(self.options, parent=tracked.run_id, stop=lambda: pruning.reason)
+        try:
+            with self.watch(title) as display:
+                see = pruning.before(display)
+                if begun is not None:
+                    ended = from_recipe.resume_run(begun, options, see)
+                else:
+                    ended = from_recipe.train_recipe(self._of(trial, tracked.uri), options, see)
+        except TrainingFailed as error:
+            study.end(reason=str(error), run_dir=pruning.run_dir)
+            return None
+        stopped = ended.stop_reason if ended.status == "stopped" else None
+        if stopped is not None and pruning.reason is None:
+            return stopped
+        study.end(**self._outcome(ended), run_dir=ended.run_dir, seconds=ended.seconds)
+        _forget(ended)
+        return None if stopped == pruning.reason else stopped
+
+    def _outcome(self, ended: RunResult) -> dict[str, Any]:
+        value = ended.best["metrics"][self.metric] if ended.best is not None else math.nan
+        return (
+            {"value": value} if math.isfinite(value) else {"reason": f"its {self.metric} was never a number"}
+        )
+
+    def _of(self, trial: Trial, uri: str | None) -> Recipe:
+        """The recipe with a trial's values, whose run goes into the trial's folder."""
+        recipe = applied(self.recipe, trial.parameters)
+        track = self.recipe.track.model_copy(update={"uri": uri, "register": None})
+        changed = {"name": trial.name, "output": str(self.folder.path), "track": track}
+        return recipe.model_copy(update=changed)
+
+    def _say(self, trial: Trial, tracked: TrackedRuns, found: Tuned) -> None:
+        """Say how a trial ended, to people and to the tracker."""
+        value = "" if trial.value is None else f", {self.metric} {trial.value:.4g}"
+        self.tell(f"{trial.name} {trial.state}{value}{'' if trial.reason is None else f': {trial.reason}'}")
+        best = found.best
+        tracked.say(
+            "trials",
+            update=trial.number,
+            trial={} if trial.value is None else {self.metric: trial.value},
+            best={} if best is None else {self.metric: best.value},
+        )
+
+    def _keep(self, study: Study, reason: str | None = None) -> Tuned:
+        """Write what is known by now, for people and for programs."""
+        path, trials = self.folder.path, study.trials()
+        found = Tuned(
+            self.recipe.name,
+            self.metric,
+            self.higher,
+            self.space,
+            trials,
+            max(self.count, len(trials)),
+            str(path),
+            reason,
+        )
+        keep(path, _TOOL, {"recipe": self.recipe.hash()}, found.summary(), found.as_dict())
+        write_tune_page(found, path)
+        if found.best is not None:
+            best = applied(self.recipe, found.best.parameters)
+            (path / BEST).write_text(best.to_yaml(), encoding="utf-8")
+        return found
+
+
+def _forget(ended: RunResult) -> None:
+    """Remove a run's checkpoints, each of which is several times as large as the model, and of one that was pruned the model too."""
+    run = RunFolder(Path(ended.run_dir))
+    checkpoint.remove_all(run.checkpoints)
+    if ended.resumable:  # it was, until now
+        shutil.rmtree(run.best, ignore_errors=True)
+        with Spool(run.events) as spool:
+            spool.append("end", **{**ended.as_dict(), "resumable": False})
+    write_report(run.path)

@@ -1,0 +1,230 @@
+"""A search over settings as one self-contained page: the value of every trial, over the trials and over each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from snugfit.report.page import document, replace_page
+from snugfit.report.parts import aligned, counted, figures, table
+from snugfit.report.series import as_number, format_number, nice_ticks, robust_range, tick_labels
+from snugfit.report.svg import Chart, Dot, Frame, LogFrame, Series, escape, figure
+from snugfit.tools.tune.result import Choices, Parameter, Trial, Tuned, shown
+from snugfit.units import format_seconds
+
+PAGE = "tune.html"
+LONGEST_LABEL = 16
+MOST_ROWS = 200
+_TONES = {"finished": 1, "pruned": 8, "failed": 6}
+
+
+def write_tune_page(found: Tuned, folder: Path) -> Path:
+    """Write the page into `folder`, replacing an older one at once, and return its path.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    return replace_page(folder / PAGE, render_tune_page(found))
+
+
+def render_tune_page(found: Tuned) -> str:
+    """The page as text."""
+    status = "finished" if found.finished and found.best else "failed" if found.finished else "stopped"
+    done = f"{len(found.trials)} of {counted(found.planned, 'trial')}"
+    ends = [f"{count} {state}" for state, count in found.counts().items() if count]
+    seconds = sum(each.seconds or 0.0 for each in found.trials)
+    identity = "".join(f"<span>{each}</span>" for each in (*ends, format_seconds(seconds)))
+    stopped = f"<p>Not finished: {escape(found.stop_reason)}.</p>" if found.stop_reason else ""
+    body = (
+        f"<header><p class=about>Search for settings</p><h1>{escape(found.name)}</h1>"
+        f'<p class=identity><span class="status {status}">{done}</span>{identity}</p>{stopped}</header>',
+        _best(found),
+        _drawn(found),
+        _trials(found),
+        "<footer>Made by Snugfit. Values are drawn by Optuna’s TPE (Bergstra et al. 2011). Which trial is the best is decided on the rows "
+        "that score them, so its value is somewhat too good: score its model on rows that no trial has seen.</footer>",
+    )
+    return document(f"{found.name} · search · Snugfit", body, ".note{margin:12px 0}")
+
+
+def _best(found: Tuned) -> str:
+    best = found.best
+    if best is None or best.value is None:
+        return "<section><p>No trial is finished yet.</p></section>"
+    settings = [(name, _written(best.parameters[name]), "") for name in found.space]
+    value = (found.metric, format_number(best.value), f" trial {best.number}")
+    return f"<section><h2>The best finished trial</h2>{figures([value, *settings])}</section>"
+
+
+def _drawn(found: Tuned) -> str:
+    limits = _limits(found)
+    if len(found.trials) < 2 or limits is None:
+        return ""
+    count = len(found.trials)
+    frame = Frame(end=count + 0.5, x_name="trial", noun="trial")
+    best = Series("best so far", _steps(found), tone=2)
+    series = [best, *_scattered(found, limits, lambda trial: trial.number)]
+    over_trials = figure(Chart(found.metric, "", series, wide=True, limits=limits), frame)
+    over_settings = "".join(
+        figure(
+            Chart(
+                name,
+                found.metric,
+                list(_scattered(found, limits, _place(name, parameter))),
+                limits=limits,
+            ),
+            _frame(name, parameter),
+            first=False,
+        )
+        for name, parameter in found.space.items()
+    )
+    return (
+        f"<section><h2>Every trial</h2><div class=charts>{over_trials}</div></section>"
+        f"<section><h2>Each setting</h2><p class=note>One setting at a time, whatever the others were. Those that failed without a value "
+        f"are at the edge.</p><div class=charts>{over_settings}</div></section>"
+    )
+
+
+def _steps(found: Tuned) -> list[tuple[float, float]]:
+    """The best value so far, which jumps where there is a better one."""
+    points: list[tuple[float, float]] = []
+    for number, value in enumerate(found.best_so_far(), 1):
+        if value is None:
+            continue
+        if points:
+            points.append((float(number), points[-1][1]))
+        points.append((float(number), value))
+    return points
+
+
+def _limits(found: Tuned) -> tuple[float, float] | None:
+    """Of the values that are drawn: a few that are far off lie at the edge."""
+    values = [value for trial in found.trials if (value := as_number(trial.value)) is not None]
+    span = robust_range(values)
+    if span is None:
+        return None
+    low, high = span
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
+
+
+def _scattered(
+    found: Tuned, limits: tuple[float, float], place: Callable[[Trial], float]
+) -> Iterator[Series]:
+    """The trials of each end as dots."""
+    low, high = limits
+    worst = low if found.higher else high
+    for state, tone in _TONES.items():
+        dots = [
+            Dot(
+                place(trial),
+                worst if trial.value is None else min(max(trial.value, low), high),
+                f"trial {trial.number}, {state}: {_value(trial)}",
+                trial is found.best,
+            )
+            for trial in found.trials
+            if trial.state == state
+        ]
+        if dots:
+            yield Series(state, [], tone=tone, dots=dots, scattered=True)
+
+
+def _value(trial: Trial) -> str:
+    return "no value" if trial.value is None else format_number(trial.value)
+
+
+@dataclass(frozen=True)
+class _SpanFrame(Frame):
+    """An axis from `start` to `end`."""
+
+    start: float = 0.0
+    whole: bool = False
+
+    def x(self, value: float) -> float:
+        return (value - self.start) / (self.end - self.start)
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        ticks = nice_ticks(self.start, self.end, 4, whole=self.whole)
+        return ticks, tick_labels(ticks)
+
+
+@dataclass(frozen=True)
+class _FactorFrame(LogFrame):
+    """An axis of factors; one that is too short for two powers has its ends for labels."""
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        ticks, labels = super().ticks()
+        ends = [self.start, self.end]
+        return (ticks, labels) if len(ticks) > 1 else (ends, [format_number(end) for end in ends])
+
+
+@dataclass(frozen=True)
+class _NamedFrame(Frame):
+    """An axis with a place for each of `names`."""
+
+    names: tuple[str, ...] = ()
+
+    def x(self, value: float) -> float:
+        return (value + 0.5) / len(self.names)
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        return [float(place) for place in range(len(self.names))], [escape(_cut(name)) for name in self.names]
+
+
+def _frame(name: str, parameter: Parameter) -> Frame:
+    last = name.rpartition(".")[2]
+    if isinstance(parameter, Choices):
+        names = tuple(_written(value) for value in parameter.values)
+        return _NamedFrame(end=len(names), x_name=last, noun=last, names=names)
+    low, high = float(parameter.low), float(parameter.high)
+    if parameter.log:
+        return _FactorFrame(end=high, start=low, x_name=last, noun=last)
+    return _SpanFrame(end=high, start=low, x_name=last, noun=last, whole=parameter.whole)
+
+
+def _place(name: str, parameter: Parameter) -> Callable[[Trial], float]:
+    if isinstance(parameter, Choices):
+        places = {text: float(place) for place, text in enumerate(parameter.texts())}
+        return lambda trial: places[Choices((trial.parameters[name],)).written()]
+    return lambda trial: float(trial.parameters[name])
+
+
+def _trials(found: Tuned) -> str:
+    ranked = found.ranked()[:MOST_ROWS]
+    if not ranked:
+        return ""
+    values = aligned([each.value for each in ranked], 4)
+    names = list(found.space)
+    rows = [
+        [
+            value,
+            str(trial.number),
+            *(_written(trial.parameters[name]) for name in names),
+            str(len(trial.evaluations)),
+            "" if trial.seconds is None else format_seconds(trial.seconds),
+            trial.state,
+            "" if trial.run_dir is None else Path(trial.run_dir).name,
+            trial.reason or "",
+        ]
+        for value, trial in zip(values, ranked, strict=True)
+    ]
+    head = [found.metric, "trial", *_headings(names), "evaluations", "time", "end", "run", "why"]
+    left = len(found.trials) - len(ranked)
+    more = f"<p class=note>{counted(left, 'more trial')} in found.json.</p>" if left else ""
+    return f"<section><h2>The trials</h2>{table(head, rows, numbers=4 + len(names))}{more}</section>"
+
+
+def _headings(names: list[str]) -> list[str]:
+    """The last part of each name, or all of it where two have the same."""
+    last = [name.rpartition(".")[2] for name in names]
+    return [short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)]
+
+
+def _written(value: object) -> str:
+    if isinstance(value, float):
+        return format_number(value)
+    return shown(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"

@@ -1,0 +1,265 @@
+"""The doctor on recipes and runs: those that ship are healthy, and planted faults are found by their settings."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from snugfit.cli import main
+from snugfit.doctor.findings import Finding, Severity
+from snugfit.doctor.observe import Observation
+from snugfit.doctor.page import write_examination
+from snugfit.doctor.tokens import TokenView
+from snugfit.tracking.spool import Spool
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+WORDS = [*SPECIAL, *(f"word{number}" for number in range(40))]
+
+
+def write_model(folder: Path, decoder: bool, length: int = 512) -> Path:
+    made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if not decoder:
+        made.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=length, **special).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes |= {"vocab_size": len(WORDS), "max_position_embeddings": length}
+    if decoder:
+        LlamaForCausalLM(LlamaConfig(**sizes)).save_pretrained(folder)
+    else:
+        BertModel(BertConfig(**sizes)).save_pretrained(folder)
+    return folder
+
+
+def texts(count: int, length: int = 12) -> list[str]:
+    source = random.Random(0)
+    return [" ".join(source.choices(WORDS[4:], k=length)) for _ in range(count)]
+
+
+def write_rows(file: Path, rows: list[str]) -> Path:
+    file.write_text(
+        "\n".join(
+            ["label,text", *(f"{'good' if place % 2 else 'bad'},{row}" for place, row in enumerate(rows))]
+        )
+    )
+    return file
+
+
+def doctor(capsys, *arguments: str) -> tuple[int, dict]:
+    code = main(["doctor", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def grades(printed: dict) -> dict[str, str]:
+    return {finding["pitfall"]: finding["severity"] for finding in printed["findings"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe", sorted(file.relative_to(EXAMPLES).as_posix() for file in EXAMPLES.rglob("*.yaml"))
+)
+def test_a_recipe_that_ships_has_neither_error_nor_warning(recipe, tmp_path, capsys):
+    given = []
+    if recipe.startswith("text_classification"):
+        rows = write_rows(tmp_path / "rows.csv", texts(400))
+        given = [f"model={write_model(tmp_path / 'encoder', decoder=False)}", f"data.train={rows}"]
+    elif recipe != "mlp/mlp.yaml":
+        (tmp_path / "corpus.txt").write_text("\n".join(texts(2000)))
+        pairs = [
+            {"prompt": " ".join(text.split()[:-1]), "completion": text.split()[-1]} for text in texts(200)
+        ]
+        (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+        name = "pairs.jsonl" if "instruct" in recipe else "corpus.txt"
+        given = [
+            f"model={write_model(tmp_path / 'decoder', decoder=True)}",
+            f"data.train={tmp_path / name}",
+            "data.max_length=64",
+        ]
+    code, printed = doctor(
+        capsys, str(EXAMPLES / recipe), "--allow-code", f"output={tmp_path / 'runs'}", *given
+    )
+    assert (code, printed.get("ill")) == (0, False), printed
+    assert {"examples", "model and optimizer", "settings"} <= set(printed["checked"])
+
+
+RECIPE = """\
+name: mine
+task: python
+model: parts:build
+data: {train: parts:rows, validation: 0.25}
+train: {updates: 40, global_batch: 8}
+optimizer: {adamw: {learning_rate: 0.001}}
+"""
+PARTS = """\
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+def rows():
+    return [(torch.randn(4), number % 3) for number in range(64)]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch) -> list[str]:
+    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    (tmp_path / "parts.py").write_text(PARTS)
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    return [str(tmp_path / "mine.yaml"), f"output={tmp_path / 'runs'}"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([], {}),
+        (["optimizer.adamw.learning_rate=5.0"], {"learning_rate": "warning"}),
+        (["optimizer.adamw.learning_rate=1e-10"], {"learning_rate": "warning"}),
+        (["evaluate.every=1000"], {"never_evaluated": "warning"}),
+        (["data.validation=null"], {"never_evaluated": "note"}),
+        (["techniques=[{swa: {}}]", "early_stopping.patience=2"], {"average_and_best": "warning"}),
+        (["techniques=[{ema: {}}]", "early_stopping.patience=2"], {}),
+        (["techniques=[{swa: {}}]"], {}),
+    ],
+)
+def test_settings_are_judged_and_the_code_says_whether_something_is_wrong(recipe, changes, expected, capsys):
+    code, printed = doctor(capsys, *recipe, *changes)
+    assert grades(printed) == expected
+    assert code == ("warning" in expected.values())
+
+
+def test_what_was_found_is_kept_beside_the_runs_with_its_page(recipe, tmp_path, capsys):
+    code, printed = doctor(capsys, *recipe, "evaluate.every=1000")
+    (folder,) = (tmp_path / "runs/mine/tools/doctor").iterdir()
+    kept = json.loads((folder / "found.json").read_text())
+    assert code == 1 and kept["findings"] == printed["findings"]
+    assert printed["page"] == str(folder / "doctor.html")
+    assert "only its end is evaluated" in Path(printed["page"]).read_text()
+
+
+def test_skipped_windows_of_a_run_are_told_from_its_events(recipe, tmp_path, capsys):
+    run = tmp_path / "runs/mine/1"
+    with Spool(run / "events.jsonl") as spool:
+        spool.append("run", name="mine", id="1")
+        for window in range(1, 41):
+            spool.append("update", update=window, window=window, metrics={"loss": 1.0})
+        spool.append("skipped", window=3, reason="the loss is not finite")
+        spool.append("skipped", window=4, reason="the loss is not finite")
+    (run / "recipe.yaml").write_text((tmp_path / "mine.yaml").read_text().replace("parts:", "parts:"))
+    (run / "parts.py").write_text(PARTS)
+    code, printed = doctor(capsys, str(run), recipe[1])
+    assert code == 1
+    (finding,) = [each for each in printed["findings"] if each["pitfall"] == "skipped_windows"]
+    assert finding["what"] == "2 of 40 windows were skipped"
+    assert finding["evidence"] == ["2 times: the loss is not finite"]
+
+
+@pytest.mark.slow
+def test_rows_and_tokens_of_texts_are_looked_at_too(tmp_path, capsys):
+    model = write_model(tmp_path / "encoder", decoder=False)
+    rows = texts(80, length=30)
+    train = write_rows(tmp_path / "train.csv", [*rows, f"[CLS] {rows[0]}"])
+    held_out = write_rows(tmp_path / "test.csv", rows[:10])
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        f"task: text-classification\nmodel: {model}\ndata: {{train: {train}, validation: {held_out}, max_length: 16}}\n"
+        f"output: {tmp_path / 'runs'}\n"
+    )
+    code, printed = doctor(capsys, str(recipe))
+    assert code == 1
+    found = grades(printed)
+    assert (found["leakage"], found["truncation"], found["special_tokens"]) == ("warning",) * 3
+    assert printed["tokens"][0]["special"] == {"[CLS]": 1, "[SEP]": 1} and printed["tokens"][0]["cut"]
+    write_rows(train, [*rows, " "])
+    code, printed = doctor(capsys, str(recipe))
+    assert grades(printed)["empty_rows"] == "warning"
+    assert printed["left_out"] == ["examples and model: a run would refuse these rows"]
+
+
+def test_a_model_is_named_as_a_function_with_or_without_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "loose", raising=False)
+    (tmp_path / "loose.py").write_text(PARTS.replace("nn.Linear(8, 3))", "nn.Linear(8, 3), nn.Softmax(-1))"))
+    assert grades(doctor(capsys, "loose:build")[1]) == {"softmax_twice": "note"}
+    code, printed = doctor(capsys, "loose:build", "--data", "loose:rows")
+    assert code == 1 and grades(printed)["softmax_twice"] == "error"
+
+
+def test_a_command_behind_dashes_goes_to_the_observer(monkeypatch, capsys):
+    asked = {}
+
+    findings = (Finding("zero_grad", Severity.ERROR, "gradients are never cleared", "train.py:7"),)
+
+    def observe(command, *, updates, seconds):
+        asked.update(command=command, updates=updates, seconds=seconds)
+        return Observation(findings, 0, 3, False, 1, 0, 0, 1.0)
+
+    monkeypatch.setattr("snugfit.doctor.observe.observe", observe)
+    code = main(["doctor", "--updates", "5", "--json", "--", "python", "train.py", "--updates", "7"])
+    assert code == 1
+    assert asked == {"command": ["python", "train.py", "--updates", "7"], "updates": 5, "seconds": 120.0}
+    assert grades(json.loads(capsys.readouterr().out)) == {"zero_grad": "error"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"exit_code": 1, "error": "Traceback:\nKeyError: 'label'"},
+            ["the command failed, exit code 1", "| KeyError: 'label'", "3 updates seen in 1 s, exit code 1"],
+        ),
+        ({"exit_code": 0, "failure": "Traceback:\nZeroDivisionError"}, ["a bug of it: ZeroDivisionError"]),
+        ({"exit_code": 0}, []),
+    ],
+    ids=["the script fails", "the observer fails", "nothing fails"],
+)
+def test_a_failure_of_the_script_or_of_the_observer_is_said_and_makes_the_exit_code_1(
+    monkeypatch, capsys, tmp_path, given, said
+):
+    told = {"updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0, "saves_seen": 0}
+    seen = Observation((), seconds=1.0, **{**told, **given})
+    monkeypatch.setattr("snugfit.doctor.observe.observe", lambda command, **_: seen)
+    code = main(["doctor", "--html", str(tmp_path), "--", "python", "train.py"])
+    printed = capsys.readouterr().out
+    assert code == bool(said)
+    assert all(words in printed for words in said) and ("not looked at" in printed) is bool(said)
+    assert ("What was not looked at" in (tmp_path / "doctor.html").read_text()) is bool(said)
+
+
+def test_nothing_or_two_things_to_look_at_are_refused(capsys):
+    assert main(["doctor"]) == 2
+    assert "name a recipe" in capsys.readouterr().err
+    assert main(["doctor", "my.yaml", "--", "python", "train.py"]) == 2
+    assert "Give one of them" in capsys.readouterr().err
+
+
+def test_the_page_has_each_finding_with_its_fix_and_what_the_model_reads(tmp_path):
+    finding = Finding(
+        "leakage", Severity.WARNING, "3 of 9 rows leak", "data.validation", ("'a <b>'",), "split: by author"
+    )
+    view = TokenView("[CLS] a [SEP]", 3, {"[CLS]": 1}, 2, True)
+    page = write_examination(
+        "mine", [finding], tmp_path, checked=["rows"], left_out=["the model"], tokens=[view]
+    ).read_text()
+    assert (
+        "1 warning" in page
+        and "3 of 9 rows leak." in page
+        and "&lt;b&gt;" in page
+        and "split: by author" in page
+    )
+    assert "3 tokens · [CLS] 1 · 2 scored · fills the length" in page and "the model" in page
+    assert "<script" not in page
+    assert "Healthy" in write_examination("mine", [], tmp_path).read_text()
