@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import IO, Any
@@ -29,6 +30,7 @@ from snugfit.errors import PlannerFailed, SettingError, SnugfitError
 from snugfit.planner.choice import channel
 from snugfit.planner.choice.channel import Progress
 from snugfit.system.pickling import dumps
+from snugfit.system.user_objects import import_path
 
 _MODULE = "snugfit.planner.worker"
 _ONLY_NEW = (20_000, 1_000, 1_000)
@@ -87,19 +89,22 @@ class Worker:
         with suppress(BrokenPipeError):  # it has died, which `run` tells
             os.write(self._process.stdin.fileno(), pickle.dumps(modules))
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float, folder: Path | None = None
+    ) -> Any:
         """Call `function` there.
 
         Args:
             function: and its arguments are sent as they are; classes of the user's own script by value.
             timeout: in seconds, after which the search has to end with the best plan so far.
+            folder: where modules of the user's own are looked for first that the arguments are of, such as techniques.
         Raises:
             SettingError: they cannot be sent.
             PlannerFailed: the process died, or it took too long.
             SnugfitError: what the function raised.
         """
         try:
-            sent = pickle.dumps(()) + dumps((function, arguments))
+            sent = pickle.dumps(()) + pickle.dumps(folder) + dumps((function, arguments))
         except Exception as error:
             self.close()
             raise SettingError(
@@ -204,7 +209,8 @@ def _tell(answer: IO[bytes], progress: Progress) -> None:
 
 def _answer(asked: IO[bytes], answer: IO[bytes], usual: tuple[int, int, int]) -> None:
     try:
-        function, arguments = pickle.load(asked)
+        with import_path(pickle.load(asked)):
+            function, arguments = pickle.load(asked)
         gc.freeze()
         gc.set_threshold(*usual)
         found = "found", function(*arguments)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from snugfit.system.code_consent import named_code
 
@@ -19,7 +20,16 @@ def code_of(recipe: Recipe) -> dict[str, str]:
 
     Every other setting counts, so that a new one that names code needs no line here.
     """
-    values = {key: value for key, value in recipe.as_dict().items() if key not in _TEXT}
+    return _named(recipe.as_dict(), recipe)
+
+
+def written_code(recipe: Recipe) -> dict[str, str]:
+    """Return the same of a recipe whose techniques are still as they were written."""
+    return _named(recipe.model_dump(mode="json"), recipe)
+
+
+def _named(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, str]:
+    values = {key: value for key, value in settings.items() if key not in _TEXT}
     values["data"] = {key: value for key, value in values["data"].items() if key not in _COLUMNS}
     if recipe.task != "python":
         del values["model"]  # a name on the hub, a folder, or `config:NAME`

@@ -1,10 +1,14 @@
-"""Entries of a recipe that name a technique: `ema`, or `ema: {decay: 0.999}`; a setting may hold such entries too."""
+"""Entries of a recipe that name a technique: `ema`, or `ema: {decay: 0.999}`; a setting may hold such entries too.
+
+A name is that of one of Snugfit's, the `package.module:Class` of one of the user's own, or what an installed package lists.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError, nearest
@@ -13,6 +17,7 @@ from snugfit.recipe.wording import shown, wanted
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
+    from snugfit.techniques.plugins import Importer
 
 SEAMS_OF_THEIR_OWN = ("optimizer", "schedule")
 """Seams whose techniques have a key of their own in the recipe."""
@@ -21,39 +26,63 @@ FULL = "fp32"
 """The precision that is no technique."""
 
 
-def parse_slot(entry: Any, seam: str, defaults: Mapping[str, Mapping[str, Any]], places: Places) -> Technique:
+@dataclass(frozen=True)
+class _Slot:
+    """What a key takes: Snugfit's techniques by name, those of the user's own that `takes` lets pass, and who imports these."""
+
+    names: Mapping[str, type[Technique]]
+    takes: Callable[[type[Technique]], bool]
+    importer: Importer | None
+
+
+def parse_slot(
+    entry: Any,
+    seam: str,
+    defaults: Mapping[str, Mapping[str, Any]],
+    places: Places,
+    importer: Importer | None = None,
+) -> Technique:
     """The technique of a key that holds one, such as `optimizer`.
 
     Args:
         defaults: settings by the technique's name that stand where the recipe gives none.
+        importer: of techniques that are not Snugfit's; None: there are none.
     Raises:
+        CodeRefused: it names code, without consent.
         SettingError: an unknown name, one without that seam, or an impossible setting.
     """
-    name, settings = _split(entry, (seam,), places, known(seam))
-    return _make(name, {**defaults.get(name, {}), **settings}, (seam,), places, known(seam))
+    slot = _Slot(known(seam), lambda technique: own_key(technique) == seam, importer)
+    name, settings = _split(entry, (seam,), places, slot.names)
+    return _make(name, {**defaults.get(name, {}), **settings}, (seam,), places, slot)
 
 
-def parse_list(entries: Any, places: Places) -> tuple[Technique, ...]:
+def parse_list(entries: Any, places: Places, importer: Importer | None = None) -> tuple[Technique, ...]:
     """The techniques of the key `techniques`.
 
+    Args:
+        importer: as of `parse_slot`.
     Raises:
+        CodeRefused: an entry names code, without consent.
         SettingError: not a list, an unknown name, one that has a key of its own, or an impossible setting.
     """
     keys = ("techniques",)
-    names = known(None)
+    slot = _Slot(known(None), lambda technique: own_key(technique) is None, importer)
     if isinstance(entries, Mapping):
         example = next(iter(entries), "ema")
         raise places.error(keys, f"must be a list. Write each with a dash, like: - {example}: {{…}}")
     if not isinstance(entries, tuple):
         raise places.error(keys, f"must be a list of techniques, found {shown(entries)}. Write [] for none.")
-    split = [_split(entry, keys, places, names) for entry in entries]
-    return tuple(_make(name, settings, keys, places, names) for name, settings in split)
+    split = [_split(entry, keys, places, slot.names) for entry in entries]
+    return tuple(_make(name, settings, keys, places, slot) for name, settings in split)
 
 
-def parse_numerics(entry: Any, places: Places) -> Technique | str | None:
+def parse_numerics(entry: Any, places: Places, importer: Importer | None = None) -> Technique | str | None:
     """The technique of the key `plan.numerics`, or fp32, which is none; None where it is left to the plan.
 
+    Args:
+        importer: as of `parse_slot`.
     Raises:
+        CodeRefused: it names code, without consent.
         SettingError: no precision: gives the nearest one, or the key that takes the technique; or an impossible setting.
     """
     from snugfit.techniques import discover
@@ -64,15 +93,17 @@ def parse_numerics(entry: Any, places: Places) -> Technique | str | None:
     names = {name: discover()[name] for name in precisions() if name != FULL}
     name, settings = _split(entry, keys, places, (FULL, *names))
     if name in names:
-        return _make(name, settings, keys, places, names)
+        return _make(name, settings, keys, places, _Slot(names, lambda technique: True, None))
     if name == FULL:
         if settings:
             raise places.error((*keys, name), "it has no settings.")
         return FULL
-    if name in discover():
-        key = own_key(discover()[name]) or "techniques"
-        raise places.error(keys, f"'{name}' is no precision. Put it under {key}.")
-    raise places.error(keys, f"there is no such precision: '{name}'. {nearest(name, precisions())}")
+    found = discover().get(name) or _imported(name, (*keys, name), places, importer)
+    if found is None:
+        raise places.error(keys, f"there is no such precision: '{name}'. {nearest(name, precisions())}")
+    if not found.card.precision:
+        raise places.error(keys, f"'{name}' is no precision. Put it under {own_key(found) or 'techniques'}.")
+    return _make(name, settings, keys, places, _Slot({name: found}, lambda technique: True, None))
 
 
 def precisions() -> tuple[str, ...]:
@@ -158,19 +189,19 @@ def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tupl
     return name, settings or {}
 
 
-def _make(
-    name: str, settings: Mapping[str, Any], keys: Keys, places: Places, names: Mapping[str, type[Technique]]
-) -> Technique:
-    if name not in names:
-        raise places.error((*keys, name), _unknown(name, names, keys))
-    technique = names[name]
-    types = settings_of(technique)
+def _make(name: str, settings: Mapping[str, Any], keys: Keys, places: Places, slot: _Slot) -> Technique:
+    technique = _found(name, keys, places, slot)
+    try:
+        types = settings_of(technique)
+    except Exception as error:  # the annotations of the user's own class
+        text = f"the types of its settings cannot be read ({type(error).__name__}: {error}). Import what their annotations name."
+        raise places.error((*keys, name), text) from error
     values: dict[str, Any] = {}
     for setting, value in settings.items():
         if setting not in types:
             hint = nearest(setting, types) if types else "It has no settings."
             raise places.error((*keys, name, setting), f"'{name}' has no such setting. {hint}")
-        values[setting] = _value(types[setting][0], value, (*keys, name, setting), places)
+        values[setting] = _value(types[setting][0], value, (*keys, name, setting), places, slot.importer)
     missing = [setting for setting, (_, default) in types.items() if default is dataclasses.MISSING]
     for setting in missing:
         if setting not in values:
@@ -178,14 +209,37 @@ def _make(
     try:
         return technique(**values)
     except SettingError as error:
-        text = str(error)
-        if not text.startswith(f"{name}."):
+        text, prefix = str(error), f"{technique.card.name}."
+        if not text.startswith(prefix):
             raise places.error((*keys, name), text) from error
-        setting, _, problem = text.removeprefix(f"{name}.").partition(": ")
+        setting, _, problem = text.removeprefix(prefix).partition(": ")
         raise places.error((*keys, name, setting), problem) from error
 
 
-def _value(annotation: Any, value: Any, keys: Keys, places: Places) -> Any:
+def _found(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Technique]:
+    """Return the technique of a name that may stand under this key."""
+    from snugfit.techniques import discover
+
+    if name in slot.names:
+        return slot.names[name]
+    found = discover().get(name) or _imported(name, (*keys, name), places, slot.importer)
+    if found is not None and name not in discover() and slot.takes(found):
+        return found
+    raise places.error((*keys, name), _unknown(name, found, slot.names, keys))
+
+
+def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) -> type[Technique] | None:
+    """Return the technique of the user's own that `name` stands for; None where it is none."""
+    from snugfit.techniques import discover
+
+    setting = ".".join(keys)
+    try:
+        return None if importer is None else importer.technique(name, setting, discover())
+    except SettingError as error:
+        raise places.error(keys, str(error).removeprefix(f"{setting}: ")) from error
+
+
+def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Importer | None) -> Any:
     """A setting's value, checked; an entry that it holds becomes its technique."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -199,10 +253,10 @@ def _value(annotation: Any, value: Any, keys: Keys, places: Places) -> Any:
     kind, container = holds
     if container is not None and not isinstance(value, container):
         raise places.error(keys, problem)
-    names = of_kind(kind)
+    slot = _Slot(of_kind(kind), lambda technique: issubclass(technique, kind), importer)
 
     def technique(entry: Any, keys: Keys) -> Technique:
-        return _make(*_split(entry, keys, places, names), keys, places, names)
+        return _make(*_split(entry, keys, places, slot.names), keys, places, slot)
 
     if container is tuple:
         return tuple(technique(entry, keys) for entry in value)
@@ -211,10 +265,15 @@ def _value(annotation: Any, value: Any, keys: Keys, places: Places) -> Any:
     return technique(value, keys)
 
 
-def _unknown(name: str, names: Mapping[str, type[Technique]], keys: Keys) -> str:
-    from snugfit.techniques import discover
+def _unknown(
+    name: str, elsewhere: type[Technique] | None, names: Mapping[str, type[Technique]], keys: Keys
+) -> str:
+    """Return why a name cannot stand under this key.
 
-    elsewhere = discover().get(name)
+    Args:
+        elsewhere: the technique of that name, where there is one.
+        names: those that can.
+    """
     if elsewhere is None:
         kind = "technique" if keys == ("techniques",) else keys[0]
         return f"there is no such {kind}. {nearest(name, names)}"

@@ -55,11 +55,11 @@ def infer_recipe(
             raise DataError(f"--data: {data} is plain text, so it has no columns for --text and --label.")
         read_table(data, setting="--data")
         tree: dict[str, Any] = {"task": "causal-lm", "model": model, "data": {"train": data}}
-        return build(tree, overrides, places, folder=Path.cwd(), name=name)
+        return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     columns = None if is_python_path(data) else _columns(data)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
     tree = {"task": "text-classification", "model": model, "data": rows}
-    return build(tree, overrides, places, folder=Path.cwd(), name=name)
+    return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
 
 
 def _columns(data: str) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from snugfit.errors import DataError, SettingError
 from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.source import Keys, Places, read_yaml
+from snugfit.system.user_objects import is_python_path
 
 _SECTIONS = ("data", "train", "evaluate", "plan", "budget")
 """Whose settings are checked again on the data and the model."""
@@ -38,8 +40,7 @@ def _with_place(
 ) -> SettingError | DataError | None:
     name, _, rest = str(error).partition(".")
     setting, colon, problem = rest.partition(": ")
-    keys = _keys(name, setting) if colon else None
-    if keys is None:
+    if not colon or not name.isidentifier() or not setting.isidentifier():
         return None  # it is not about a setting, or has its place
     places = Places(str(path))
     try:
@@ -47,19 +48,36 @@ def _with_place(
         apply_overrides(tree if isinstance(tree, Mapping) else {}, overrides, places)
     except (OSError, ValueError, SettingError):
         return None  # the file has changed under us: the error itself is the one to see
-    return type(error)(str(places.error(keys, problem)))
+    keys = _keys(name, setting, _named_paths(tree))
+    return None if keys is None else type(error)(str(places.error(keys, problem)))
 
 
-def _keys(name: str, setting: str) -> Keys | None:
-    """Where a recipe has the setting of a section or of a technique."""
-    if not name.isidentifier() or not setting.isidentifier():
-        return None
+def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
+    """Where a recipe has the setting of a section or of a technique.
+
+    Args:
+        paths: of techniques of the user's own that the recipe names, whose errors begin with the name on their card.
+    """
     if name in _SECTIONS:
         return (name, setting)
 
     from snugfit.techniques import discover
+    from snugfit.techniques.plugins import entry_points, import_path, loaded
 
-    technique = discover().get(name)
-    if technique is None or setting not in settings_of(technique):
-        return None
-    return (*(own_key(technique) or "techniques").split("."), name, setting)
+    own = {path: found for path in paths if (found := loaded(path)) is not None and found.card.name == name}
+    if name in discover():
+        own[name] = discover()[name]
+    elif not own:
+        own = {name: found for each in entry_points().get(name, []) if (found := loaded(import_path(each)))}
+    for written, technique in own.items():
+        if setting in settings_of(technique):
+            return (*(own_key(technique) or "techniques").split("."), written, setting)
+    return None
+
+
+def _named_paths(tree: Any) -> Iterator[str]:
+    """Yield the keys that are of the form `package.module:Class`, at any depth."""
+    if isinstance(tree, Mapping):
+        yield from (key for key in tree if isinstance(key, str) and is_python_path(key))
+    for inside in tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple) else ():
+        yield from _named_paths(inside)

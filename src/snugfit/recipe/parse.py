@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.checks import check_recipe, placed
+from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot, technique_settings
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import Preset, find_preset, presets
@@ -46,44 +47,55 @@ def load_recipe(
         raise SettingError(
             f"{path}: a recipe is a list of settings such as 'task: text-classification', found {found}."
         )
-    recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem)
-    code_consent.require(
-        recipe.code, path, folder=recipe.folder, allowed=allow_code or code_consent.is_here(path)
-    )
+    allowed = allow_code or code_consent.is_here(path)
+    recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem, allow_code=allowed)
+    code_consent.require(recipe.code, path, folder=recipe.folder, allowed=allowed)
     return recipe
 
 
 def build(
-    tree: Mapping[str, Any], overrides: Iterable[str], places: Places, *, folder: Path, name: str
+    tree: Mapping[str, Any],
+    overrides: Iterable[str],
+    places: Places,
+    *,
+    folder: Path,
+    name: str,
+    allow_code: bool = False,
 ) -> m.Recipe:
     """Fill in the defaults and check everything.
 
     Args:
         folder: where the paths in `tree` are looked for; those of overrides are looked for in the current one.
         name: of the run, if the settings give none.
+        allow_code: consent to import techniques of the user's own; those that were consented to before need none.
     """
+    from snugfit.techniques.plugins import Importer  # torch, which reading a schema does without
+
     given = _absolute(tree, folder)
     overrides = tuple(overrides)
     named = apply_overrides(given, [text for text in overrides if text.startswith("preset=")], places)
     preset = _preset(named, places)
     given = apply_overrides({"techniques": preset.techniques, **given}, overrides, places)
     given = _absolute(given, Path.cwd())
-    filled = _with_defaults({"name": name, "folder": str(folder), **given}, preset)
+    # without `..`, as a copy of the recipe has it: consent is for a folder
+    filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
     try:
         recipe = m.Recipe.model_validate(filled)
     except ValidationError as error:
         raise SettingError("\n".join(dict.fromkeys(_problems(error, places)))) from error
-    optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places)
+    importer = Importer(places.of(()) or "the settings", recipe.folder, allow_code, written_code(recipe))
+    optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places, importer)
     schedule = recipe.schedule
     if "schedule" not in given and "schedule" in optimizer.card.seams:
         schedule = None  # the optimizer has one of its own
     if schedule is not None:
-        schedule = parse_slot(schedule, "schedule", preset.schedule, places)
+        schedule = parse_slot(schedule, "schedule", preset.schedule, places, importer)
+    numerics = parse_numerics(recipe.plan.numerics, places, importer)
     techniques = {
         "optimizer": optimizer,
         "schedule": schedule,
-        "techniques": parse_list(recipe.techniques, places),
-        "plan": recipe.plan.model_copy(update={"numerics": parse_numerics(recipe.plan.numerics, places)}),
+        "techniques": parse_list(recipe.techniques, places, importer),
+        "plan": recipe.plan.model_copy(update={"numerics": numerics}),
     }
     recipe = recipe.model_copy(update=techniques)
     check_recipe(recipe, given, places)

@@ -97,16 +97,13 @@ def recipe_hash(recipe: m.Recipe) -> str:
 def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
     """Return the settings that decide the updates; files in the recipe's folder count by their relative path."""
     from snugfit.core.technique import Family
-    from snugfit.techniques import discover
 
     values = as_dict(recipe)
-    known = discover()
-    learned = [
+    values["techniques"] = [
         entry
-        for entry in values["techniques"]
-        if known[next(iter(entry))].card.family is not Family.PLACEMENT
+        for technique, entry in zip(recipe.techniques, values["techniques"], strict=True)
+        if technique.card.family is not Family.PLACEMENT
     ]
-    values["techniques"] = learned
     for setting in _NOT_LEARNED:
         *section, key = setting.split(".")
         del (values[section[0]] if section else values)[key]

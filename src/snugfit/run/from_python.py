@@ -268,7 +268,12 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
         "optimizer_settings": _optimizer_settings(optimizer),
         # a run may go on under another placement: the updates are the same
-        "techniques": [as_entry(each) for each in techniques if each.card.family is not Family.PLACEMENT],
+        "techniques": [
+            {each.card.name: settings}
+            for each in techniques
+            if each.card.family is not Family.PLACEMENT
+            for settings in as_entry(each).values()
+        ],
     }
 
 

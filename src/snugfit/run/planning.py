@@ -61,7 +61,8 @@ def plan_recipe(
     check_goal(target.goal, target.price)
     target = on_this_machine(target, plan)
     worker = worker or Worker(not target.probe, watch)
-    answer: Answer = worker.run(_plan_recipe, recipe, job, plan, target, timeout=_timeout(target))
+    asked = (recipe, job, plan, target)
+    answer: Answer = worker.run(_plan_recipe, *asked, timeout=_timeout(target), folder=recipe.folder)
     return answer
 
 

@@ -21,23 +21,33 @@ _granted: set[tuple[str, Path | None]] = set()
 
 
 def named_code(values: Any, setting: str = "") -> dict[str, str]:
-    """Return the settings in `values`, nested as JSON is, that could be imported.
+    """Return the settings in `values`, nested as JSON is, that could be imported; a name that settings stand under counts too.
 
     >>> named_code({"model": "nets:build", "techniques": [{"distillation": {"teacher": "nets:big"}}, "ema"]})
     {'model': 'nets:build', 'techniques.distillation.teacher': 'nets:big'}
+    >>> named_code({"techniques": [{"nets:Scaled": {"factor": 2.0}}]})
+    {'techniques': 'nets:Scaled'}
     """
     if isinstance(values, str):
         return {setting: values} if is_python_path(values) else {}
     names: dict[str, str] = {}
     if isinstance(values, Mapping):
         for key, value in values.items():
-            names |= named_code(value, f"{setting}.{key}".lstrip("."))
+            if isinstance(key, str) and is_python_path(key):
+                names = _joined(names, {setting: key})
+            names = _joined(names, named_code(value, f"{setting}.{key}".lstrip(".")))
     elif isinstance(values, Sequence):
         for value in values:
-            inner = named_code(value, setting)
-            taken = names.keys() & inner.keys()
-            names |= {f"{key}[{len(names)}]" if key in taken else key: name for key, name in inner.items()}
+            names = _joined(names, named_code(value, setting))
     return names
+
+
+def _joined(names: Code, others: Code) -> dict[str, str]:
+    """Return both, the others under another key where theirs is taken."""
+    return {
+        **names,
+        **{f"{key}[{len(names)}]" if key in names else key: name for key, name in others.items()},
+    }
 
 
 def is_here(file: Path) -> bool:

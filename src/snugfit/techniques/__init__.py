@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
+from snugfit.system.user_objects import is_python_path
+from snugfit.techniques.plugins import loaded
 
 _FAMILIES = ("learning", "placement", "numerics")
 
@@ -32,12 +34,14 @@ def discover() -> Mapping[str, type[Technique]]:
 
 
 def find(name: str, setting: str = "techniques") -> type[Technique]:
-    """A technique by name.
+    """A technique by name, or by the `package.module:Class` of one of the user's own that was imported before.
 
     Raises:
         SettingError: there is none; the nearest name is given.
     """
     known = discover()
+    if is_python_path(name) and (own := loaded(name)) is not None:
+        return own
     if name not in known:
         raise SettingError(f"{setting}: no technique '{name}'. {nearest(name, known)}")
     return known[name]

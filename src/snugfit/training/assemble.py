@@ -15,7 +15,7 @@ from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.random import derive_seed
-from snugfit.core.selection import check, check_on
+from snugfit.core.selection import check, check_on, listed
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Collate, Loader, Order
 from snugfit.errors import DataError, PlanConflict, SettingError
@@ -35,6 +35,7 @@ from snugfit.training.identity import (
     data_identity,
     data_of_rank,
     model_identity,
+    techniques_identity,
 )
 from snugfit.training.loop import Training
 from snugfit.training.result import Emit, SaveBest
@@ -95,7 +96,7 @@ def assemble(
         "stop_when": job.stop_when,
         **{f"metrics.{name}": metric for name, metric in own if not isinstance(metric, str)},
     }
-    code = code_identity(material.loss, functions)
+    code = {**code_identity(material.loss, functions), **techniques_identity(listed(optimizer, techniques))}
     model = model_identity(material.model)  # before techniques change it
     described = as_plain({**(identity or {}), **code, "model": model})
     if plan.deterministic:  # a run that was so stays so

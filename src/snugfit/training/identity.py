@@ -19,8 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from snugfit.core.batch_norm import has_batch_norm
+from snugfit.core.entry import is_ours
 from snugfit.core.job import AUTO
 from snugfit.core.losses import Loss
+from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader, next_of_workers, unchanged_child_handler
 from snugfit.data.sources import by_present_paths
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError, SnugfitError, nearest
@@ -67,6 +69,15 @@ def code_identity(
         name: {NAME: value} if isinstance(value, str) else code_of(value)
         for name, value in given.items()
         if value is not None
+    }
+
+
+def techniques_identity(techniques: Sequence[Technique]) -> dict[str, dict[str, Any]]:
+    """Return the code of techniques that are not Snugfit's, by `techniques.NAME`; their settings are of the recipe's identity."""
+    own = [type(each) for each in techniques if not is_ours(type(each))]
+    return {
+        f"techniques.{each.card.name}": code_of(each, package=each.__module__.partition(".")[0])
+        for each in own
     }
 
 

@@ -31,7 +31,7 @@ _PLACES = frozenset({"rank", "local_rank", "global_rank", "node_rank", "world_si
 _READING = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
-def code_of(value: Any) -> dict[str, Any]:
+def code_of(value: Any, package: str = "") -> dict[str, Any]:
     """Return the parts that a callable is made of: its qualified name, and by name the digest of each source.
 
     Functions and classes of the user's own that it refers to are looked at too, and so are default arguments, what a closure holds,
@@ -39,11 +39,14 @@ def code_of(value: Any) -> dict[str, Any]:
     what the functions themselves change: that is a counter. A part without a source, such as one typed into a shell, is `NO_DIGEST`. Of
     installed libraries only names count. A module whose weights are all frozen, such as a teacher, counts with a sample of its weights.
 
+    Args:
+        package: one that counts as the user's own although it is installed, such as that of a technique which an entry point names.
+
     >>> code_of(len)
     {'function': 'builtins.len'}
     """
     parts: dict[str, Any] = {}
-    _Walk(parts).visit(value)
+    _Walk(parts, package).visit(value)
     return {NAME: name_of(value), **parts}
 
 
@@ -102,9 +105,17 @@ def _is_installed(path: str) -> bool:
 class _Walk:
     """Visits a callable and what it refers to, each once, and notes the parts."""
 
-    def __init__(self, parts: dict[str, Any]) -> None:
+    def __init__(self, parts: dict[str, Any], package: str = "") -> None:
         self._parts = parts
+        self._package = package
         self._visited: set[int] = set()
+
+    def _is_own(self, value: Any) -> bool:
+        module = getattr(value, "__module__", None)
+        return isinstance(module, str) and self._is_own_module(module)
+
+    def _is_own_module(self, module: str) -> bool:
+        return _is_own_module(module) or module.partition(".")[0] == self._package
 
     def visit(self, value: Any) -> None:
         if id(value) in self._visited:
@@ -119,14 +130,14 @@ class _Walk:
             if not isinstance(value.__self__, type):
                 self._attributes(value.__self__)
         elif isinstance(value, types.FunctionType):
-            if is_own(value):
+            if self._is_own(value):
                 self._parts[name_of(value)] = digest_of_syntax(value.__code__)
                 self._defaults(value)
                 self._closure(value)
                 self._globals(value.__code__, value.__globals__)
         elif isinstance(value, type):
             for each in value.__mro__:
-                if is_own(each):
+                if self._is_own(each):
                     self._class(each)
         elif callable(value) and not isinstance(value, types.BuiltinFunctionType):
             self.visit(type(value))
@@ -224,10 +235,10 @@ class _Walk:
             changed: names that functions change; None where that cannot be known, so that lists and dicts may be records.
         """
         if isinstance(value, (type, types.FunctionType)):
-            if is_own(value):
+            if self._is_own(value):
                 self.visit(value)
             return
-        if not _is_own_module(module):
+        if not self._is_own_module(module):
             return
         if isinstance(value, (nn.Module, functools.partial, Tensor)):
             trains = isinstance(value, nn.Module) and any(each.requires_grad for each in value.parameters())

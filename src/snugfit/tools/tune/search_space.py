@@ -132,8 +132,11 @@ def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
 
     tree = read_yaml(recipe.to_yaml(), recipe.name, Places())
     overrides = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
-    changed = build(tree, overrides, Places(recipe.name), folder=recipe.folder, name=recipe.name)
-    code_consent.grant(changed.code, changed.folder)  # of a recipe and values that were consented to
+    # of a recipe and values that were consented to
+    changed = build(
+        tree, overrides, Places(recipe.name), folder=recipe.folder, name=recipe.name, allow_code=True
+    )
+    code_consent.grant(changed.code, changed.folder)
     return changed
 
 
