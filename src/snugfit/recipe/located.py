@@ -68,7 +68,8 @@ def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
     if name in discover():
         own[name] = discover()[name]
     elif not own:
-        own = {name: found for each in entry_points().get(name, []) if (found := loaded(import_path(each)))}
+        listed = [found for each in entry_points().get(name, []) if (found := loaded(import_path(each)))]
+        own = {name: listed[0]} if listed else {}
     for written, technique in own.items():
         if setting in settings_of(technique):
             return (*(own_key(technique) or "techniques").split("."), written, setting)
