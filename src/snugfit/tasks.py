@@ -123,8 +123,11 @@ def prepare_assumed(recipe: Recipe) -> Task:
 
     def load(name: str) -> nn.Module:
         if classes:
-            return load_text_classifier(name, ("0", "1"), folder=recipe.folder, empty=True).model
-        return load_causal_lm(name, folder=recipe.folder, empty=True).model
+            loaded = load_text_classifier(name, ("0", "1"), folder=recipe.folder, empty=True)
+        else:
+            loaded = load_causal_lm(name, folder=recipe.folder, empty=True)
+        model: nn.Module = loaded.model
+        return model
 
     model: Any = load(recipe.model)
     if (
@@ -264,7 +267,8 @@ def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
     """
     if loaded.messages:
         raise ModelError(f"model: {name} was not trained for this task: {loaded.messages[0]}.")
-    return loaded.model
+    model: nn.Module = loaded.model
+    return model
 
 
 def _model_files(recipe: Recipe) -> dict[str, dict[str, str]]:

@@ -57,7 +57,7 @@ class HostGradients:
     def taking(self) -> Iterator[None]:
         """Within, a backward leaves no gradient on the device; on exit all have arrived."""
         hooks = [
-            parameter.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._take)
             for parameter in self.bearers
             if parameter.requires_grad
         ]
@@ -83,7 +83,7 @@ class HostGradients:
             self._arriving.append(_Leaving(parameter, gradient.to(HOST), None))
         else:
             if gradient.device not in self._streams:
-                self._streams[gradient.device] = torch.cuda.Stream(gradient.device)  # type: ignore[no-untyped-call]
+                self._streams[gradient.device] = torch.cuda.Stream(gradient.device)
             stream = self._streams[gradient.device]
             stream.wait_stream(torch.cuda.current_stream(gradient.device))
             with torch.cuda.stream(stream):

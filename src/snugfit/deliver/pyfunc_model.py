@@ -12,7 +12,7 @@ import mlflow.pyfunc
 import pandas
 
 
-class BundleModel(mlflow.pyfunc.PythonModel):
+class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # MLflow has no types
     """Rows in, one row of predictions for each out, as `snugfit predict` gives them."""
 
     def load_context(self, context: Any) -> None:

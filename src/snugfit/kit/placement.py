@@ -23,7 +23,7 @@ def place_(model: nn.Module, device: torch.device | str, staying: Collection[str
     inside = {id(module) for name in staying for module in model.get_submodule(name).modules()}
     for module in model.modules():
         if id(module) not in inside:
-            module._apply(lambda tensor: tensor.to(device), recurse=False)  # type: ignore[no-untyped-call]
+            module._apply(lambda tensor: tensor.to(device), recurse=False)
     return model
 
 

@@ -22,7 +22,7 @@ def storage_of(tensor: Tensor) -> StorageWeakRef:
     >>> storage_of(weight) == storage_of(weight.t()), storage_of(weight) == storage_of(weight.clone())
     (True, False)
     """
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def storages_of(tensors: Iterable[Tensor]) -> Iterator[StorageWeakRef]:

@@ -18,7 +18,7 @@ from snugfit.recipe.checks import check_recipe, placed
 from snugfit.recipe.code import written_code
 from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot, technique_settings
 from snugfit.recipe.overrides import apply_overrides
-from snugfit.recipe.presets import Preset, find_preset, presets
+from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
 from snugfit.recipe.source import Keys, Places, read_yaml
 from snugfit.recipe.wording import shown, wanted
 from snugfit.system import code_consent
@@ -155,7 +155,7 @@ def _path(text: str, folder: Path) -> str:
 
 
 def _preset(given: Mapping[str, Any], places: Places) -> Preset:
-    name = given.get("preset", m.DEFAULT_PRESET)
+    name = given.get("preset", DEFAULT)
     if not isinstance(name, str):
         raise places.error(("preset",), f"must be one of {', '.join(presets())}, found {shown(name)}.")
     with placed(places, ("preset",)):

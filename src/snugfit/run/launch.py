@@ -253,7 +253,7 @@ def _first_error(
         recorded = failure.error_file_data.get(RECORDED)
         if recorded is None:
             return float("inf") if failure.exitcode == -signal.SIGTERM else failure.timestamp
-        return float(recorded["time"]) + _LAG_SECONDS * recorded["lost"]
+        return float(recorded["time"]) + _LAG_SECONDS * float(recorded["lost"])
 
     rank = min(failures, key=order)
     failure = failures[rank]

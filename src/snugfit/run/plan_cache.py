@@ -94,8 +94,9 @@ class Place:
         def own(holder: Any) -> Any:
             return dataclasses.replace(holder, choice=chosen_for(self.recipe, holder.choice))
 
+        whole: Answer = own(answer)
         return dataclasses.replace(
-            own(answer),
+            whole,
             alternatives=tuple(map(own, answer.alternatives)),
             frontier=tuple(map(own, answer.frontier)),
         )

@@ -33,7 +33,7 @@ def _in_place(wrapper: nn.Module) -> nn.Module:
     def call(
         *args: Any, **kwargs: Any
     ) -> Any:  # of torch's own modules torch would compile nothing by themselves
-        return inner._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return inner._call_impl(*args, **kwargs)
 
     compile: Any = wrapper.dynamo_ctx  # what torch.compile made of its settings
     inner._compiled_call_impl = compile(call)

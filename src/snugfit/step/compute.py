@@ -82,7 +82,7 @@ class WindowCompute:
                         totals = self._totals(sums, weights)
                         step.exchange.begin(self._share(alone, totals[1], factor))
                     with phase("backward"):
-                        terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+                        terms.values.backward(terms.gradient(divisor))
         loss_sum, weight = totals or self._totals(sums, weights)
         if self.take is None:
             step.strategy.add_up_copies_()
@@ -254,10 +254,10 @@ class WindowCompute:
         if not Gradients(loss_sum, weight, count_nonfinite([loss_sum], step.device)).usable():
             return []
         whole_at_once = left.difference(step.strategy.copies)
-        hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in whole_at_once]  # type: ignore[no-untyped-call]
+        hooks = [parameter.register_post_accumulate_grad_hook(hand) for parameter in whole_at_once]
         try:
             with phase("backward"):
-                terms.values.backward(terms.gradient(divisor))  # type: ignore[no-untyped-call]
+                terms.values.backward(terms.gradient(divisor))
         finally:
             for hook in hooks:
                 hook.remove()

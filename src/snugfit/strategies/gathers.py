@@ -26,7 +26,7 @@ class WeightUses(TorchDispatchMode):
     """
 
     def __init__(self, weights: Sequence[Tensor | None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.uses = torch.zeros(len(weights), len(ROUNDED) + 1, dtype=torch.uint8)
         """One row a weight: whether it is cast to each type, and whether it is used otherwise."""
         self._places = {

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class AllocatedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AllocatedBytes(TorchDispatchMode):
     """Within, counts the bytes of tensors on `device` that operations make: those alive `now`, and after each operation.
 
     What was there before does not count, nor what a kernel takes and gives back inside one operation.

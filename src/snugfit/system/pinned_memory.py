@@ -22,7 +22,7 @@ def pin(memory: Tensor, owner: object, setting: str, otherwise: str) -> None:
     Raises:
         SettingError: the system does not allow so much of it.
     """
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime: Any = torch.cuda.cudart()
     code = int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
     if code != 0:
         raise SettingError(
@@ -33,4 +33,4 @@ def pin(memory: Tensor, owner: object, setting: str, otherwise: str) -> None:
 
 
 def _unpin(memory: Tensor) -> None:
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

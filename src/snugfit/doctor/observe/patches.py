@@ -85,7 +85,8 @@ class _Loader(importlib.abc.Loader):
         self.loader, self.then = loader, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:

@@ -79,7 +79,8 @@ class UpdateWatch:
     def _backward(self, original: _Call) -> _Call:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             if not self.recorder.active or torch.compiler.is_compiling():
-                return original(tensors, *args, **kwargs)
+                original(tensors, *args, **kwargs)
+                return
             with self.recorder.guard():
                 self._differentiated = self._about_to_differentiate(tensors)
             with self.modules.suspended():

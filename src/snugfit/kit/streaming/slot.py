@@ -32,7 +32,7 @@ class Slot:
         _slots.add(self)
         self._device = device
         self._cuda = self.memory.is_cuda and not is_fake(self.memory)  # a fake one has no streams
-        self._stream = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if self._cuda else None
         # a copy from memory that is not pinned would wait for the device
         self._staging = (
             torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if self._cuda and reader else None
@@ -99,11 +99,11 @@ class Slot:
         assert busy is not None
         self._stream.wait_event(busy)
         with torch.cuda.stream(self._stream):
-            begin = torch.cuda.Event(enable_timing=True) if self._timed else None  # type: ignore[no-untyped-call]
+            begin = torch.cuda.Event(enable_timing=True) if self._timed else None
             if begin is not None:
                 begin.record()
             target.copy_(source, non_blocking=True)
-            end = torch.cuda.Event(enable_timing=self._timed)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=self._timed)
             end.record()
         self._copied = end
         if begin is not None:

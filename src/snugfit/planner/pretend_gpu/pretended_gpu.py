@@ -59,7 +59,7 @@ def _check_backward() -> None:
 
     try:
         with FakeTensorMode():
-            torch.empty(1, device="cuda", requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+            torch.empty(1, device="cuda", requires_grad=True).sum().backward()
     except RuntimeError as error:
         raise CannotPretend(
             "autograd has no thread for the device, as a backward has run in this process before; enter it in a new one "

@@ -239,7 +239,7 @@ def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]
             recorder.holds([parameter.grad], Role.GRADIENTS)
 
     hooks = [
-        parameter.register_post_accumulate_grad_hook(reach)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(reach)
         for parameter in step.parameters
         if parameter.requires_grad
     ]

@@ -148,7 +148,7 @@ class DataParallelTwin(SeveralRanks):
         self._used = [torch.zeros(len(trained), dtype=torch.int32) for _ in range(2)]
         self._allocate(buckets_of(trained, first=None, cap=None))
         for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._arrived)
         model.register_forward_pre_hook(self._settle)
         return model
 

@@ -134,7 +134,7 @@ class KnownValues:
         if func is _aten.nonzero.default:
             found: Any = first.new_empty((first.numel(), first.ndim), dtype=torch.int64)
         elif func is _aten.masked_select.default:
-            found = first.new_empty((torch.broadcast_shapes(first.shape, args[1].shape).numel(),))  # type: ignore[no-untyped-call]
+            found = first.new_empty((torch.broadcast_shapes(first.shape, args[1].shape).numel(),))
         elif func is _aten.index.Tensor:
             found = _aten.index.Tensor(first, _as_places(args[1]))
         elif func is _aten._unique2.default:

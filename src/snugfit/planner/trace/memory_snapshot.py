@@ -31,6 +31,6 @@ def snapshot(device: torch.device, folder: Path) -> Iterator[Path | None]:
         yield path
     finally:
         try:
-            torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
+            torch.cuda.memory._dump_snapshot(str(path))
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)

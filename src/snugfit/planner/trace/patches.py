@@ -111,7 +111,7 @@ def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = 
     """`Module._apply` as it is for parameters that are not fake: each stays what it is and has other data, one after the other.
     Torch exchanges fake ones by their contents, which it then refuses."""
     for child in module.children() if recurse else ():
-        child._apply(fn)  # type: ignore[no-untyped-call]
+        child._apply(fn)
     for name, parameter in module._parameters.items():
         if parameter is not None:
             module._parameters[name] = _with_data(parameter, fn)

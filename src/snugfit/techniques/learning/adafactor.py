@@ -48,7 +48,8 @@ def root_mean_square(tensor: Tensor) -> Tensor:
     >>> root_mean_square(torch.tensor([3.0, -4.0, 0.0, 5.0])) ** 2
     tensor(12.5000)
     """
-    return torch.linalg.vector_norm(tensor) / math.sqrt(tensor.numel())
+    norm: Tensor = torch.linalg.vector_norm(tensor)
+    return norm / math.sqrt(tensor.numel())
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,11 @@ def unit_norms(tensor: Tensor, dim: int = 0) -> Tensor:
     """
     wide = tensor if tensor.dtype.itemsize >= 4 else tensor.float()
     if tensor.ndim <= 1:
-        return torch.linalg.vector_norm(wide)
+        whole: Tensor = torch.linalg.vector_norm(wide)
+        return whole
     others = tuple(place for place in range(tensor.ndim) if place != dim)
-    return torch.linalg.vector_norm(wide, dim=others, keepdim=True)
+    units: Tensor = torch.linalg.vector_norm(wide, dim=others, keepdim=True)
+    return units
 
 
 def adaptive_clip_(

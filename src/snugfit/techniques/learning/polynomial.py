@@ -40,4 +40,4 @@ class Polynomial(WarmedUp):
         return cls(warmup=2, power=2.0, minimum=0.1)
 
     def decay(self, done: float) -> float:
-        return self.minimum + (1.0 - self.minimum) * (1.0 - done) ** self.power
+        return self.minimum + (1.0 - self.minimum) * float((1.0 - done) ** self.power)

@@ -90,7 +90,7 @@ class Compression(Exchange):
             self._take_back(bucket)
             return done.value()
 
-        approximated: Future[Tensor] = powerSGD_hook(self._state, _WithDimensions(bucket))  # type: ignore[arg-type]
+        approximated: Future[Tensor] = powerSGD_hook(self._state, _WithDimensions(bucket))  # type: ignore[arg-type]  # it quacks as one
         # it begins each of its exchanges at the end of the one before, with gloo on another thread: beside those of the next bucket they
         # would not come in one order on all ranks. With nccl it waits for the device by itself
         approximated.wait()

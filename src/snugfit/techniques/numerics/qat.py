@@ -39,7 +39,8 @@ def rounded_weight(weight: Tensor, bits: int = 4, group_size: int | None = 32) -
         lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         scale = torch.maximum(low / lowest, high / highest)
         rounded = _on_grid(groups, scale, torch.zeros_like(scale), lowest, highest)
-    return _Through.apply(weight, rounded.view(weight.shape))
+    passed: Tensor = _Through.apply(weight, rounded.view(weight.shape))  # type: ignore[no-untyped-call]
+    return passed
 
 
 def rounded_tokens(inputs: Tensor) -> Tensor:
@@ -54,7 +55,8 @@ def rounded_tokens(inputs: Tensor) -> Tensor:
         scale = (high - low) / 255
         scale = scale.clamp(min=torch.finfo(scale.dtype).smallest_normal)
         rounded = _on_grid(inputs, scale, (-128 - torch.round(low / scale)).clamp(-128, 127), -128, 127)
-    return _Through.apply(inputs, rounded)
+    passed: Tensor = _Through.apply(inputs, rounded)  # type: ignore[no-untyped-call]
+    return passed
 
 
 class _Through(torch.autograd.Function):

@@ -57,7 +57,7 @@ def kernels_used() -> Iterator[set[str]]:
                 used.add(_OPERATIONS[name])
             return func(*args, **(kwargs or {}))
 
-    with Noting():
+    with Noting():  # type: ignore[no-untyped-call]
         yield used
 
 

@@ -59,7 +59,7 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
         return terms
 
     parameters = [each for each in found.module.parameters() if each.requires_grad]
-    values, weights = InChunks.apply(Work(found.head, terms_of, chunks), hidden, *parameters)
+    values, weights = InChunks.apply(Work(found.head, terms_of, chunks), hidden, *parameters)  # type: ignore[no-untyped-call]
     return LossTerms(values, weights)
 
 

@@ -32,7 +32,7 @@ def tiled_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, tiles: int
     >>> tiled_linear(torch.ones(1, 2), torch.ones(3, 2), torch.tensor([0.0, 1.0, 2.0]), tiles=2)
     tensor([[2., 3., 4.]])
     """
-    made: Tensor = _Tiled.apply(inputs, weight, bias, tiles)
+    made: Tensor = _Tiled.apply(inputs, weight, bias, tiles)  # type: ignore[no-untyped-call]
     return made
 
 

@@ -191,11 +191,11 @@ class _Narrowing(TorchFunctionMode):
                 module.register_forward_hook(lambda *_: self._left(), always_call=True),
             )
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
 

@@ -175,7 +175,7 @@ def _column(row: Any, name: str) -> Any:
     return row[name]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Hashable:
     """A scalar of NumPy or torch as Python's own; text and numbers as they are.
 
     Raises:

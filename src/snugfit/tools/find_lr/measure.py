@@ -169,7 +169,7 @@ class _Sweep:
 
 def _unit(groups: list[dict[str, Any]]) -> float:
     """The optimizer's setting `learning_rate`, of which groups have multiples."""
-    return max(float(group["initial_lr"]) / group.get("lr_factor", 1.0) for group in groups)
+    return max(float(group["initial_lr"]) / float(group.get("lr_factor", 1.0)) for group in groups)
 
 
 def unit_of(optimizer: torch.optim.Optimizer) -> float:

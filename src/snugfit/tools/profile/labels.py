@@ -83,7 +83,7 @@ def _passed(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> f
     if isinstance(start, float) and isinstance(end, float):
         return end - start
     assert isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event)
-    return start.elapsed_time(end) / 1e3
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def in_trace(name: str) -> AbstractContextManager[object]:
