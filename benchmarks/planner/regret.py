@@ -9,7 +9,8 @@ fidelity, from all that go together, in each micro-batch that is the window divi
 tensors, with all its layers and micro-batches: nothing is carried on from other plans, which is what the search does. Budgets are
 drawn by the seed so that many plans of several levels fit, the median of them well above the fastest; and one at each finer level.
 *Regret* is by how much more time the choice takes than the plan that the same rule takes of the table and of all choices that were ever
-made for the pair, all as predicted whole. Each pair runs in a process of its own.
+made for the pair, all as predicted whole; where a choice is coarser than `mixed`, of the finer plan that it had to be worth it beside too,
+which may be in a micro-batch that no table has. Each pair runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -284,7 +285,7 @@ def _row(names: Sequence[str], size: int, found: Prediction) -> list[Any]:
 
 @dataclass
 class Table:
-    """The plans of a pair, as candidates: those that were drawn, and those that were chosen for some budget."""
+    """The plans of a pair, as candidates: those that were drawn; and those that were chosen for some budget, or stood beside a choice."""
 
     pair: Pair
     machine: Machine
@@ -355,19 +356,13 @@ def median_over_fastest(plans: Sequence[Candidate]) -> float:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search came to for a budget, and the choice predicted whole."""
+    """What a search came to for a budget, and the choice predicted whole; `rows` are of a table: the choice, and the finer plan beside it."""
 
     budget: Budget
     outcome: Outcome
     seconds: float
     exact: Prediction | None
-
-    @property
-    def row(self) -> list[Any]:
-        """The choice as a row of a table."""
-        one = self.outcome.chosen
-        assert one is not None and self.exact is not None
-        return _row(one.added, one.micro_batch, self.exact)
+    rows: tuple[list[Any], ...]
 
 
 def choices(pair: Pair, made: dict[str, Any], only: Sequence[int] | None = None) -> list[dict[str, Any]]:
@@ -386,8 +381,7 @@ def choices(pair: Pair, made: dict[str, Any], only: Sequence[int] | None = None)
             if only is None or place in only
         ]
         for each in found:
-            if each.exact is not None and each.row not in there.chosen:
-                there.chosen.append(each.row)
+            there.chosen += [row for row in each.rows if row not in there.chosen]
         return [beside(there, each) for each in found]
 
 
@@ -396,12 +390,21 @@ def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
     device = searching.machine.type
     outcome = look_for(searching, Request(Plan(device=device), budget))
     spent, one = time.process_time() - began, outcome.chosen
-    exact = (
-        None
-        if one is None
-        else whole.predict(Plan(micro_batch=one.micro_batch, device=device), one.techniques)
-    )
-    return Choice(budget, outcome, spent, exact)
+    exact = [
+        (each, whole.predict(Plan(micro_batch=each.micro_batch, device=device), each.techniques))
+        for each in (one, _finer(outcome))
+        if each is not None
+    ]
+    rows = tuple(_row(each.added, each.micro_batch, found) for each, found in exact)
+    return Choice(budget, outcome, spent, exact[0][1] if exact else None, rows)
+
+
+def _finer(outcome: Outcome) -> Candidate | None:
+    """Return the plan that a choice coarser than `mixed` had to be worth it beside; None where it had to beside none."""
+    one, tried = outcome.chosen, outcome.search.tried
+    if one is None or one.level <= Fidelity.MIXED:
+        return None
+    return Goal().choose(each for each in tried if each.level < one.level)
 
 
 def beside(there: Table, choice: Choice) -> dict[str, Any]:
