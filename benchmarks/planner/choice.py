@@ -196,7 +196,7 @@ def _rungs(level: Fidelity) -> Iterator[Technique]:
     for technique in discover().values():
         card = technique.card
         if card.family is Family.PLACEMENT or Fidelity.FULL < card.fidelity <= level:
-            yield from technique.rungs()
+            yield from (rung for rung in technique.rungs() if rung.refused_by("cpu") is None)
 
 
 def together(own: Sequence[Technique], added: Sequence[Technique]) -> tuple[Technique, ...] | None:

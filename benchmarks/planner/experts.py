@@ -193,9 +193,13 @@ def measured(case: Case) -> dict[str, Any]:
 
 
 def _rung(technique: Any) -> Any:
-    """As the planner would add it."""
+    """As the planner would add it: of placements the last rung, which saves the most, of formats the first."""
+    from snugfit.core.technique import Family
+
     rungs = technique.rungs()
-    return rungs[-1] if rungs else technique()
+    if not rungs:
+        return technique()
+    return rungs[-1 if technique.card.family is Family.PLACEMENT else 0]
 
 
 def page(results: dict[str, Any]) -> str:

@@ -55,14 +55,17 @@ def check(techniques: Sequence[Technique]) -> None:
     Raises:
         PlanConflict: names both, the reason and the way out.
     """
-    cards = [technique.card for technique in techniques]
-    for place, card in enumerate(cards):
-        for other in cards[:place]:
-            if card.name == other.name:
-                raise PlanConflict(f"'{card.name}' is given twice. Remove one.")
-            reason = exclusion(other, card)
+    for place, technique in enumerate(techniques):
+        for other in techniques[:place]:
+            name = technique.card.name
+            if name == other.card.name:
+                raise PlanConflict(f"'{name}' is given twice. Remove one.")
+            reason = exclusion(other.card, technique.card)
+            if reason is None:
+                settings = technique.refused_beside(other) or other.refused_beside(technique)
+                reason = settings and f"exclude each other: {settings}"
             if reason is not None:
-                raise PlanConflict(f"'{other.name}' and '{card.name}' {reason}")
+                raise PlanConflict(f"'{other.card.name}' and '{name}' {reason}")
 
 
 def check_shared(techniques: Sequence[Technique], sharing: Sharing | None) -> None:

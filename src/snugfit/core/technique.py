@@ -262,6 +262,10 @@ class Technique:
         """Metrics of the evaluation that it looks at; a run that does not measure them is refused."""
         return ()
 
+    def refused_beside(self, other: Technique) -> str | None:
+        """Return why these settings exclude a technique that the card does not, and the way out; None if they do not."""
+        return None
+
     def refused_on(self, sharing: Sharing) -> str | None:
         """Why devices that share the model in this way cannot have it, and the way out; None if they can."""
         return self.card.refuses.get(sharing)

@@ -53,7 +53,8 @@ def plan_recipe(
     """
     job, plan = job_of(recipe), plan_of(recipe)
     metrics = {metric: metric for metric in job.metrics}
-    check_settings(job, plan, recipe.all_techniques(), metrics, validated=recipe.data.validation is not None)
+    validated, here = recipe.data.validation is not None, target is None or target.device is None
+    check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated, here=here)
     within = _within_budget(recipe, target or Target())
     place = place_of(recipe, within)
     if place is not None and not anew:

@@ -213,11 +213,14 @@ def check_settings(
     metrics: Mapping[str, str | RowMetric],
     *,
     validated: bool,
+    here: bool = True,
 ) -> None:
     """Refuse what cannot work before a model is loaded or a folder is made.
 
+    Args:
+        here: whether it is to run on the device of `plan`; what a device cannot have is no matter where another one is planned for.
     Raises:
-        PlanConflict: techniques exclude each other.
+        PlanConflict: techniques exclude each other, or the device cannot have one.
         SettingError: an unknown metric, device or numerics, or a technique looks at a metric that is not evaluated.
     """
     check(techniques)
@@ -242,7 +245,8 @@ def check_settings(
         raise SettingError(
             f"plan.device: '{plan.device}' cannot be used here: {reason}. Use auto or cpu."
         ) from error
-    check_on(techniques, torch.device(plan.device).type)
+    if here:
+        check_on(techniques, torch.device(plan.device).type)
 
 
 def check_dataset(setting: str, dataset: Any) -> None:

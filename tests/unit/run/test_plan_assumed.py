@@ -14,6 +14,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from snugfit.data.assumed import assumed_text
 from snugfit.errors import DataError, SettingError
 from snugfit.planner.answers.answer import Answer
+from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.target import Target
 from snugfit.recipe import load_recipe
 from snugfit.run.plans import plan_recipe
@@ -151,18 +152,24 @@ def test_a_head_that_is_tied_to_its_embeddings_is_counted_once(folder):
 
 
 @pytest.mark.slow
-def test_states_in_pages_are_planned_without_a_gpu_in_the_memory_of_the_host(folder):
-    """Moments of 8 bits of a table of a million numbers; where they are moved to is CUDA's own matter."""
+@pytest.mark.parametrize("more", [[], ["plan.numerics=pure_bf16", "techniques=[optimizer_in_backward]"]])
+def test_states_in_pages_are_planned_without_a_gpu_in_the_memory_of_the_host(folder, more):
+    """Moments of 8 bits of a table of a million numbers, which an update has come to a device that is full, and leave it."""
     path = folder / "llama" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 65_536}))
-    states = {}
-    for paged in (False, True):
+    beside, moments = 520 * 2**20, 2 * 2 * 65_536 * 16  # of a process; of the embeddings and of the head
+    found = {}
+    for paged, memory in ((False, 2**30), (True, 2**30), (True, beside + moments)):
         optimizer = json.dumps({"adamw_8bit": {"learning_rate": 1e-3, "paged": paged}})
-        recipe = load_recipe(folder / "recipe.yaml", [f"optimizer={optimizer}"])
-        answer = plan_recipe(recipe, Target(device="rtx4090", search=False))
-        states[paged] = answer.prediction.peak_by_kind["optimizer"]
-    embeddings_and_head = 2 * 65_536 * 16
-    assert states[False] - states[True] == 2 * embeddings_and_head
+        recipe = load_recipe(folder / "recipe.yaml", [f"optimizer={optimizer}", *more])
+        target = Target(device="rtx4090", memory=memory, search=False)
+        found[paged, memory] = plan_recipe(recipe, target).prediction
+    plain, paged, moved = found.values()
+    for prediction in (paged, moved):
+        assert plain.peak_by_kind["optimizer"] - prediction.peak_by_kind["optimizer"] == moments
+    assert paged.seconds_per_update == pytest.approx(plain.seconds_per_update, rel=1e-3)
+    seconds = 2 * moments / find_device("rtx4090").host_link.bandwidth
+    assert moved.seconds_per_update - paged.seconds_per_update == pytest.approx(seconds)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from snugfit.core.parameters import parameter_groups
-from snugfit.core.selection import check_on
+from snugfit.core.selection import check, check_on
 from snugfit.core.technique import Context, Technique
 from snugfit.errors import MissingExtra, PlanConflict, SettingError
 from snugfit.kit.optimizers.low_bit import state_bytes
@@ -16,6 +16,7 @@ from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.numerics.adamw_4bit import AdamW4bit
 from snugfit.techniques.numerics.adamw_8bit import AdamW8bit
+from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
 
@@ -33,12 +34,21 @@ def test_impossible_settings_are_refused() -> None:
 
 
 def test_pages_are_for_cuda_and_bitsandbytes() -> None:
-    with pytest.raises(SettingError, match=r"^adamw_8bit\.paged: .* the run is on cpu\. Write paged: false"):
-        AdamW8bit(paged=True).seams(context())
+    with pytest.raises(PlanConflict, match=r"on cpu: pages are .* by CUDA\. Write paged: false"):
+        check_on([AdamW8bit(paged=True)], "cpu")
+    check_on([AdamW8bit(paged=True)], "cuda")
     with pytest.raises(SettingError, match=r"^adamw_8bit\.paged: torchao has no paged states"):
         AdamW8bit(paged=True, library="torchao")
     seams = AdamW8bit(paged=True).seams(Context(nn.Linear(1, 1), torch.device("cuda")))
     assert seams.optimizer is not None
+
+
+def test_states_on_the_host_have_no_pages() -> None:
+    with pytest.raises(
+        PlanConflict, match=r"'optimizer_offload' and 'adamw_8bit' exclude .* Write paged: false"
+    ):
+        check([OptimizerOffload(), AdamW8bit(paged=True)])
+    check([OptimizerOffload(), AdamW8bit()])
 
 
 def test_a_device_that_bitsandbytes_does_not_know_is_refused_and_torchao_serves_it() -> None:

@@ -80,15 +80,16 @@ def bitsandbytes_class() -> Any:
             weight = p.detach().contiguous()
             if self.is_paged and is_fake(weight) and weight.numel() >= _PAGED:
                 # there is no CUDA to ask for pages, and the host has room for all of them
-                paged = torch.zeros_like(weight, dtype=dtype, device="cpu")
-                paged.is_paged = True  # type: ignore[attr-defined]
-                return paged
+                return torch.zeros_like(weight, dtype=dtype, device="cpu")
             made: Tensor = super().get_state_buffer(weight, dtype)
             return made
 
         def prefetch_state(self, p: nn.Parameter) -> None:
             if not is_fake(p):
                 super().prefetch_state(p)
+                return
+            for name in ("state1", "state2"):  # the kernel asks of them where they are
+                self.state[p][name].is_paged = self.state[p][name].device != p.device
 
         def fill_qmap(self) -> None:
             if any(

@@ -4,7 +4,7 @@ A format is how numbers are kept and computed: precisions, states of few bits, a
 kept, and where. What a device cannot do, or a recipe has already, is left out of them.
 
 Sources: bf16 autocast and adapters as TRL, Axolotl and Unsloth have them by default; pure bf16 with chunked loss, recomputation,
-8-bit states and the optimizer in backward as torchtune's recipes for one device; nf4 with adapters from QLoRA (Dettmers et al. 2023);
+8-bit states, in pages too, and the optimizer in backward as torchtune's recipes for one device; nf4 with adapters from QLoRA (Dettmers et al. 2023);
 16-bit weights with masters and moments on the host from ZeRO-Offload (Ren et al. 2021); selective recomputation from Korthikanti
 et al. 2022; frozen weights that are streamed from FlexGen's and DeepSpeed's ZeRO-Infinity.
 """
@@ -19,6 +19,9 @@ from snugfit.planner.choice.rungs import Techniques, freezes, is_for_frozen, tog
 
 Names = tuple[str, ...]
 
+_PAGES = "adamw_8bit(paged=True)"
+_SPARSE = "recompute(keep=('attention', 'matmul'))"
+
 FORMATS: tuple[Names, ...] = (
     ("bf16",),
     ("fp16",),
@@ -26,9 +29,11 @@ FORMATS: tuple[Names, ...] = (
     ("master_weights",),
     ("fp16_master_weights",),
     ("pure_bf16",),
-    ("pure_bf16", "adamw_8bit"),
     ("bf16", "adamw_8bit"),
     ("fp16", "adamw_8bit"),
+    ("fp16", _PAGES),
+    ("pure_bf16", "adamw_8bit"),
+    ("pure_bf16", _PAGES),
     ("lora", "bf16"),
     ("lora", "fp16"),
     ("lora", "master_weights"),
@@ -44,8 +49,6 @@ FORMATS: tuple[Names, ...] = (
 )
 """By level of fidelity, and within it as they would be tried."""
 
-_SPARSE = "recompute(keep=('attention', 'matmul'))"
-
 PLACEMENTS: tuple[Names, ...] = (
     (),
     ("chunked_loss",),
@@ -53,6 +56,7 @@ PLACEMENTS: tuple[Names, ...] = (
     ("chunked_loss", "recompute"),
     ("chunked_loss", "optimizer_offload"),
     ("chunked_loss", "recompute", "optimizer_in_backward"),
+    ("chunked_loss", "recompute", "optimizer_in_backward", "activation_offload"),
     ("chunked_loss", "recompute", "activation_offload"),
     ("chunked_loss", "recompute", "activation_offload", "tiled_linear"),
     ("chunked_loss", "recompute", "optimizer_offload"),

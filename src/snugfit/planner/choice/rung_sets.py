@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from snugfit.core.technique import Family, Stage, Technique
+from dataclasses import fields
+from functools import cache
+
+from snugfit.core.technique import Family, Stage, Technique, as_settings
 from snugfit.errors import PlanConflict
 from snugfit.planner.choice.rungs import Techniques, together
+from snugfit.techniques import find
 
 
 def without_states(techniques: Techniques) -> frozenset[Technique]:
@@ -42,6 +46,29 @@ def adds_placements(fewer: Techniques, more: Techniques) -> bool:
     return {*fewer} <= {*more} and all(each.card.family is Family.PLACEMENT for each in rest)
 
 
+def takes_longer(one: Techniques, other: Techniques) -> bool:
+    """Return whether what the latter has in place of the former takes time: placements beyond it, or later rungs of its techniques."""
+    gone = [each for each in one if each not in other]
+    come = [each for each in other if each not in one]
+    later = [each for each in come if any(_is_later(each, rung) for rung in gone)]
+    return len(later) == len(gone) and all(
+        each in later or each.card.family is Family.PLACEMENT for each in come
+    )
+
+
+def _is_later(rung: Technique, other: Technique) -> bool:
+    """Return whether both are rungs of one technique, this one the slower."""
+    mine, its = _place_of(rung), _place_of(other)
+    return rung.card.name == other.card.name and mine is not None and its is not None and mine > its
+
+
+@cache
+def _place_of(technique: Technique) -> int | None:
+    """Return the place among the rungs of a technique, the fastest first, at which one with these settings is."""
+    rungs = type(technique).rungs()
+    return next((n for n, rung in enumerate(rungs) if rung == technique or stands_in(rung, technique)), None)
+
+
 def saves_less(fewer: Techniques, more: Techniques) -> bool:
     """Return whether the larger set has placements beyond the smaller one, none of which is in the way of those that both have.
 
@@ -55,8 +82,17 @@ def saves_less(fewer: Techniques, more: Techniques) -> bool:
 
 
 def stands_in(rung: Technique, other: Technique) -> bool:
-    """Return whether a technique is a rung that took the settings of what it stands in for."""
-    return rung.card.name == other.card.name and bool(rung.card.replaces)
+    """Return whether a technique is a rung that took the settings of what it stands in for; its own settings are the rung's."""
+    if rung.card.name != other.card.name or not rung.card.replaces:
+        return False
+    mine, its = as_settings(rung), as_settings(other)
+    return all(mine[name] == its[name] for name in mine.keys() - _settings_of(rung.card.replaces))
+
+
+@cache
+def _settings_of(names: tuple[str, ...]) -> frozenset[str]:
+    """Return the settings that techniques of these names have."""
+    return frozenset(field.name for name in names for field in fields(find(name)))  # type: ignore[arg-type]
 
 
 def go_together(own: Techniques, *rungs: Technique) -> bool:

@@ -35,6 +35,7 @@ from snugfit.planner.choice.rung_sets import (
     saves_less,
     stands_in,
     streams,
+    takes_longer,
     without_states,
 )
 from snugfit.planner.choice.rungs import (
@@ -465,10 +466,10 @@ class Search:
         )
 
     def _may_be_faster(self, added: Techniques) -> bool:
-        """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets with fewer placements."""
+        """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower."""
         mine = self._techniques(added)
         limit = self._limit(level_of(mine))
-        known = (seconds for fewer, seconds in self._least_seconds.items() if adds_placements(fewer, mine))
+        known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
     def _note_bytes(self, one: Candidate) -> None:
@@ -536,14 +537,15 @@ class Search:
 
     @cached_property
     def _rungs(self) -> Techniques:
-        """All that may be added on this device."""
+        """All that may be added on this device, and where several share the model as these do."""
         device = self.planner.machine.device
         found = [
             *placements(device),
             *(rung for level in Fidelity if level for rung in coarser(level, device)),
         ]
-        own = self.asked.techniques
-        return tuple(rung for rung in found if self.may_add(rung) and go_together(own, rung))
+        own, sharing = self.asked.techniques, self.planner.sharing
+        shared = [each for each in found if sharing is None or each.refused_on(sharing) is None]
+        return tuple(rung for rung in shared if self.may_add(rung) and go_together(own, rung))
 
     @cached_property
     def count(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from snugfit.planner.cost.flops import flops_of, op_class, operator
-from snugfit.planner.cost.traffic import distinct, read_written
+from snugfit.planner.cost.traffic import distinct, read_written, tensor_bytes, written_to
 from snugfit.planner.cost.workspace import workspace_bytes
 
 
@@ -22,18 +22,35 @@ class OpCosts(NamedTuple):
     read: int
     written: int
     workspace: int
+    page_bytes: int = 0
 
 
 def op_costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> OpCosts:
     """What an operator costs that took `args` and `kwargs`, and gave `found`."""
     read, written = read_written(func, args, kwargs, found)
+    device = op_device(args, kwargs, found)
     return OpCosts(
-        op_device(args, kwargs, found),
+        device,
         compute_dtype(func, args, kwargs, found),
         flops_of(func, args, kwargs, found),
         read,
         written,
         workspace_bytes(func, args, kwargs, found),
+        page_bytes(func, args, kwargs, device),
+    )
+
+
+def page_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> int:
+    """The bytes of the host's memory that a kernel of another device writes to: memory that both have, which comes to it in pages.
+
+    A copy between two devices is no kernel of either.
+    """
+    if ">" in device or device.startswith("cpu"):
+        return 0
+    return sum(
+        tensor_bytes(each)
+        for each in written_to(func, args, kwargs)
+        if each.device.type == "cpu" and each.dim()
     )
 
 

@@ -63,7 +63,8 @@ class Op:
     """One operator as it was dispatched.
 
     `flops` counts a multiply-add as two; `read` and `written` are bytes of the tensors that it took and gave, 0 for views;
-    `dtype` is what it computes in; `event` is the number of allocations and frees before it; `modes` of Python stand around it, and
+    `dtype` is what it computes in; `event` is the number of allocations and frees before it; `page_bytes`
+    are of the host's memory that an operator on a device writes to, which comes there in pages; `modes` of Python stand around it, and
     `packed` tensors were handed to hooks since the one before (`interposed`); a run has it so many `times` (`loops`).
     """
 
@@ -79,6 +80,7 @@ class Op:
     modes: int = 0
     packed: int = 0
     times: int = 1
+    page_bytes: int = 0
 
     def at(self, event: int) -> Op:
         """Return the same operator after so many events."""
@@ -91,6 +93,7 @@ class Op:
             self.modes,
             self.packed,
             self.times,
+            self.page_bytes,
         ]
         return Op(self.name, self.place, self.device, self.dtype, *made)
 

@@ -18,8 +18,11 @@ from snugfit.planner.cost.records import Op
 from snugfit.planner.devices.device import Device
 
 Costs = npt.NDArray[np.float64]
-"""Seconds that operators take, which add up over operators: of the device, of the link to the host, of the CPU beside the device, and of
-the host that starts them."""
+"""Seconds that operators take, which add up over operators: of the device, of the link to the host, of the CPU beside the device, of
+the host that starts them, and of the link where the device is full and pages come to it and leave."""
+
+NO_COSTS: Costs = np.zeros(5)
+"""To which those of operators are added."""
 
 
 def seconds(op: Op, device: Device, tf32: bool = False) -> float:
@@ -58,7 +61,9 @@ def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = Fa
     """
     moves = op.read + op.written > 0
     around = op.modes * device.mode + op.packed * device.hook
-    costs = np.array([0.0, 0.0, 0.0, (device.host if moves else device.view) + around])
+    costs = NO_COSTS.copy()
+    costs[3] = (device.host if moves else device.view) + around
+    costs[4] = 2 * op.page_bytes / device.host_link.bandwidth
     if ">" in op.device:
         costs[1] = seconds(op, device)
     elif device.kind != "cpu" and op.device.startswith("cpu"):
@@ -77,7 +82,7 @@ def pricing(device: Device, host: Device | None = None, tf32: bool = False) -> C
     known: dict[tuple[Any, ...], Costs] = {}
 
     def costs(op: Op) -> Costs:
-        work = op.name, op.device, op.dtype, op.flops, op.read, op.written, op.workspace
+        work = op.name, op.device, op.dtype, op.flops, op.read, op.written, op.workspace, op.page_bytes
         kind = (*work, op.modes, op.packed)
         if kind not in known:
             known[kind] = costs_of(op, device, host, tf32)
@@ -90,21 +95,21 @@ def combined(costs: Costs, device: Device, overlap: bool = False) -> float:
     """Seconds that added-up costs come to.
 
     A CPU runs each operator when the host comes to it, so their times add to the host's. Any other device works behind the host, and
-    the longer of both counts.
+    the longer of both counts. A kernel waits for its pages, and the host for the kernel.
 
     Args:
         overlap: whether copies over the link run beside the operators, as streaming does, and not between them.
     """
-    busy, link, beside, waiting = map(float, costs)
+    busy, link, beside, waiting, pages = map(float, costs)
     busy = max(busy, link) if overlap else busy + link
-    return beside + (busy + waiting if device.kind == "cpu" else max(busy, waiting))
+    return beside + pages + (busy + waiting if device.kind == "cpu" else max(busy, waiting))
 
 
 def update_seconds(
     ops: Iterable[Op], device: Device, host: Device | None = None, tf32: bool = False, overlap: bool = False
 ) -> float:
     """Seconds of an update made of these operators; the arguments are those of `costs_of` and `combined`."""
-    costs = sum((costs_of(op, device, host, tf32) for op in ops), np.zeros(4))
+    costs = sum((costs_of(op, device, host, tf32) for op in ops), NO_COSTS)
     return device.update + combined(costs, device, overlap)
 
 

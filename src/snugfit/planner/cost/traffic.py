@@ -66,7 +66,7 @@ def read_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     bare = operator(str(func))
     if func.namespace == "prim" or bare in _NOTHING:
         return 0, 0
-    changed = _changed(func, args, kwargs)
+    changed = written_to(func, args, kwargs)
     given = distinct((args, kwargs))
     made = [t for t in distinct(out) if not _aliases(t, given)]
     if not changed and not made:
@@ -95,7 +95,7 @@ def _unread(
     return unread | {id(t) for name in outs for t in tree_leaves(kwargs.get(name))}
 
 
-def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The arguments that the operator's schema says are written to."""
     named = named_arguments(func, args, kwargs)
     writes = (a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)

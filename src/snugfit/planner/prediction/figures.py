@@ -19,6 +19,8 @@ from snugfit.system.malloc import resident_bytes
 _BESIDE = (Phase.SETUP, Phase.EVALUATION, Phase.SAVE)
 """Phases that are no part of an update."""
 
+_WITHOUT_PAGES = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
+
 _PASSES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 """Phases in which the inputs of a micro-batch are there."""
 
@@ -62,19 +64,24 @@ def prediction_of(
     copied = _input_bytes(subject, micro_batch)
     first = [_in_first_window(each, copied) for each in update if each.key.phase in _PASSES]
     peak = max([*counted, *first], key=lambda each: each.bytes)
-    costs = np.sum([each.costs * each.times for each in update], axis=0)
     on_cpu = machine.type == "cpu"
+    allocated, host = peak.bytes, max(each.host for each in counted)
+    reserved = (
+        resident_bytes(allocated, machine.baseline)
+        if on_cpu
+        else round(allocated * run.reserved) + device.reserved
+    )
+    if _has_room_for_pages(device, reserved, update):
+        update = [replace(each, costs=each.costs * _WITHOUT_PAGES) for each in update]
+    costs = np.sum([each.costs * each.times for each in update], axis=0)
     seconds = combined(costs, device, overlap=not on_cpu) + device.update
     flops = sum(each.flops * each.times for each in update)
     lengths = subject.window.lengths
-    allocated, host = peak.bytes, max(each.host for each in counted)
     return Prediction(
         peak_bytes=allocated,
         peak_by_kind=_by_kind(peak),
         peak_at={"segment": _named(peak), "module": peak.module, "operator": peak.operator},
-        reserved_bytes=resident_bytes(allocated, machine.baseline)
-        if on_cpu
-        else round(allocated * run.reserved) + device.reserved,
+        reserved_bytes=reserved,
         host_peak_bytes=resident_bytes(host, machine.baseline),
         seconds_per_update=seconds,
         seconds_total=None if subject.total_updates is None else seconds * subject.total_updates,
@@ -88,6 +95,15 @@ def prediction_of(
         doubt_bytes=round(allocated * run.doubt) if on_cpu else 0,
         host_seconds=float(costs[3]) if device.kind == "cpu" else 0.0,
     )
+
+
+def _has_room_for_pages(device: Device, reserved: int, update: Sequence[Segment]) -> bool:
+    """Return whether all pages that an update takes stay on the device beside what is reserved there.
+
+    Where they do not, all of them come and leave: those that were used first are the first to go, and the next update begins with them.
+    """
+    seconds = sum(float(each.costs[4]) * each.times for each in update)
+    return reserved + seconds * device.host_link.bandwidth / 2 <= device.memory_bytes
 
 
 def _input_bytes(subject: Subject, micro_batch: int) -> int:

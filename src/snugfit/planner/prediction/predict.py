@@ -12,7 +12,7 @@ from torch import nn
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.job import AUTO, Plan
 from snugfit.core.losses import couples_rows, find_loss
-from snugfit.core.technique import Stage, Technique
+from snugfit.core.technique import Sharing, Stage, Technique
 from snugfit.errors import Untraceable
 from snugfit.kit.skeleton import skeleton
 from snugfit.planner.answers.answer import Prediction
@@ -134,6 +134,11 @@ class Planner:
     def strategy(self) -> AbstractContextManager[Strategy | None]:
         """A context around each dry run that gives what the step is to know of other devices."""
         return nullcontext()
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How several devices share the model; None for one device."""
+        return None
 
     def micro_batches(self, plan: Plan) -> int:
         """How many micro-batches a window has."""

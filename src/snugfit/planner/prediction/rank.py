@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-import numpy as np
-
 from snugfit.core.batch import Batch
 from snugfit.core.job import Plan, StrategyName
-from snugfit.core.technique import Technique
+from snugfit.core.technique import Sharing, Technique
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.answers.words import brief_seconds
 from snugfit.planner.cost.communication import (
@@ -24,7 +22,7 @@ from snugfit.planner.cost.communication import (
     hybrid_sharded,
 )
 from snugfit.planner.cost.records import Parts, Phase
-from snugfit.planner.cost.roofline import combined
+from snugfit.planner.cost.roofline import NO_COSTS, combined
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.figures import Run, prediction_of
 from snugfit.planner.prediction.predict import Planner
@@ -53,6 +51,11 @@ class Rank(Planner):
     way: StrategyName
     window: Batch
     depth: int
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the devices share the model."""
+        return Sharing.COPIES if self.way == "ddp" else Sharing.SHARDS
 
     @contextmanager
     def strategy(self) -> Iterator[Strategy]:
@@ -155,5 +158,5 @@ def whole(parts: Parts, depth: int) -> tuple[int, int, int]:
 def seconds_of(run: Run, machine: Machine, phases: Sequence[Phase]) -> float:
     """Of these phases of an update."""
     pieces = (each for each in run.segments if each.key.update == 0 and each.key.phase in phases)
-    costs = sum((each.costs * each.times for each in pieces), np.zeros(4))
+    costs = sum((each.costs * each.times for each in pieces), NO_COSTS)
     return combined(costs, machine.device, overlap=machine.type != "cpu")

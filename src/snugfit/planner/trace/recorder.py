@@ -249,6 +249,7 @@ class Recorder(TorchDispatchMode):
                 costs.workspace,
                 self._around.modes,
                 self._around.packed_since(),
+                page_bytes=costs.page_bytes,
             )
         )
         return found

@@ -19,7 +19,7 @@ from snugfit.planner.cost.records import Op, Phase, Role, Trace
 
 ROLES = tuple(Role)
 Costs = npt.NDArray[np.float64]
-"""Seconds of the device, the link to the host, the host that starts operators, and operators on the host."""
+"""As `roofline.Costs` has them."""
 
 Bytes = npt.NDArray[np.int64]
 """Bytes by role, in the order of `ROLES`."""

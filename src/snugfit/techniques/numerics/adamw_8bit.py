@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 import torch
 
 from snugfit.core.parameters import ParameterGroup
-from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Technique
+from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Stage, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw, torchao_adamw
 
@@ -61,19 +61,25 @@ class AdamW8bit(Technique):
             return None
         return "pages are of whole states, and each device has parts of them. Write paged: false (adamw_8bit.paged)."
 
+    def refused_beside(self, other: Technique) -> str | None:
+        if not self.paged or Stage.PLACE not in other.card.stages:
+            return None
+        return "its states are on the host already, without pages. Write paged: false (adamw_8bit.paged)."
+
+    @classmethod
+    def rungs(cls) -> tuple[Self, ...]:
+        return cls(), cls(paged=True)
+
     def refused_by(self, device: str) -> str | None:
+        if self.paged and device != "cuda":
+            return (
+                "pages are moved between a GPU and the host by CUDA. Write paged: false (adamw_8bit.paged)."
+            )
         if self.library != "bitsandbytes" or device in DEVICES:
             return None
         return "bitsandbytes has no kernels for it. Write library: torchao (adamw_8bit.library)."
 
     def seams(self, context: Context) -> Seams:
-        device = context.device
-        if self.paged and device.type != "cuda":
-            raise SettingError(
-                f"adamw_8bit.paged: pages are moved between a GPU and the host by CUDA, and the run is on {device}. Write "
-                "paged: false."
-            )
-
         def optimizer(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
             settings = {
                 "lr": self.learning_rate,

@@ -51,6 +51,12 @@ def test_a_rung_is_told_with_the_settings_that_are_its_own() -> None:
     assert told_added([ADAMW, kept], [ADAMW]) == ("recompute(keep=('attention',))",)
 
 
+def test_states_in_pages_are_a_rung_of_cuda() -> None:
+    paged = "adamw_8bit(paged=True)"
+    assert paged in map(told, coarser(Fidelity.COMPACT, find_device("rtx4090")))
+    assert paged not in map(told, coarser(Fidelity.COMPACT, find_device("cpu")))
+
+
 def test_the_settings_that_a_technique_takes_over_from_the_one_it_replaces_are_not_told() -> None:
     own, few_bits = find("adamw")(learning_rate=1e-4, weight_decay=0.5), find("adamw_8bit")  # type: ignore[call-arg]
     assert told_added(together([own], [few_bits()]), [own]) == ("adamw_8bit",)

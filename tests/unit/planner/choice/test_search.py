@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from snugfit.core.job import Plan
-from snugfit.core.technique import Fidelity, Technique
+from snugfit.core.technique import Fidelity, Sharing, Technique
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.choice.candidate import Budget, Candidate
@@ -52,6 +52,7 @@ class Laws:
     """Predicts by `LAWS`; a rung without one changes nothing, and nf4 needs adapters beside it."""
 
     fixed_micro_batch: bool = False
+    sharing: Sharing | None = None
     overhead: float = 0.05  # seconds of a micro-batch
     cache: float = 0.0  # by how much longer an example takes in a micro-batch of the whole window
     together: float = (
@@ -188,6 +189,13 @@ def test_what_may_not_be_added_is_never_predicted() -> None:
     laws.asked.clear()
     search.best()
     assert {name for names, _ in laws.asked for name in names} == {*map(told, OWN), "recompute"}
+
+
+def test_what_devices_cannot_have_that_share_the_weights_is_never_predicted() -> None:
+    laws = Laws(sharing=Sharing.SHARDS)
+    searched(laws, 200, Fidelity.COMPACT).best()
+    asked = {name for names, _ in laws.asked for name in names}
+    assert "adamw_8bit" in asked and "adamw_8bit(paged=True)" not in asked
 
 
 def test_a_plan_is_predicted_once_in_whatever_order_its_rungs_were_added() -> None:
@@ -515,6 +523,28 @@ class OneBlock(Laws):
 def test_activations_elsewhere_are_tried_without_recomputation_though_with_it_they_do_not_fit() -> None:
     chosen = searched(OneBlock(), 760).best()
     assert chosen is not None and chosen.added == ("activation_offload",)
+
+
+class Paged(Laws):
+    """Whose states alone are too large, and take a little time where they are in pages, much on the host."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        paged, host = "adamw_8bit(paged=True)" in names, "optimizer_offload" in names
+        states = 50 if paged or host else 200 if "adamw_8bit" in names else 400
+        found = super().law([], size)
+        need = found.reserved_bytes + (states - 400) * MB
+        kinds = {"weights": 100 * MB, "optimizer": states * MB}
+        seconds = (3.0 if host else 1.2 if paged else 1.0) * ROWS / size
+        return replace(found, peak_by_kind=kinds, reserved_bytes=need, seconds_per_update=seconds)
+
+
+@pytest.mark.parametrize(("room", "chosen"), [(-100, "adamw_8bit"), (-300, "adamw_8bit(paged=True)")])
+def test_states_are_in_pages_where_they_do_not_fit_in_few_bits(room: int, chosen: str) -> None:
+    laws = Paged()
+    found = searched(laws, laws.law([], 1).reserved_bytes / MB + room, Fidelity.COMPACT).best()
+    assert found is not None and chosen in found.added
+    (one,) = (each for each in found.techniques if each.card.name == "adamw_8bit")
+    assert one.learning_rate == OWN[0].learning_rate  # type: ignore[attr-defined]
 
 
 def test_batch_norm_keeps_the_window_whole() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bitsandbytes  # noqa: F401 - it names its operators
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from snugfit.planner.cost import flops, traffic
 from snugfit.planner.cost.flops import flops_of, op_class, operator
-from snugfit.planner.cost.operator_costs import compute_dtype, op_device
+from snugfit.planner.cost.operator_costs import compute_dtype, op_costs, op_device
 from snugfit.planner.cost.traffic import read_written
 
 
@@ -218,3 +219,22 @@ def test_every_operator_that_is_told_apart_by_name_exists():
     }
     names |= {*flops._SAME_AS.values(), *flops._MATMULS}
     assert [name for name in sorted(names) if not hasattr(torch.ops.aten, name)] == []
+
+
+def test_what_a_kernel_of_a_device_writes_to_in_the_hosts_memory_comes_in_pages():
+    """Two moments of one byte each, which bitsandbytes has CUDA move; maps and scales are on the device."""
+    with FakeTensorMode():
+        states = [torch.empty(512, dtype=torch.uint8) for _ in range(2)]
+        weight, gradient, *maps = (torch.empty(512, device="meta") for _ in range(6))
+    update = torch.ops.bitsandbytes.optimizer_update_8bit_blockwise.default
+    numbers = (0.9, 0.999, 0.0, 0.0, 1e-8, 1, 1e-3, *maps, 0.0, 1.0, False)
+    arguments = ("adam", gradient, weight, *states, *numbers)
+    assert op_costs(update, arguments, {}, None).page_bytes == 2 * 512
+
+
+def test_what_is_copied_between_devices_comes_in_no_pages():
+    with FakeTensorMode():
+        host, device = torch.empty(512), torch.empty(512, device="meta")
+    for there, here in ((host, device), (device, host)):
+        assert op_costs(torch.ops.aten.copy_.default, (there, here), {}, there).page_bytes == 0
+    assert op_costs(torch.ops.aten.add_.Tensor, (host, 1.0), {}, host).page_bytes == 0

@@ -156,6 +156,11 @@ def test_copies_beside_the_operators_take_the_longer_of_both():
     assert update_seconds(ops, GPU, overlap=True) == pytest.approx(3e-4 + 1.001)
 
 
+def test_pages_come_over_the_link_and_leave_before_the_device_goes_on():
+    kernel = replace(op("optimizer_update", read=5 * 10**10), page_bytes=10**9)
+    assert update_seconds([kernel], GPU, overlap=True) == pytest.approx(3e-4 + 1.0 + 2 * 1.0)
+
+
 def test_an_operator_on_the_host_takes_the_hosts_time():
     ops = [op("add_", read=5 * 10**9, device="cpu")]
     assert update_seconds(ops, GPU, host=CPU) == pytest.approx(3e-4 + 1.0 + 1e-5)
@@ -173,7 +178,7 @@ def test_modes_of_python_cost_the_host_at_every_operator_views_too_and_hooks_at_
 def test_costs_add_up_over_operators():
     ops = [op("add", read=5 * 10**10), op("view"), op("add_", read=5 * 10**9, device="cpu")]
     costs = np.sum([costs_of(each, GPU, CPU) for each in ops], axis=0)
-    assert costs == pytest.approx([1.0, 0.0, 1.0, 2.2e-5])
+    assert costs == pytest.approx([1.0, 0.0, 1.0, 2.2e-5, 0.0])
     assert combined(costs, GPU) == pytest.approx(2.0)
 
 
