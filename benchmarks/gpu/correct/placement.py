@@ -68,7 +68,7 @@ def late_activations() -> Iterator[None]:
 @contextmanager
 def one_late_gradient() -> Iterator[None]:
     """Temporarily let the host add up a gradient before its copy has arrived."""
-    from snugfit.core.host_gradients import HostGradients
+    from snugfit.core.gradients import HostGradients
 
     add: Callable[..., Any] = HostGradients._add
     calls = 0

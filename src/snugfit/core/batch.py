@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from snugfit.core.packed_sequences import rows_of_packed, select_packed
 from snugfit.core.tolerances import NO_FLOAT64
-from snugfit.core.tree import leaves, map_tree, parts
+from snugfit.core.tree import leaves, map_tree, parts, rows_of_packed, select_packed
 from snugfit.errors import DataError, SettingError
 
 LABELS = "labels"

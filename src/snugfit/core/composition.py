@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
-from snugfit.core.host_gradients import HostGradients
+from snugfit.core.gradients import HostGradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress

@@ -1,12 +1,17 @@
-"""What a pass over the window found."""
+"""Gradients of a window: the outcome of its passes, and their sums in host memory."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from snugfit.core.scalar_reads import read_scalars
+from snugfit.core.scalar_reads import is_fake, read, read_scalars
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +41,105 @@ class Gradients:
             return loss, weight, nonfinite
         loss, nonfinite = read_scalars([self.loss, self.nonfinite], assume=[0.0, 0.0])
         return loss, self.weight, nonfinite
+
+
+HOST = torch.device("cpu")
+AHEAD = 2
+"""How many gradients may be on their way before the oldest of them is waited for."""
+
+
+class HostGradients:
+    """Sums of gradients in host memory, each in the `.grad` of what bears it in the place of its parameter.
+
+    Bearers have a parameter's shape and the type that its gradients are added up in, and nothing else. Copies are asynchronous on CUDA, on a stream of their own and to
+    pinned memory, a few at a time; sums are in ordinary memory, and kept from window to window.
+    """
+
+    def __init__(self) -> None:
+        self.bearers: dict[nn.Parameter, nn.Parameter] = {}
+        self._memory: dict[nn.Parameter, Tensor] = {}
+        self._arriving: deque[_Leaving] = deque()
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def bear(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Have gradients of these parameters from now on."""
+        for parameter in parameters:
+            dtype = parameter.grad_dtype or parameter.dtype
+            nothing = torch.zeros((), dtype=dtype, device=HOST).expand(parameter.shape)
+            self.bearers[parameter] = nn.Parameter(nothing, nothing.is_floating_point())
+
+    def of(self, parameter: nn.Parameter) -> Tensor | None:
+        """The sum of a parameter's gradients; None where none has arrived."""
+        return self.bearers[parameter].grad
+
+    def in_place_of(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """What bears the gradients of these parameters: themselves where they do."""
+        return [self.bearers.get(parameter, parameter) for parameter in parameters]
+
+    def clear(self) -> None:
+        """Begin anew; the memory is kept."""
+        self._arriving.clear()
+        for parameter, bearer in self.bearers.items():
+            if bearer.grad is not None:
+                self._memory[parameter] = bearer.grad
+                bearer.grad = None
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Within, a backward leaves no gradient on the device; on exit all have arrived."""
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(self._take)
+            for parameter in self.bearers
+            if parameter.requires_grad
+        ]
+        try:
+            yield
+            while self._arriving:
+                self._add(self._arriving.popleft())
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def factor(self, factor: Tensor | float) -> Tensor | float:
+        """A factor of the sums, on the host: waits for the device where it is there."""
+        if not isinstance(factor, Tensor) or factor.device == HOST:
+            return factor
+        return torch.tensor(read(factor, assume=1.0), dtype=factor.dtype)
+
+    def _take(self, parameter: nn.Parameter) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        parameter.grad = None
+        if parameter.device.type != "cuda" or is_fake(gradient):
+            self._arriving.append(_Leaving(parameter, gradient.to(HOST), None))
+        else:
+            if gradient.device not in self._streams:
+                self._streams[gradient.device] = torch.cuda.Stream(gradient.device)
+            stream = self._streams[gradient.device]
+            stream.wait_stream(torch.cuda.current_stream(gradient.device))
+            with torch.cuda.stream(stream):
+                arriving = gradient.to(HOST, non_blocking=True)  # to pinned memory of torch's cache
+            gradient.record_stream(stream)
+            self._arriving.append(_Leaving(parameter, arriving, stream.record_event()))
+        while len(self._arriving) > AHEAD:
+            self._add(self._arriving.popleft())
+
+    def _add(self, leaving: _Leaving) -> None:
+        parameter, arrived, event = leaving
+        if event is not None:
+            event.synchronize()
+        bearer = self.bearers[parameter]
+        if bearer.grad is not None:
+            bearer.grad.add_(arrived)
+            return
+        memory = self._memory.pop(parameter, None)
+        memory = torch.empty_like(arrived, dtype=bearer.dtype) if memory is None else memory
+        bearer.grad = memory.copy_(arrived)
+
+
+class _Leaving(NamedTuple):
+    """A parameter whose gradient is on its way."""
+
+    parameter: nn.Parameter
+    arriving: Tensor
+    event: torch.cuda.Event | None

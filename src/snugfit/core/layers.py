@@ -1,11 +1,12 @@
-"""What counts as one layer of a model: one that is adapted, and the adapter around it, are the same layer.
+"""Layers of a model, and the blocks that it is a chain of.
 
-peft replaces a layer by a module that holds it as `base_layer`, with the adapter's own layers beside it.
+A layer that is adapted and the adapter around it are one layer: peft replaces a layer by a module that holds it as `base_layer`, with the
+adapter's own layers beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import nn
 
@@ -92,3 +93,54 @@ def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
     """Put `module` where the one of this name was."""
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
+
+
+_LISTS = (nn.ModuleList, nn.Sequential)
+
+
+def parts_of(
+    model: nn.Module, counts: Callable[[nn.Parameter], bool] = lambda parameter: True
+) -> Iterator[tuple[str, bool]]:
+    """Names of the parts of a model in its order, each with whether a list numbers it; one that holds no parameter is none.
+
+    The entries of the outermost `ModuleList`s and `Sequential`s are parts, and so is what stands beside those lists.
+
+    Args:
+        counts: which parameters are looked at.
+
+    >>> model = nn.ModuleDict({"words": nn.Embedding(5, 2), "layers": nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])})
+    >>> list(parts_of(model))
+    [('words', False), ('layers.0', True)]
+    """
+    return _parts(model, "", counts)
+
+
+def repeated_blocks(model: nn.Module, numbered_only: bool = False) -> dict[str, nn.Module]:
+    """The numbered parts of a model by name, or its children where no list numbers any (or nothing then); each module once.
+
+    >>> model = nn.ModuleDict({"words": nn.Embedding(5, 2), "layers": nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])})
+    >>> list(repeated_blocks(model)), list(repeated_blocks(nn.Transformer(4, 2, 1, 1, 8)))
+    (['layers.0'], ['encoder.layers.0', 'decoder.layers.0'])
+    """
+    parts = list(parts_of(model))
+    numbered = [name for name, in_list in parts if in_list]
+    if not numbered and not numbered_only:
+        numbered = [name for name, _ in parts]
+    first: dict[int, str] = {}
+    for name in numbered:
+        first.setdefault(id(model.get_submodule(name)), name)
+    return {name: model.get_submodule(name) for name in first.values()}
+
+
+def _parts(
+    module: nn.Module, path: str, counts: Callable[[nn.Parameter], bool]
+) -> Iterator[tuple[str, bool]]:
+    numbered = isinstance(module, _LISTS)
+    for name, child in module.named_children():
+        if not any(counts(parameter) for parameter in child.parameters()):
+            continue
+        whole = f"{path}{name}"
+        if not numbered and any(isinstance(inner, _LISTS) for inner in child.modules()):
+            yield from _parts(child, f"{whole}.", counts)
+        else:
+            yield whole, numbered

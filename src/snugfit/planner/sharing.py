@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Fidelity
 from snugfit.core.job import AUTO, StrategyName
+from snugfit.core.layers import repeated_blocks
 from snugfit.errors import SettingError, SnugfitError
 from snugfit.planner.answers.answer import Answer, Choice, Rejected
 from snugfit.planner.answers.words import brief_seconds

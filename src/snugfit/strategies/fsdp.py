@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from snugfit.core.blocks import repeated_blocks
 from snugfit.core.card import Sharing
 from snugfit.core.exchange import Exchange
+from snugfit.core.layers import repeated_blocks
 from snugfit.core.losses import LossTerms
 from snugfit.errors import RunFolderError
 from snugfit.kit.autocast import casting_anew, weights_cast_again

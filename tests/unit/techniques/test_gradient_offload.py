@@ -9,7 +9,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from snugfit.core.card import Sharing
-from snugfit.core.host_gradients import AHEAD, HostGradients
+from snugfit.core.gradients import AHEAD, HostGradients
 from snugfit.core.selection import check
 from snugfit.core.technique import Technique
 from snugfit.errors import PlanConflict

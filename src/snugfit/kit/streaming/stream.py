@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snugfit.core.blocks import repeated_blocks
+from snugfit.core.layers import repeated_blocks
 from snugfit.core.names import find_modules
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.tree import leaves

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from snugfit.core.blocks import repeated_blocks
+from snugfit.core.layers import repeated_blocks
 from snugfit.kit.skeleton import skeleton
 
 _LONGEST_PERIOD = 8

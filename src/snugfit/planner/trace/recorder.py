@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from snugfit.core.blocks import repeated_blocks
+from snugfit.core.layers import repeated_blocks
 from snugfit.core.phases import Remains, watched
 from snugfit.core.tree import map_tree
 from snugfit.kit import skeleton

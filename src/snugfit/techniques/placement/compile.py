@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from snugfit.core.batch import Batch
-from snugfit.core.blocks import repeated_blocks
 from snugfit.core.buffers import Buffers
+from snugfit.core.layers import repeated_blocks
 from snugfit.core.random import preserved_randomness
 from snugfit.core.scalar_reads import is_fake, read
 from snugfit.core.technique import Card, Context, Family, Seams, Sharing, Stage, Technique

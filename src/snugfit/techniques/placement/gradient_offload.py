@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from snugfit.core.host_gradients import HostGradients
+from snugfit.core.gradients import HostGradients
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import (
     ONE_MEMORY,

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from snugfit.core.batch import Batch
 from snugfit.core.batch_norm import has_batch_norm
-from snugfit.core.blocks import repeated_blocks
 from snugfit.core.buffers import MovedBuffers
+from snugfit.core.layers import repeated_blocks
 from snugfit.core.names import find_modules, require_list
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import leaves

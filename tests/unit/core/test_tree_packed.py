@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from snugfit.core.batch import Batch, inputs_of
-from snugfit.core.packed_sequences import map_packed, select_packed
+from snugfit.core.tree import map_packed, select_packed
 from snugfit.errors import DataError
 
 LENGTHS = (2, 5, 1, 5, 3)
