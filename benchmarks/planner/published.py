@@ -41,7 +41,7 @@ JOBS = tuple(dict.fromkeys(case.job for case in CASES))
 class _Here:
     """The planner's own process, in which all plans of a job are made."""
 
-    def run(self, function: Any, *arguments: Any, timeout: float) -> Any:
+    def run(self, function: Any, *arguments: Any, timeout: float, folder: Path | None = None) -> Any:
         return function(*arguments)
 
 

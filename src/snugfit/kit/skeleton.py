@@ -83,7 +83,9 @@ def like(tensor: Tensor, made: Callable[[Tensor], Tensor]) -> Tensor:
     new: Tensor
     if is_traceable_wrapper_subclass(tensor):
         names, context = tensor.__tensor_flatten__()
-        parts = {name: like(getattr(tensor, name), made) for name in names}
+        held = {name: getattr(tensor, name) for name in names}
+        # a DTensor names its mesh too
+        parts = {name: like(each, made) if isinstance(each, Tensor) else each for name, each in held.items()}
         new = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
     else:
         new = made(tensor)

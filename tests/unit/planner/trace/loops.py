@@ -20,9 +20,11 @@ from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.kit import row_chunks
 from snugfit.kit.skeleton import skeleton
+from snugfit.planner.cost.communication import Cluster
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.figures import prediction_of
 from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.prediction.rank import Rank
 from snugfit.planner.target import Target, machine_of
 from snugfit.planner.trace import recorder
 from snugfit.planner.trace.dry_run import Subject
@@ -50,6 +52,9 @@ CASES: dict[str, list[Technique]] = {
         sf.TiledLinears(tiles=5, above=0),
     ],
 }
+SHARDED = ("pieces", "masters", "masters on the host", "moments of few bits")
+"""Cases that are run as one of two devices that share the weights, too."""
+
 SIZES = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 48, "num_hidden_layers": 2}
 
 
@@ -72,7 +77,16 @@ def every_part() -> Iterator[None]:
         yield
 
 
-def figures(techniques: Sequence[Technique], machine: Machine) -> dict[str, Any]:
+def planner(own: Subject, machine: Machine, sharded: bool) -> Planner:
+    """The planner of one device, or of one of two that share the weights."""
+    if not sharded:
+        return Planner(own, machine)
+    link = machine.device.peer_link
+    blocks = SIZES["num_hidden_layers"]
+    return Rank(own, machine, cluster=Cluster(2, 1, link, link), way="fsdp", window=own.window, depth=blocks)
+
+
+def figures(techniques: Sequence[Technique], machine: Machine, sharded: bool = False) -> dict[str, Any]:
     """All that is predicted, and how many operators were dispatched for it."""
     own, plan = subject(), Plan(device=machine.type, micro_batch=4)
     optimizer = [] if any("optimizer" in each.card.seams for each in techniques) else [sf.AdamW()]
@@ -86,7 +100,9 @@ def figures(techniques: Sequence[Technique], machine: Machine) -> dict[str, Any]
         mock.patch.object(row_chunks, "PIECE", 600),  # of 37 rows of the head
         mock.patch.object(recorder, "call_of", counted),
     ):
-        run = Planner(own, machine).run(plan, [*optimizer, sf.ClipNorm(1.0), *techniques], None, None)
+        run = planner(own, machine, sharded).run(
+            plan, [*optimizer, sf.ClipNorm(1.0), *techniques], None, None
+        )
     found = prediction_of(run, own, machine, exact=True, micro_batch=4)
     return {
         "operators": sum(dispatched.values()),
@@ -97,11 +113,11 @@ def figures(techniques: Sequence[Technique], machine: Machine) -> dict[str, Any]
     }
 
 
-def both(name: str, machine: Machine) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(name: str, machine: Machine, sharded: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is predicted from some parts of each loop, and from all of them."""
-    some = figures(CASES[name], machine)
+    some = figures(CASES[name], machine, sharded)
     with every_part():
-        return some, figures(CASES[name], machine)
+        return some, figures(CASES[name], machine, sharded)
 
 
 if __name__ == "__main__":

@@ -212,6 +212,13 @@ def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_cpu(name: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", loops.SHARDED)
+def test_some_parts_of_each_loop_tell_what_all_of_them_take_of_one_of_several_devices(name: str) -> None:
+    device = uncalibrated("cpu")
+    agree(*loops.both(name, Machine(device, device, "cpu"), sharded=True))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(pretended_gpu.why_not() is not None, reason=str(pretended_gpu.why_not()))
 def test_some_parts_of_each_loop_tell_what_all_of_them_take_on_a_gpu() -> None:
     script = Path(loops.__file__)
