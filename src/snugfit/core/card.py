@@ -127,7 +127,7 @@ class Kind(enum.StrEnum):
 class Card:
     """What is said about a technique wherever it is listed, and what composition checks.
 
-    `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
+    `aliases`: names that other tools and papers give it. `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
     its micro-batch, so that the micro-batch is part of the recipe. `together`: neighbouring rows of the window of which it makes
     something together, so that a rank has all of them. `precision`: it is what forward and backward compute in,
     of which a run has one, named by `plan.numerics`. `irrevocable`: weights change before the whole gradient is known, so
@@ -145,6 +145,7 @@ class Card:
     family: Family
     source: str
     seams: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
     kind: Kind = Kind.ANY
     couples_examples: bool = False

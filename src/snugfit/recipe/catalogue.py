@@ -19,17 +19,20 @@ Card = Mapping[str, Any]
 
 
 def cards(name: str | None = None) -> list[Card]:
-    """The cards of all techniques, or of one, as plain values.
+    """The cards of all techniques, or of one by its name or an alias, as plain values.
 
     Raises:
         SettingError: there is no technique of that name; the nearest one or preset is given.
     """
     from snugfit.core.selection import exclusion
-    from snugfit.techniques import discover
+    from snugfit.techniques import discover, of_alias
 
     known = discover()
     if name is not None and name not in known:
-        raise SettingError(f"techniques: there is no '{name}'. {nearest(name, [*known, *presets()])}")
+        alias = of_alias(name)
+        if alias is None:
+            raise SettingError(f"techniques: there is no '{name}'. {nearest(name, [*known, *presets()])}")
+        name = alias
     measured = measured_costs()["techniques"]
     found: list[Card] = []
     for technique in known.values() if name is None else [known[name]]:
@@ -47,6 +50,7 @@ def cards(name: str | None = None) -> list[Card]:
                 "name": card.name,
                 "key": own_key(technique) or "techniques",
                 "summary": card.summary,
+                "aliases": list(card.aliases),
                 "about": inspect.cleandoc(technique.__doc__ or "").split("\n\n>>>")[0],
                 "family": str(card.family),
                 "seams": list(card.seams),
@@ -85,7 +89,12 @@ def listing(found: Sequence[Card]) -> str:
 def page(card: Card) -> str:
     """One technique in full."""
     lines = [f"{card['name']}: {card['summary']}", ""]
-    rows = [("use when", card["use_when"]), ("cost", card["cost"]), ("measured", _cost(card["measured"]))]
+    rows = [
+        ("elsewhere", ", ".join(card["aliases"])),
+        ("use when", card["use_when"]),
+        ("cost", card["cost"]),
+        ("measured", _cost(card["measured"])),
+    ]
     rows += [("place", f"{stage} in the chain of {seam}") for seam, stage in card["stages"].items()]
     if card["kind"] != "any":
         rows.append(("needs", card["kind"]))

@@ -85,7 +85,7 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
         CodeRefused: it names code, without consent.
         SettingError: no precision: gives the nearest one, or the key that takes the technique; or an impossible setting.
     """
-    from snugfit.techniques import discover
+    from snugfit.techniques import discover, suggestion
 
     if entry is None:
         return None
@@ -100,7 +100,7 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
         return FULL
     found = discover().get(name) or _imported(name, (*keys, name), places, importer)
     if found is None:
-        raise places.error(keys, f"there is no such precision: '{name}'. {nearest(name, precisions())}")
+        raise places.error(keys, f"there is no such precision: '{name}'. {suggestion(name, precisions())}")
     if not found.card.precision:
         raise places.error(keys, f"'{name}' is no precision. Put it under {own_key(found) or 'techniques'}.")
     return _make(name, settings, keys, places, _Slot({name: found}, lambda technique: True, None))
@@ -276,7 +276,9 @@ def _unknown(
     """
     if elsewhere is None:
         kind = "technique" if keys == ("techniques",) else keys[0]
-        return f"there is no such {kind}. {nearest(name, names)}"
+        from snugfit.techniques import suggestion
+
+        return f"there is no such {kind}. {suggestion(name, names)}"
     if len(keys) > 1:
         return f"'{name}' cannot stand within another. These can: {', '.join(names)}."
     key = own_key(elsewhere)

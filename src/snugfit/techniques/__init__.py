@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
@@ -33,6 +33,37 @@ def discover() -> Mapping[str, type[Technique]]:
     return dict(sorted(found.items()))
 
 
+def of_alias(alias: str) -> str | None:
+    """Return the name of the technique that other tools call so, whatever the case and the punctuation; None if there is none.
+
+    >>> of_alias("gradient_checkpointing"), of_alias("LLM.int8()"), of_alias("recompute")
+    ('recompute', 'int8', None)
+    """
+    return _aliases().get(_plain(alias))
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return a hint for a name that is none of `names`: what is called so elsewhere, else the nearest, else all of them.
+
+    >>> suggestion("Sample Packing", ["packing", "ema"])
+    "It is called 'packing' here."
+    >>> suggestion("recompte", ["recompute", "ema"])
+    "Did you mean 'recompute'?"
+    """
+    names = list(names)
+    known = of_alias(name)
+    return f"It is called '{known}' here." if known in names else nearest(name, names)
+
+
+@functools.cache
+def _aliases() -> Mapping[str, str]:
+    return {_plain(alias): name for name, each in discover().items() for alias in each.card.aliases}
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
 def find(name: str, setting: str = "techniques") -> type[Technique]:
     """A technique by name, or by the `package.module:Class` of one of the user's own that was imported before.
 
@@ -43,5 +74,5 @@ def find(name: str, setting: str = "techniques") -> type[Technique]:
     if is_python_path(name) and (own := loaded(name)) is not None:
         return own
     if name not in known:
-        raise SettingError(f"{setting}: no technique '{name}'. {nearest(name, known)}")
+        raise SettingError(f"{setting}: no technique '{name}'. {suggestion(name, known)}")
     return known[name]

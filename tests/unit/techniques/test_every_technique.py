@@ -19,7 +19,7 @@ from snugfit.core.technique import SEAM_NAMES, STAGED_SEAMS, Context, Family, Te
 from snugfit.errors import SettingError
 from snugfit.recipe.entries import settings_of
 from snugfit.recipe.source import read_value
-from snugfit.techniques import discover, find
+from snugfit.techniques import discover, find, of_alias, suggestion
 from tests.laws import problems
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,6 +88,17 @@ def test_the_table_of_a_page_has_the_defaults_of_the_settings(technique: type[Te
             assert not cell.strip(), f"'{name}' has to be given"
         else:
             assert read_value(cell.strip(), page.name) == default, name
+
+
+@pytest.mark.parametrize(
+    "technique", [each for each in discover().values() if each.card.aliases], ids=lambda each: each.card.name
+)
+def test_it_is_found_by_the_names_that_others_give_it(technique: type[Technique]) -> None:
+    page = (ROOT / "docs" / "techniques" / f"{technique.card.name}.md").read_text()
+    assert f"*Elsewhere called {', '.join(technique.card.aliases)}.*" in page
+    for alias in technique.card.aliases:
+        assert of_alias(alias) == technique.card.name  # and no other is called so
+        assert suggestion(alias.upper(), discover()) == f"It is called '{technique.card.name}' here."
 
 
 def test_each_page_is_of_a_technique_and_the_index_takes_all_of_them() -> None:

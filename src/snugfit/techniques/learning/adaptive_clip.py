@@ -76,6 +76,7 @@ class AdaptiveClip(Technique):
     card: ClassVar[Card] = Card(
         name="adaptive_clip",
         summary="Bounds each unit's gradient by the length of its weights, so that large batches train without batch norm.",
+        aliases=("AGC", "adaptive gradient clipping"),
         family=Family.LEARNING,
         source="Brock et al. 2021 (NFNets), arXiv:2102.06171",
         seams=("adjust",),

@@ -24,6 +24,7 @@ class Chain(Schedule):
     card: ClassVar[Card] = Card(
         name="chain",
         summary="Runs schedules one after the other, each over its own stretch of the run.",
+        aliases=("SequentialLR",),
         family=Family.LEARNING,
         source="torch's SequentialLR",
         seams=("schedule",),

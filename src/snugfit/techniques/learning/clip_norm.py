@@ -45,6 +45,7 @@ class ClipNorm(Technique):
     card: ClassVar[Card] = Card(
         name="clip_norm",
         summary="Bounds the length of each update's gradient, so that one bad batch cannot throw the weights off.",
+        aliases=("gradient clipping", "max_grad_norm", "gradient_clip_val"),
         family=Family.LEARNING,
         source="Pascanu et al. 2013, arXiv:1211.5063",
         seams=("adjust",),

@@ -24,6 +24,7 @@ class ClipValue(Technique):
     card: ClassVar[Card] = Card(
         name="clip_value",
         summary="Bounds each element of the gradient by itself; the gradient's direction changes.",
+        aliases=("gradient clipping by value", "clip_grad_value_"),
         family=Family.LEARNING,
         source="Mikolov 2012, Statistical language models based on neural networks; torch.nn.utils.clip_grad_value_",
         seams=("adjust",),

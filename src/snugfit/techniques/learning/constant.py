@@ -20,6 +20,7 @@ class Constant(WarmedUp):
     card: ClassVar[Card] = Card(
         name="constant",
         summary="Keeps the learning rate, after an optional warm-up.",
+        aliases=("constant_with_warmup", "ConstantLR"),
         family=Family.LEARNING,
         source="folklore",
         seams=("schedule",),

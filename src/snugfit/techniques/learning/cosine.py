@@ -23,6 +23,7 @@ class Cosine(WarmedUp):
     card: ClassVar[Card] = Card(
         name="cosine",
         summary="Lets the learning rate fall along half a cosine.",
+        aliases=("cosine annealing", "CosineAnnealingLR"),
         family=Family.LEARNING,
         source="Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts; torch's CosineAnnealingLR",
         seams=("schedule",),

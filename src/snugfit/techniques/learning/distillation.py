@@ -70,6 +70,7 @@ class Distillation(Technique):
     card: ClassVar[Card] = Card(
         name="distillation",
         summary="Learns a frozen teacher's scores, and its hidden states if asked to, beside the labels.",
+        aliases=("knowledge distillation", "teacher-student training"),
         family=Family.LEARNING,
         source="Hinton et al. 2015, arXiv:1503.02531; features: Romero et al. 2014 (FitNets), arXiv:1412.6550",
         seams=("loss", "modules"),

@@ -49,6 +49,7 @@ class EMA(Technique):
     card: ClassVar[Card] = Card(
         name="ema",
         summary="Keeps a moving average of the weights, and evaluates and saves that instead of the last weights.",
+        aliases=("exponential moving average", "EMAWeightAveraging", "model averaging"),
         family=Family.LEARNING,
         source="Polyak & Juditsky 1992; decay warm-up as in TensorFlow's ExponentialMovingAverage",
         seams=("updated", "weights"),

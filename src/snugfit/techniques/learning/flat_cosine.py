@@ -23,6 +23,7 @@ class FlatCosine(WarmedUp):
     card: ClassVar[Card] = Card(
         name="flat_cosine",
         summary="Keeps the learning rate for most of the run, then lets it fall along half a cosine.",
+        aliases=("fit_flat_cos", "flat and anneal"),
         family=Family.LEARNING,
         source="Howard & Gugger 2020, fastai's fit_flat_cos",
         seams=("schedule",),

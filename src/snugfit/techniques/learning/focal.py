@@ -48,6 +48,7 @@ class Focal(Technique):
     card: ClassVar[Card] = Card(
         name="focal",
         summary="Scales each loss down by how well it is classified, so that easy examples do not drown hard ones.",
+        aliases=("focal loss",),
         family=Family.LEARNING,
         source="Lin et al. 2017, arXiv:1708.02002",
         seams=("loss",),

@@ -71,6 +71,7 @@ class Freeze(Technique):
     card: ClassVar[Card] = Card(
         name="freeze",
         summary="Keeps parts of the model as they are, for good or at first, with the statistics of their norm layers.",
+        aliases=("layer freezing", "feature extraction", "linear probing"),
         family=Family.LEARNING,
         source="Kumar et al. 2022, arXiv:2202.10054 (head first, then all); statistics: torchvision's FrozenBatchNorm2d",
         seams=("begin",),

@@ -51,6 +51,7 @@ class GradientCache(Technique):
     card: ClassVar[Card] = Card(
         name="gradient_cache",
         summary="Contrastive losses see the whole window as negatives, however small the micro-batch.",
+        aliases=("GradCache", "cached contrastive loss", "CachedMultipleNegativesRankingLoss"),
         family=Family.LEARNING,
         source="Gao et al. 2021, arXiv:2101.06983",
         seams=("gradients",),

@@ -74,6 +74,7 @@ class GradualUnfreeze(Technique):
     card: ClassVar[Card] = Card(
         name="gradual_unfreeze",
         summary="Trains the head alone at first, then unfreezes one block after the other towards the inputs.",
+        aliases=("gradual unfreezing", "BackboneFinetuning"),
         family=Family.LEARNING,
         source="Howard & Ruder 2018, arXiv:1801.06146 (ULMFiT), section 3.3",
         seams=("begin",),

@@ -45,6 +45,7 @@ class HardExamples(Technique):
     card: ClassVar[Card] = Card(
         name="hard_examples",
         summary="Ranks the whole window by its losses and trains on the hardest part of it.",
+        aliases=("selective backprop", "online hard example mining", "OHEM"),
         family=Family.LEARNING,
         source="Shrivastava et al. 2016, arXiv:1604.03540; Loshchilov & Hutter 2016, arXiv:1511.06343",
         seams=("gradients",),

@@ -95,6 +95,7 @@ class HiddenMixup(Technique):
     card: ClassVar[Card] = Card(
         name="hidden_mixup",
         summary="Mixes two examples inside the model, so that text can be mixed too; the loss is shared.",
+        aliases=("manifold mixup",),
         family=Family.LEARNING,
         source="Sun et al. 2020, arXiv:2010.02394; embeddings: Guo et al. 2019, arXiv:1905.08941",
         seams=("batch", "loss", "modules"),

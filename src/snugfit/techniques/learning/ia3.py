@@ -76,6 +76,7 @@ class IA3(Technique):
     card: ClassVar[Card] = Card(
         name="ia3",
         summary="Trains one factor for each activation of frozen layers, and merges them into the model that is saved.",
+        aliases=("(IA)³",),
         family=Family.LEARNING,
         source="Liu et al. 2022, arXiv:2205.05638; peft",
         seams=("export",),

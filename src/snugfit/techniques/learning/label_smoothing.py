@@ -38,6 +38,7 @@ class LabelSmoothing(Technique):
     card: ClassVar[Card] = Card(
         name="label_smoothing",
         summary="Softens the labels, so that the model does not grow over-confident.",
+        aliases=("label_smoothing_factor", "LabelSmoother"),
         family=Family.LEARNING,
         source="Szegedy et al. 2016, arXiv:1512.00567",
         seams=("loss",),

@@ -101,6 +101,7 @@ class LayerRates(Technique):
     card: ClassVar[Card] = Card(
         name="layer_rates",
         summary="Gives each layer a lower learning rate than the one above it, from the head down to the embeddings.",
+        aliases=("layer-wise learning rate decay", "LLRD", "discriminative learning rates"),
         family=Family.LEARNING,
         source="Howard & Ruder 2018, arXiv:1801.06146; by layer as in Clark et al. 2020 (ELECTRA), arXiv:2003.10555",
         seams=("groups",),

@@ -20,6 +20,7 @@ class Linear(WarmedUp):
     card: ClassVar[Card] = Card(
         name="linear",
         summary="Lets the learning rate fall in a straight line to zero.",
+        aliases=("LinearLR", "linear warm-up and decay"),
         family=Family.LEARNING,
         source="Devlin et al. 2018, arXiv:1810.04805; transformers' get_linear_schedule_with_warmup",
         seams=("schedule",),

@@ -80,6 +80,7 @@ class LoRA(Technique):
     card: ClassVar[Card] = Card(
         name="lora",
         summary="Trains small low-rank matrices beside frozen weights, and merges them into the model that is saved.",
+        aliases=("low-rank adapters", "PEFT"),
         family=Family.LEARNING,
         source="Hu et al. 2021, arXiv:2106.09685; DoRA 2402.09353; rsLoRA 2312.03732; LoRA+ 2402.12354; peft",
         seams=("groups", "export"),

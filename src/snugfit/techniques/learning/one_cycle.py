@@ -43,6 +43,7 @@ class OneCycle(Schedule):
     card: ClassVar[Card] = Card(
         name="one_cycle",
         summary="Lets the learning rate rise and fall once, far below its start, while the momentum goes the other way.",
+        aliases=("OneCycleLR", "fit_one_cycle", "super-convergence"),
         family=Family.LEARNING,
         source="Smith & Topin 2018, arXiv:1708.07120; Smith 2018, arXiv:1803.09820; torch's OneCycleLR",
         seams=("schedule",),

@@ -22,6 +22,7 @@ class PatternRates(Technique):
     card: ClassVar[Card] = Card(
         name="pattern_rates",
         summary="Multiplies the learning rate of parameters whose names match a pattern, or spares them weight decay.",
+        aliases=("parameter groups", "no weight decay on bias and norm"),
         family=Family.LEARNING,
         source="folklore; torch's parameter groups",
         seams=("groups",),

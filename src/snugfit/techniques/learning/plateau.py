@@ -29,6 +29,7 @@ class Plateau(Technique):
     card: ClassVar[Card] = Card(
         name="plateau",
         summary="Lowers the learning rate when a metric of the evaluations no longer improves.",
+        aliases=("ReduceLROnPlateau",),
         family=Family.LEARNING,
         source="folklore; torch's ReduceLROnPlateau",
         seams=("schedule", "evaluated"),

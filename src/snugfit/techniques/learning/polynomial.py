@@ -23,6 +23,7 @@ class Polynomial(WarmedUp):
     card: ClassVar[Card] = Card(
         name="polynomial",
         summary="Lets the learning rate fall as a power of what is left of the run.",
+        aliases=("PolynomialLR",),
         family=Family.LEARNING,
         source="Chen et al. 2016 (DeepLab), arXiv:1606.00915; torch's PolynomialLR",
         seams=("schedule",),

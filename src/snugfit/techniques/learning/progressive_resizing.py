@@ -63,6 +63,7 @@ class ProgressiveResizing(Technique):
     card: ClassVar[Card] = Card(
         name="progressive_resizing",
         summary="Trains on small images first and on whole ones at the end, which saves much of the time.",
+        aliases=("progressive resizing of images",),
         family=Family.LEARNING,
         source="Howard 2018 (fastai, DAWNBench); settings as in composer's ProgressiveResizing",
         seams=("batch",),

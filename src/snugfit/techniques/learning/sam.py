@@ -86,6 +86,7 @@ class SAM(Technique):
     card: ClassVar[Card] = Card(
         name="sam",
         summary="Seeks flat minima: takes the gradient where the loss is worst within a small distance.",
+        aliases=("sharpness-aware minimization",),
         family=Family.LEARNING,
         source="Foret et al. 2021, arXiv:2010.01412; adaptive: Kwon et al. 2021, arXiv:2102.11600; "
         "m-SAM: Andriushchenko & Flammarion 2022, arXiv:2206.06232",

@@ -48,6 +48,7 @@ class ScheduleFree(Technique):
     card: ClassVar[Card] = Card(
         name="schedule_free",
         summary="AdamW with an average in place of a schedule: the run may end at any time.",
+        aliases=("AdamWScheduleFree",),
         family=Family.LEARNING,
         source="Defazio et al. 2024, arXiv:2405.15682; AdamWScheduleFree of the library schedulefree",
         seams=("optimizer", "schedule", "weights", "settle"),

@@ -73,6 +73,7 @@ class SequenceLength(Technique):
     card: ClassVar[Card] = Card(
         name="sequence_length",
         summary="Trains on the beginnings of texts first and on whole texts later: steadier, and faster at first.",
+        aliases=("sequence length warmup", "curriculum by length"),
         family=Family.LEARNING,
         source="Li et al. 2021, arXiv:2108.06084",
         seams=("batch",),

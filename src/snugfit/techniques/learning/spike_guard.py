@@ -54,6 +54,7 @@ class SpikeGuard(Technique):
     card: ClassVar[Card] = Card(
         name="spike_guard",
         summary="Refuses windows whose loss leaps up, and may go back to the newest checkpoint because of one.",
+        aliases=("loss spike skipping",),
         family=Family.LEARNING,
         source="Hampel 1974 (median absolute deviation); Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, section 5.1",
         seams=("accept",),

@@ -92,6 +92,7 @@ class StochasticDepth(Technique):
     card: ClassVar[Card] = Card(
         name="stochastic_depth",
         summary="Leaves residual blocks out at random, the deeper the more often; evaluation uses all of them.",
+        aliases=("drop path", "layer dropout"),
         family=Family.LEARNING,
         source="Huang et al. 2016, arXiv:1603.09382; scaled as by Touvron et al. 2021, arXiv:2012.12877",
         seams=("batch", "modules"),

@@ -45,6 +45,7 @@ class SWA(Technique):
     card: ClassVar[Card] = Card(
         name="swa",
         summary="Averages the weights along the end of the run, and evaluates and saves the average.",
+        aliases=("stochastic weight averaging",),
         family=Family.LEARNING,
         source="Izmailov et al. 2018, arXiv:1803.05407; torch's AveragedModel and update_bn",
         seams=("updated", "weights", "settle"),

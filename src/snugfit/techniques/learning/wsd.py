@@ -25,6 +25,7 @@ class WSD(WarmedUp):
     card: ClassVar[Card] = Card(
         name="wsd",
         summary="Keeps the learning rate after warm-up, and lets it fall over the last part of the run only.",
+        aliases=("warmup-stable-decay", "trapezoidal schedule", "infinite schedule"),
         family=Family.LEARNING,
         source="Hu et al. 2024 (MiniCPM), arXiv:2404.06395; 1-sqrt: Hägele et al. 2024, arXiv:2405.18392",
         seams=("schedule",),

@@ -25,6 +25,7 @@ class AdamW4bit(Technique):
     card: ClassVar[Card] = Card(
         name="adamw_4bit",
         summary="AdamW whose two states take 4 bits an element instead of 32.",
+        aliases=("4-bit Adam", "AdamW4bit"),
         family=Family.NUMERICS,
         source="Li, Chen & Zhu 2023, arXiv:2309.01507; torchao.optim",
         seams=("optimizer",),

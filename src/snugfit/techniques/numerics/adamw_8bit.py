@@ -31,6 +31,7 @@ class AdamW8bit(Technique):
     card: ClassVar[Card] = Card(
         name="adamw_8bit",
         summary="AdamW whose two states take 8 bits an element instead of 32.",
+        aliases=("8-bit Adam", "paged_adamw_8bit", "AdamW8bit", "adamw_bnb_8bit"),
         family=Family.NUMERICS,
         source="Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes; torchao.optim",
         seams=("optimizer",),

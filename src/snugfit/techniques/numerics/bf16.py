@@ -22,6 +22,7 @@ class BF16(Technique):
     card: ClassVar[Card] = Card(
         name="bf16",
         summary="Computes matrix products in bf16; weights, gradients and optimizer stay in fp32.",
+        aliases=("bf16-mixed", "bfloat16 mixed precision"),
         family=Family.NUMERICS,
         source="Kalamkar et al. 2019, arXiv:1905.12322; torch.autocast",
         seams=("forward",),

@@ -18,6 +18,7 @@ class BF16Gradients(Technique):
     card: ClassVar[Card] = Card(
         name="bf16_gradients",
         summary="Sends gradients between devices in bf16, which halves what is sent.",
+        aliases=("bf16_compress_hook", "gradient compression"),
         family=Family.NUMERICS,
         source="torch's bf16_compress_hook (DDP) and MixedPrecisionPolicy.reduce_dtype (FSDP2)",
         seams=("exchange",),

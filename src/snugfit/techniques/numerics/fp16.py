@@ -24,6 +24,7 @@ class FP16(HalfPrecision):
     card: ClassVar[Card] = Card(
         name="fp16",
         summary="Computes matrix products in fp16 under a dynamic loss scale; weights and optimizer stay in fp32.",
+        aliases=("16-mixed", "AMP", "automatic mixed precision", "GradScaler"),
         family=Family.NUMERICS,
         source="Micikevicius et al. 2018, arXiv:1710.03740; torch.autocast; torch.amp.GradScaler",
         seams=("scale", "forward"),

@@ -21,6 +21,7 @@ class FP16Gradients(Technique):
     card: ClassVar[Card] = Card(
         name="fp16_gradients",
         summary="Sends gradients between devices in fp16, which halves what is sent.",
+        aliases=("fp16_compress_hook",),
         family=Family.NUMERICS,
         source="torch's fp16_compress_hook (DDP) and MixedPrecisionPolicy.reduce_dtype (FSDP2)",
         seams=("exchange",),

@@ -194,6 +194,7 @@ class FP8(Technique):
     card: ClassVar[Card] = Card(
         name="fp8",
         summary="Multiplies in 8-bit floating point in large linear layers, and in bf16 elsewhere; weights stay in fp32.",
+        aliases=("float8 training", "Transformer Engine"),
         family=Family.NUMERICS,
         source="Micikevicius et al. 2022, arXiv:2209.05433; torchao.float8, recipe rowwise_with_gw_hp",
         seams=("forward", "modules"),

@@ -73,6 +73,7 @@ class Int8(Technique):
     card: ClassVar[Card] = Card(
         name="int8",
         summary="Freezes the weights of linear layers and experts in 8 bits, for adapters to be trained beside them.",
+        aliases=("LLM.int8()", "load_in_8bit", "8-bit base model"),
         family=Family.NUMERICS,
         source="Dettmers et al. 2022 (LLM.int8), arXiv:2208.07339; bitsandbytes",
         seams=("export",),

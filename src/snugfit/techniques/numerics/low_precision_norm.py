@@ -64,6 +64,7 @@ class LowPrecisionNorm(Technique):
     card: ClassVar[Card] = Card(
         name="low_precision_norm",
         summary="Computes layer norms in the 16-bit type of autocast, so that no activation goes back to fp32.",
+        aliases=("low precision LayerNorm",),
         family=Family.NUMERICS,
         source="composer's Low Precision LayerNorm (MosaicML); torch.autocast keeps them in fp32",
         seams=("modules",),

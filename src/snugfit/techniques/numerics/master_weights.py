@@ -38,6 +38,7 @@ class MasterWeights(Technique):
     card: ClassVar[Card] = Card(
         name="master_weights",
         summary="Weights and gradients in bf16, masters and states in fp32 with the optimizer; norms stay in fp32.",
+        aliases=("fp32 master weights", "O2 mixed precision"),
         family=Family.NUMERICS,
         source="Micikevicius et al. 2018, arXiv:1710.03740; Rajbhandari et al. 2020, arXiv:1910.02054",
         seams=("stepping", "forward"),

@@ -124,6 +124,7 @@ class NF4(Technique):
     card: ClassVar[Card] = Card(
         name="nf4",
         summary="Freezes the weights of linear layers and experts in 4 bits (QLoRA's base), for adapters to be trained beside them.",
+        aliases=("QLoRA", "load_in_4bit", "4-bit base model", "BitsAndBytesConfig"),
         family=Family.NUMERICS,
         source="Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; bitsandbytes",
         seams=("export",),

@@ -191,6 +191,7 @@ class PowerSGD(Technique):
     card: ClassVar[Card] = Card(
         name="powersgd",
         summary="Sends gradients between devices as products of thin matrices; what is left out follows.",
+        aliases=("powerSGD_hook", "low-rank gradient compression"),
         family=Family.NUMERICS,
         source="Vogels et al. 2019, arXiv:1905.13727; torch's powerSGD_hook",
         seams=("exchange", "updated"),

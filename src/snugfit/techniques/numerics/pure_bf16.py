@@ -132,6 +132,7 @@ class PureBF16(Technique):
     card: ClassVar[Card] = Card(
         name="pure_bf16",
         summary="Weights, gradients and optimizer states in bf16, rounded so that steps below a bf16 digit add up.",
+        aliases=("bf16-true", "full bf16 training"),
         family=Family.NUMERICS,
         source="Zamirai et al. 2020, arXiv:2010.06192; stochastic rounding: Gupta et al. 2015, arXiv:1502.02551",
         seams=("stepping", "modules"),

@@ -127,6 +127,7 @@ class QAT(Technique):
     card: ClassVar[Card] = Card(
         name="qat",
         summary="Trains with weights and inputs of linear layers rounded, so that little is lost when they are quantised.",
+        aliases=("quantization-aware training", "fake quantization"),
         family=Family.NUMERICS,
         source="Jacob et al. 2018, arXiv:1712.05877; Bengio et al. 2013, arXiv:1308.3432; the grids of torchao",
         seams=("modules",),

@@ -51,6 +51,7 @@ class TF32(Technique):
     card: ClassVar[Card] = Card(
         name="tf32",
         summary="Multiplies float32 matrices on tensor cores, with 10 bits of each fraction and the range of float32.",
+        aliases=("TensorFloat-32", "allow_tf32", "set_float32_matmul_precision"),
         family=Family.NUMERICS,
         source="NVIDIA A100 white paper 2020; torch.backends.cuda.matmul.fp32_precision",
         seams=("modules",),

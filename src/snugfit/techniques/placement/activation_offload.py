@@ -240,6 +240,7 @@ class ActivationOffload(Technique):
     card: ClassVar[Card] = Card(
         name="activation_offload",
         summary="Keeps what autograd saves for backward in host memory, and brings it back just before it is needed.",
+        aliases=("activation offloading", "save_on_cpu"),
         family=Family.PLACEMENT,
         source="torch.autograd.graph.saved_tensors_hooks; Rhu et al. 2016, arXiv:1602.08124; as torchtune's OffloadActivations",
         seams=("forward",),

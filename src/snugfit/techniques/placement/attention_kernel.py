@@ -93,6 +93,7 @@ class AttentionKernel(Technique):
     card: ClassVar[Card] = Card(
         name="attention_kernel",
         summary="Chooses the kernel that computes attention: eager, sdpa, flash, efficient, cudnn, flex_attention.",
+        aliases=("flash attention", "attn_implementation", "SDPA backend", "memory-efficient attention"),
         family=Family.PLACEMENT,
         source="torch.nn.attention.sdpa_kernel; transformers' attention interface; Dao et al. 2022, arXiv:2205.14135",
         seams=("modules",),

@@ -38,6 +38,7 @@ class ChannelsLast(Technique):
     card: ClassVar[Card] = Card(
         name="channels_last",
         summary="Lays convolutions out with their channels last in memory, as tensor cores and oneDNN want them.",
+        aliases=("NHWC", "memory_format"),
         family=Family.PLACEMENT,
         source="torch.channels_last; composer's ChannelsLast (MosaicML)",
         seams=(),

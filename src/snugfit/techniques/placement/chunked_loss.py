@@ -73,6 +73,7 @@ class ChunkedLoss(Technique):
     card: ClassVar[Card] = Card(
         name="chunked_loss",
         summary="Computes the loss on some tokens at a time: the logits of all of them are never in memory.",
+        aliases=("fused linear cross entropy", "cut cross-entropy", "chunked cross entropy", "Liger loss"),
         family=Family.PLACEMENT,
         source="Wijmans et al. 2024, arXiv:2411.09009; Hsu et al. 2024 (Liger), arXiv:2410.10989",
         seams=("loss", "forward"),

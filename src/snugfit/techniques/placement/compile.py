@@ -142,6 +142,7 @@ class Compile(Technique):
     card: ClassVar[Card] = Card(
         name="compile",
         summary="Compiles the model or its blocks with torch.compile, and checks the first micro-batch against it.",
+        aliases=("torch.compile", "torch_compile"),
         family=Family.PLACEMENT,
         source="torch.compile; Ansel et al. 2024, doi:10.1145/3620665.3640366",
         seams=("modules",),

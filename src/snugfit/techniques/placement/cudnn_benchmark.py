@@ -63,6 +63,7 @@ class CudnnBenchmark(Technique):
     card: ClassVar[Card] = Card(
         name="cudnn_benchmark",
         summary="Lets cuDNN choose the kernels of convolutions by trying them out, once for each shape.",
+        aliases=("torch.backends.cudnn.benchmark",),
         family=Family.PLACEMENT,
         source="torch.backends.cudnn.benchmark; Chetlur et al. 2014, arXiv:1410.0759",
         seams=("modules",),

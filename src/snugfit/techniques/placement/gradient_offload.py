@@ -53,6 +53,7 @@ class GradientOffload(Technique):
     card: ClassVar[Card] = Card(
         name="gradient_offload",
         summary="Moves each gradient to host memory as backward makes it, and adds them up there.",
+        aliases=("gradient offloading",),
         family=Family.PLACEMENT,
         source="Ren et al. 2021, arXiv:2101.06840 (ZeRO-Offload)",
         seams=("sums", "stepping"),

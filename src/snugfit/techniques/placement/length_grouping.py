@@ -39,6 +39,7 @@ class LengthGrouping(Technique):
     card: ClassVar[Card] = Card(
         name="length_grouping",
         summary="Puts rows of like length into the same micro-batch, so that less of it is padding.",
+        aliases=("group_by_length", "length bucketing", "bucket batching"),
         family=Family.PLACEMENT,
         source="the usual bucketing by length, within one window; torch's and fairseq's samplers do it across windows",
         seams=("batch",),

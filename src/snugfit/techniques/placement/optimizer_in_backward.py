@@ -68,6 +68,7 @@ class OptimizerInBackward(Technique):
     card: ClassVar[Card] = Card(
         name="optimizer_in_backward",
         summary="Updates each parameter as soon as its gradient is whole, and frees the gradient.",
+        aliases=("LOMO", "fused backward optimizer", "per-parameter updates in backward"),
         family=Family.PLACEMENT,
         source="Lv et al. 2023, arXiv:2306.09782 (LOMO); torchtune's optimizer_in_bwd",
         seams=("stepping", "gradients"),

@@ -108,6 +108,7 @@ class OptimizerOffload(Technique):
     card: ClassVar[Card] = Card(
         name="optimizer_offload",
         summary="Keeps the optimizer's states in host memory and makes its step there.",
+        aliases=("ZeRO-Offload", "CPU offload of the optimizer"),
         family=Family.PLACEMENT,
         source="Ren et al. 2021, arXiv:2101.06840 (ZeRO-Offload)",
         seams=("stepping",),

@@ -79,6 +79,7 @@ class Packing(Technique):
     card: ClassVar[Card] = Card(
         name="packing",
         summary="Packs several examples into one row, without padding and without attention across examples.",
+        aliases=("sample packing", "sequence packing", "multipack", "padding-free training"),
         family=Family.PLACEMENT,
         source="Krell et al. 2021, arXiv:2107.02027; transformers' packed sequences by position ids",
         seams=("modules",),

@@ -183,6 +183,7 @@ class Recompute(Technique):
     card: ClassVar[Card] = Card(
         name="recompute",
         summary="Keeps only the inputs of blocks for backward, and computes the rest again there.",
+        aliases=("gradient checkpointing", "activation checkpointing", "rematerialization"),
         family=Family.PLACEMENT,
         source="Chen et al. 2016, arXiv:1604.06174; torch.utils.checkpoint, non-reentrant and selective",
         seams=("modules",),

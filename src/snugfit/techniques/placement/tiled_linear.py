@@ -164,6 +164,7 @@ class TiledLinears(Technique):
     card: ClassVar[Card] = Card(
         name="tiled_linear",
         summary="Computes large linear layers tile by tile: no 16-bit copy and no temporary is of their size.",
+        aliases=("TiledLinear", "tiled MLP"),
         family=Family.PLACEMENT,
         source="Rajbhandari et al. 2021 (ZeRO-Infinity), arXiv:2104.07857, section 5.1.3; DeepSpeed's TiledLinear",
         seams=("modules",),

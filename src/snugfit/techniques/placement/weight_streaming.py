@@ -57,6 +57,7 @@ class WeightStreaming(Technique):
     card: ClassVar[Card] = Card(
         name="weight_streaming",
         summary="Keeps frozen layers in host memory and brings each to the device while it computes.",
+        aliases=("layer offload", "block swapping", "sequential CPU offload", "ZeRO-Infinity"),
         family=Family.PLACEMENT,
         source="ZeRO-Infinity, Rajbhandari et al. 2021, arXiv:2104.07857; for frozen weights, which are never copied back",
         seams=("modules",),
