@@ -15,11 +15,17 @@ project = "Snugfit"
 author = "the Snugfit authors"
 release = version = _project["version"]
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of torch and of ours that have no page
+default_role = "code"  # docstrings write `name` as Markdown does
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 100
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring = False
 smartquotes = False  # `--json` is not a dash
 
 html_theme = "furo"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import snugfit as sf
 from snugfit import techniques
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     "transformers",
     "mlflow",
@@ -86,3 +89,9 @@ def test_names_for_type_checkers_are_those_found_at_run_time():
 def test_a_name_that_is_not_there_is_an_attribute_error(name):
     with pytest.raises(AttributeError, match=name):
         getattr(sf, name)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    documented = set(re.findall(r"^\.\. auto(?:function|class|exception):: (\w+)$", page, re.MULTILINE))
+    assert documented == set(sf.__all__) - {"techniques"}, "docs/api.md and sf.__all__ differ"
