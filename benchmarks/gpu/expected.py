@@ -88,7 +88,7 @@ def predict(run: Run) -> dict[str, Any]:
         find("adamw")(learning_rate=1e-4),
         *(find(name)(**dict(settings)) for name, settings in run.techniques),
     )
-    job = Job(global_batch=run.rows, epochs=None, windows=1000)
+    job = Job.of(global_batch=run.rows, updates=1000)
     subject = Subject(
         lambda: skeleton(bare), window, job, run.rows * 1000, techniques, "causal_lm", from_files=True
     )

@@ -74,7 +74,7 @@ class Case:
         return Subject(
             lambda: copy.deepcopy(bare),
             window,
-            Job(global_batch=window.rows, windows=UPDATES, epochs=None),
+            Job.of(global_batch=window.rows, updates=UPDATES),
             100,
             self.techniques(),
             self.made.loss,

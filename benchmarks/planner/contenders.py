@@ -190,7 +190,7 @@ def planned(problem: Problem, model: nn.Module, cap: int) -> int:
     """`snugfit plan --max batch`: predictions; nothing runs."""
     window = Batch.of(problem.batch(2))
     bare = BareOptimizer.of(torch.optim.AdamW(model.parameters()), model)
-    job = Job(global_batch=window.rows, epochs=None, windows=100)
+    job = Job.of(global_batch=window.rows, updates=100)
     empty = partial(copy.deepcopy, skeleton(model))
     subject = Subject(empty, window, job, 100_000, (), problem.loss, bare)
     found: int = Worker().run(_largest, subject, cap, timeout=300)

@@ -119,7 +119,7 @@ def measured(case: Case) -> dict[str, Any]:
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.long)
     window = Batch.of({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
     own = tuple(find(name)() for name in ("adamw", "clip_norm", *case.own))
-    job = Job(global_batch=ROWS, windows=100, epochs=None)
+    job = Job.of(global_batch=ROWS, updates=100)
 
     def subject(techniques: Any, rows: Batch = window) -> Subject:
         made = lambda: copy.deepcopy(model)  # noqa: E731

@@ -152,7 +152,7 @@ class Pair:
         made = MODELS[self.model]
         window = Batch.of(made.data())
         bare = skeleton(made.make())
-        job = Job(global_batch=window.rows, windows=100, epochs=None)
+        job = Job.of(global_batch=window.rows, updates=100)
         return Subject(lambda: skeleton(bare), window, job, 100 * window.rows, self.own, made.loss)
 
     @contextmanager

@@ -114,7 +114,7 @@ def plan(what: str, started: float) -> dict[str, Any]:
         "70B, AdamW": ("adamw", "recompute"),
     }
     techniques = tuple(find(name).example() for name in names.get(what, ("adamw",)))
-    job = Job(global_batch=window.rows, windows=100, epochs=None)
+    job = Job.of(global_batch=window.rows, updates=100)
     loss = "causal_lm" if large else "cross_entropy"
     subject = Subject(lambda: copy.deepcopy(model), window, job, 1000, techniques, loss, from_files=large)
     if searched:

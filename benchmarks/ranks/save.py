@@ -70,7 +70,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.saved: dict[str, Any] = {}
         self.training: Training = assemble(
-            Job(global_batch=ROWS, epochs=None, windows=1_000_000, checkpoint_save=save),
+            Job.of(global_batch=ROWS, updates=1_000_000, checkpoint_save=save),
             Plan(),
             Material(model(), rows, None, "causal_lm"),
             None,

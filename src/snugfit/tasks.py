@@ -71,7 +71,7 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
 def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
     """What a recipe trains of its own Python data, with one part of the rows to train on and another to validate on."""
     training, validation = sides
-    task = prepare(recipe.model_copy(update={"data": recipe.data.model_copy(update={"validation": None})}))
+    task = prepare(replace(recipe, data=replace(recipe.data, validation=None)))
     whole = task.material.train
     material = replace(task.material, train=Subset(whole, training), validation=Subset(whole, validation))
     digest = hashlib.sha256(json.dumps([list(training), list(validation)]).encode()).hexdigest()

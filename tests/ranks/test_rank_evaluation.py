@@ -76,7 +76,7 @@ def evaluated(
         plan=Plan(micro_batch=micro_batch),
         global_batch=7,
         evaluate_batch=batch,
-        windows=1,
+        updates=1,
         epochs=None,
         strategy=STRATEGIES[strategy](),
     )
@@ -143,7 +143,7 @@ def embedded(folder: Path, strategy: str) -> float:
         techniques=(AdamW(learning_rate=0.01), GradientCache()),
         loss=similarity,
         epochs=None,
-        windows=1,
+        updates=1,
         strategy=STRATEGIES[strategy](),
     )
     training.run(Never())  # type: ignore[arg-type]

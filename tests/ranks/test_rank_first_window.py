@@ -24,7 +24,7 @@ def coupled(folder: Path, strategy: str, loss: Any) -> tuple[str, int, int]:
         plan=Plan(devices=2, strategy=strategy),
         train=points(16),
         epochs=None,
-        windows=60,
+        updates=60,
         global_batch=8,
         strategy=STRATEGIES[strategy](),
     )

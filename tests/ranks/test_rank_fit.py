@@ -87,7 +87,7 @@ def test_a_device_on_which_nothing_fits_ends_all(two: Ranks, tmp_path: Path) -> 
 def test_where_weights_are_gathered_by_all_it_is_refused() -> None:
     with pytest.raises(SettingError, match=r"by plan\.strategy=fsdp weights are gathered by all together"):
         check_settings(
-            Job(global_batch=ROWS),
+            Job.of(global_batch=ROWS),
             Plan(micro_batch="auto", devices=2, strategy="fsdp"),
             (),
             {},

@@ -220,7 +220,7 @@ UPDATES = 1000
 
 
 def job_of(window: Batch) -> Job:
-    return Job(global_batch=window.rows, epochs=None, windows=UPDATES)
+    return Job.of(global_batch=window.rows, updates=UPDATES)
 
 
 def subject_of(model: str, techniques: tuple[Technique, ...], toy: bool) -> Subject:

@@ -1,19 +1,22 @@
-"""What is trained (`Job`) and how it fits (`Plan`): plain values, made by the recipe or by Python code."""
+"""What is trained (`Job`) and how it fits (`Plan`): plain values, made by the recipe or by Python code.
+
+The sections of a job are those of a recipe: each setting is declared here, and nowhere else.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from snugfit.errors import SettingError
+from annotated_types import Ge, Gt
 
-NON_FINITE_POLICIES = ("stop", "skip", "roll_back")
-SAVES = ("sync", "async")
+from snugfit.core.settings import Count, Section, setting
+from snugfit.errors import SettingError, nearest
 
 AUTO: Literal["auto"] = "auto"
-MicroBatch = int | Literal["auto"] | None
+MicroBatch = Literal["auto"] | Count | None
 """Examples of one forward and backward: a number, the most that fit, or None: the whole window."""
 
 StrategyName = Literal["ddp", "fsdp-zero2", "fsdp-hybrid", "fsdp", "fsdp-offload"]
@@ -29,113 +32,218 @@ An evaluation has `update`, `epoch`, `metrics` by name, the name of the `weights
 
 
 @dataclass(frozen=True)
+class Train(Section):
+    """How long, and in which steps."""
+
+    key: ClassVar[str] = "train"
+
+    epochs: Annotated[float, Gt(0)] | None = setting("passes over the training data", 3.0)
+    updates: Count | None = setting("windows of the run, instead of epochs", None, example=1000)
+    global_batch: Count = setting("examples of one update, over all micro-batches and devices", 32)
+    seed: Annotated[int, Ge(0)] = setting("of the split, the order, new weights and dropout", 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.epochs is None) == (self.updates is None):
+            found = "neither" if self.epochs is None else "both"
+            raise SettingError(f"train: one of epochs and updates says how long the run is, found {found}.")
+
+
+@dataclass(frozen=True)
+class Evaluate(Section):
+    """When and how the weights are scored."""
+
+    key: ClassVar[str] = "evaluate"
+
+    every: Literal["epoch"] | Count = setting(
+        "epoch, or a number of updates",
+        "epoch",
+        takes="epoch or a positive number of updates",
+        keyword="evaluate_every",
+    )
+    metrics: tuple[str, ...] = setting(
+        "what to measure besides the loss; the default depends on the task",
+        (),
+        takes="a name or a list of names",
+        example=("accuracy", "macro_f1"),
+    )
+    best: str = setting("the metric that decides which weights are kept; the first one by default", "")
+    batch: Count | None = setting(
+        "examples of one evaluation batch; train.global_batch by default", None, keyword="evaluate_batch"
+    )
+
+    @property
+    def best_metric(self) -> str:
+        """The metric that decides which weights are kept, with `min:` or `max:` before one that Snugfit does not know."""
+        return self.best or next(iter(self.metrics), "loss")
+
+    def period(self, windows_per_epoch: int) -> int:
+        """Return the number of updates from one evaluation to the next."""
+        return windows_per_epoch if self.every == "epoch" else self.every
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Section):
+    """When to stop before the end."""
+
+    key: ClassVar[str] = "early_stopping"
+
+    patience: Count | None = setting("evaluations without improvement of evaluate.best", None, example=3)
+    min_delta: Annotated[float, Ge(0)] = setting("what an improvement has to be more than", 0.0)
+    stop_when: StopWhen | str | None = setting(
+        "package.module:function from the evaluations so far to the reason to stop, or None",
+        None,
+        takes="package.module:function or null",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patience is None and (self.stop_when is None or self.min_delta > 0):
+            why = "min_delta says what it counts" if self.min_delta > 0 else "or give stop_when"
+            raise SettingError(
+                f"early_stopping.patience: is missing. Give it a positive whole number; {why}."
+            )
+
+
+@dataclass(frozen=True)
+class NonFinite(Section):
+    """What to do with a window whose loss or gradient is not finite."""
+
+    key: ClassVar[str] = "non_finite"
+
+    policy: Literal["stop", "skip", "roll_back"] = setting(
+        "stop, skip the window, or roll back", "skip", keyword="non_finite"
+    )
+    limit: Count = setting(
+        "windows in a row without an update that end the run", 10, keyword="non_finite_limit"
+    )
+
+
+@dataclass(frozen=True)
+class Checkpoint(Section):
+    """When and how much is saved to resume from."""
+
+    key: ClassVar[str] = "checkpoint"
+
+    every: Count | None = setting(
+        "a number of updates; null: at each evaluation", None, example=500, keyword="checkpoint_every"
+    )
+    # one of two may be torn
+    keep: Annotated[int, Ge(2)] = setting("checkpoints kept, at least 2", 2, keyword="checkpoint_keep")
+    save: Literal["sync", "async"] = setting(
+        "sync: training waits; async: it goes on, and a copy in host memory is written",
+        "sync",
+        keyword="checkpoint_save",
+    )
+
+
+@dataclass(frozen=True)
 class Job:
-    """The logical side of a run; two plans of one job give the same updates.
+    """The logical side of a run; two plans of one job give the same updates."""
 
-    Exactly one of `epochs` and `windows` says how long the run is. `evaluate_every` and `checkpoint_every` count
-    windows; None means each epoch, and each evaluation. `best` names the monitored metric, with `min:` or `max:` before
-    it when Snugfit does not know the metric. `patience` counts evaluations that do not improve it by more than
-    `min_delta`; `stop_when` looks at all evaluations so far. `checkpoint_save` is "sync", where the training waits until
-    a checkpoint is written, or "async", where it goes on while a copy of its state is.
-    """
-
-    global_batch: int = 32
-    epochs: float | None = 3.0
-    windows: int | None = None
-    seed: int = 0
-    metrics: tuple[str, ...] = ()
-    best: str = "loss"
-    evaluate_every: int | None = None
-    evaluate_batch: int | None = None
-    patience: int | None = None
-    min_delta: float = 0.0
-    stop_when: StopWhen | None = None
-    non_finite: str = "skip"
-    non_finite_limit: int = 10
-    checkpoint_every: int | None = None
-    checkpoint_keep: int = 2
-    checkpoint_save: str = "sync"
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    early_stopping: EarlyStopping | None = None
+    non_finite: NonFinite = NonFinite()
+    checkpoint: Checkpoint = Checkpoint()
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.windows is None):
-            raise SettingError("train: give one of epochs and updates.")
-        _positive("train.epochs", self.epochs)
-        _positive("train.updates", self.windows)
-        _positive("train.global_batch", self.global_batch)
-        _positive("evaluate.every", self.evaluate_every)
-        _positive("evaluate.batch", self.evaluate_batch)
-        _positive("early_stopping.patience", self.patience)
-        if not 0 <= self.min_delta < math.inf:
-            raise SettingError(f"early_stopping.min_delta: must be zero or positive, found {self.min_delta}.")
-        if self.min_delta > 0 and self.patience is None:
+        function = None if self.early_stopping is None else self.early_stopping.stop_when
+        if isinstance(function, str):
             raise SettingError(
-                "early_stopping.min_delta: says what patience counts, and there is none. Give patience."
-            )
-        if self.stop_when is not None and not callable(self.stop_when):
-            raise SettingError(
-                f"early_stopping.stop_when: must be a function from the evaluations to a reason or None, found {self.stop_when!r}."
-            )
-        _positive("checkpoint.every", self.checkpoint_every)
-        if self.checkpoint_keep < 2:
-            raise SettingError(
-                f"checkpoint.keep: must be at least 2, found {self.checkpoint_keep}: one may be torn."
-            )
-        if self.checkpoint_save not in SAVES:
-            raise SettingError(
-                f"checkpoint.save: must be one of {', '.join(SAVES)}, found '{self.checkpoint_save}'."
-            )
-        if self.non_finite not in NON_FINITE_POLICIES:
-            raise SettingError(
-                f"non_finite.policy: must be one of {', '.join(NON_FINITE_POLICIES)}, found '{self.non_finite}'."
+                "early_stopping.stop_when: must be a function from the evaluations to a reason or None, "
+                f"found '{function}'."
             )
 
-    @property
-    def stops_early(self) -> bool:
-        """Whether evaluations may end the run."""
-        return self.patience is not None or self.stop_when is not None
+    @classmethod
+    def of(cls, *, shuffle: bool = True, **given: Any) -> Job:
+        """Return a job from settings by their keywords, which are those of `sf.train`; `updates` wins over `epochs`.
+
+        >>> Job.of(updates=5, evaluate_every=2).evaluate.every
+        2
+
+        Raises:
+            SettingError: there is no setting of a keyword, or one is impossible.
+        """
+        known = keywords()
+        for keyword in given.keys() - known:
+            raise SettingError(f"{keyword}: there is no such setting. {nearest(keyword, known)}")
+        if given.get("updates") is not None:
+            given = {**given, "epochs": None}
+        values: dict[type[Section], dict[str, Any]] = {section: {} for section in SECTIONS}
+        for keyword, value in given.items():
+            section, name = known[keyword]
+            values[section][name] = value
+        none = {each.name: each.default for each in EarlyStopping.settings().values()}
+        if {**none, **values[EarlyStopping]} == none:
+            del values[EarlyStopping]
+        made: dict[str, Any] = {section.key: section(**each) for section, each in values.items()}
+        return cls(shuffle=shuffle, **made)
+
+    def for_updates(self, updates: int) -> Job:
+        """Return the job with that many updates in place of its own length."""
+        return replace(self, train=replace(self.train, epochs=None, updates=updates))
 
     def total_windows(self, examples: int) -> int:
         """Windows of the whole run over `examples` rows; the last window of an epoch may be partial.
 
-        >>> Job(global_batch=4, epochs=2).total_windows(examples=9)
+        >>> Job(Train(global_batch=4, epochs=2)).total_windows(examples=9)
         6
         """
-        if self.windows is not None:
-            return self.windows
-        assert self.epochs is not None
-        return max(1, round(self.epochs * self.windows_per_epoch(examples)))
+        if self.train.updates is not None:
+            return self.train.updates
+        assert self.train.epochs is not None
+        return max(1, round(self.train.epochs * self.windows_per_epoch(examples)))
 
     def windows_per_epoch(self, examples: int) -> int:
-        return -(-examples // self.global_batch)
+        return -(-examples // self.train.global_batch)
+
+
+SECTIONS: tuple[type[Section], ...] = (Train, Evaluate, EarlyStopping, NonFinite, Checkpoint)
+
+
+@functools.cache
+def keywords() -> Mapping[str, tuple[type[Section], str]]:
+    """Return the section and the name of a job's settings by their keywords in Python."""
+    return {
+        each.declaration.keyword or each.name: (section, each.name)
+        for section in SECTIONS
+        for each in section.settings().values()
+    }
 
 
 @dataclass(frozen=True)
-class Plan:
+class Execution(Section):
+    """How updates are computed, whoever says it: a recipe, which may leave the rest open, or a `Plan`."""
+
+    key: ClassVar[str] = "plan"
+
+    micro_batch: MicroBatch = setting(
+        "examples of one forward and backward; auto: as many as fit; null: the whole window",
+        None,
+        takes="a positive whole number, auto or null",
+        example=8,
+    )
+    devices: Count = setting("of this machine, which share each update: a process for each of them", 1)
+    num_workers: Annotated[int, Ge(0)] = setting("processes that prepare batches", 0)
+    cut_padding: bool = setting(
+        "micro-batches as wide as their longest text, where outputs and losses are checked to be the same; false: never",
+        True,
+    )
+    deterministic: bool = setting(
+        "operators whose results depend on their inputs alone, so that a run on a GPU can be made again bit for bit; slower",
+        False,
+    )
+
+
+@dataclass(frozen=True)
+class Plan(Execution):
     """The physical side of a run: changes memory and time, not the updates. Numerics are named and fixed.
 
-    `devices` share each update by `strategy`, one of `STRATEGY_NAMES`, or "single" where there is one. `cut_padding` lets micro-batches
-    be as wide as their longest text, where the model computes the same without padding. `deterministic` takes operators whose results
-    depend on their inputs alone.
+    `devices` share each update by `strategy`, one of `STRATEGY_NAMES`, or "single" where there is one.
     """
 
-    micro_batch: MicroBatch = None
-    numerics: str = "fp32"
-    device: str = "cpu"
-    strategy: str = "single"
-    devices: int = 1
-    num_workers: int = 0
-    cut_padding: bool = True
-    deterministic: bool = False
-
-    def __post_init__(self) -> None:
-        size = self.micro_batch
-        if size is not None and size != AUTO and (not isinstance(size, int) or size < 1):
-            raise SettingError(
-                f"plan.micro_batch: must be at least 1 and whole, auto, or null for the whole window, found {size!r}."
-            )
-
-
-def _positive(setting: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise SettingError(f"{setting}: must be positive, found {value}.")
+    numerics: str = setting("names of the techniques that compute in fewer bits", "fp32")
+    device: str = setting("where the model is, such as cuda:1", "cpu")
+    strategy: str = setting("how devices share each update", "single")

@@ -176,14 +176,15 @@ def late_average(subject: Subject, step: Step) -> Iterator[Finding]:
     if not step.seams.awaits_average:
         return
     name = next(each.card.name for each in subject.techniques if "weights" in each.card.seams)
-    if subject.job.stops_early:
+    rule = subject.job.early_stopping
+    if rule is not None:
         yield Finding(
             "average_and_best",
             Severity.WARNING,
             f"'{name}' averages the end of the run, and early stopping may end it before: then nothing is averaged",
             where="early_stopping",
             evidence=(
-                f"patience {subject.job.patience}",
+                f"patience {rule.patience}",
                 f"the average has not begun at update 0 of {subject.total_updates:,}",
             ),
             fix="early_stopping: null   # or ema, which averages from the start",
@@ -192,7 +193,7 @@ def late_average(subject: Subject, step: Step) -> Iterator[Finding]:
 
 def evaluation(subject: Subject) -> Iterator[Finding]:
     """Runs that are not evaluated, or only when they are over."""
-    every = subject.job.evaluate_every
+    every = subject.job.evaluate.every
     if subject.validation is None or not len(subject.validation):
         yield Finding(
             "never_evaluated",
@@ -201,7 +202,7 @@ def evaluation(subject: Subject) -> Iterator[Finding]:
             where="data.validation",
             fix="data: {validation: 0.1}",
         )
-    elif every is not None and every > subject.total_updates:
+    elif every != "epoch" and every > subject.total_updates:
         yield Finding(
             "never_evaluated",
             Severity.WARNING,

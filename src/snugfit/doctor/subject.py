@@ -52,7 +52,7 @@ class Subject:
         size = self.plan.micro_batch
         if size == AUTO:
             return None
-        return min(self.job.global_batch, size or self.job.global_batch, len(self.train))
+        return min(self.job.train.global_batch, size or self.job.train.global_batch, len(self.train))
 
 
 def class_labels(window: Batch) -> Tensor | None:

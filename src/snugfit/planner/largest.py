@@ -172,7 +172,11 @@ class _Batch(_Size):
         rows = subject.window.select(_longest(subject.window, value))
         # a part of a window would still hold the whole of it
         window = replace(rows, data=map_tree(Tensor.clone, rows.data))
-        return replace(subject, window=window, job=replace(subject.job, global_batch=value))
+        return replace(
+            subject,
+            window=window,
+            job=replace(subject.job, train=replace(subject.job.train, global_batch=value)),
+        )
 
     def probe(self, value: int) -> Prediction:
         plan = replace(self.request.plan, micro_batch=value)

@@ -1,4 +1,4 @@
-"""Recipes: strict YAML in, checked settings out. The only part that uses pydantic."""
+"""Recipes: strict YAML in, checked settings out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from snugfit.recipe.located import located
 from snugfit.recipe.model import Recipe
 from snugfit.recipe.overrides import is_override
 from snugfit.recipe.parse import load_recipe
-from snugfit.recipe.write import json_schema
+from snugfit.recipe.schema import json_schema
 
 __all__ = ["Recipe", "infer_recipe", "is_override", "json_schema", "load_recipe", "located"]

@@ -10,10 +10,10 @@ from importlib import resources
 from typing import Any
 
 from snugfit.core.entry import as_entry
+from snugfit.core.wording import shown, wanted
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.presets import presets
-from snugfit.recipe.wording import shown, wanted
 
 Card = Mapping[str, Any]
 

@@ -23,9 +23,6 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
         if keys[1] in (given.get(keys[0]) or {}):
             raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
     _check_names(recipe, places)
-    if (recipe.train.epochs is None) == (recipe.train.updates is None):
-        found = "neither" if recipe.train.epochs is None else "both"
-        raise places.error(("train",), f"one of epochs and updates says how long the run is, found {found}.")
     micro_batch, window = recipe.plan.micro_batch, recipe.train.global_batch
     if isinstance(micro_batch, int) and micro_batch > window:
         raise places.error(
@@ -54,12 +51,7 @@ def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
         raise places.error(
             ("early_stopping",), "needs data.validation, which is null. Give a fraction or a file."
         )
-    if rule.patience is None and (rule.stop_when is None or rule.min_delta > 0):
-        why = "min_delta says what it counts" if rule.min_delta > 0 else "or give stop_when"
-        raise places.error(
-            ("early_stopping", "patience"), f"is missing. Give it a positive whole number; {why}."
-        )
-    if rule.stop_when is not None and not is_python_path(rule.stop_when):
+    if isinstance(rule.stop_when, str) and not is_python_path(rule.stop_when):
         raise places.error(
             ("early_stopping", "stop_when"), f"must be package.module:function, found '{rule.stop_when}'."
         )

@@ -25,7 +25,9 @@ def code_of(recipe: Recipe) -> dict[str, str]:
 
 def written_code(recipe: Recipe) -> dict[str, str]:
     """Return the same of a recipe whose techniques are still as they were written."""
-    return _named(recipe.model_dump(mode="json"), recipe)
+    from snugfit.recipe.write import plain_value
+
+    return _named(plain_value(recipe), recipe)
 
 
 def _named(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, str]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from snugfit.core.wording import shown, wanted
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.source import Keys, Places
-from snugfit.recipe.wording import shown, wanted
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique

@@ -2,256 +2,192 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from annotated_types import Ge, Gt, Lt, MinLen
 
-from snugfit.core.job import StrategyName
+from snugfit.core.job import (
+    Checkpoint,
+    EarlyStopping,
+    Evaluate,
+    Execution,
+    NonFinite,
+    StrategyName,
+    Train,
+)
+from snugfit.core.settings import Count, Section, setting
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
-from snugfit.recipe.wording import Wanted
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
 
     Techniques = tuple[Technique, ...]
 else:
-    # pydantic looks at annotations when the class is made, and techniques need torch
+    # a declaration's type is looked at when a recipe is read, and techniques need torch
     Technique = Techniques = Any
 
 Task = Literal["text-classification", "causal-lm", "instruction", "python"]
-TASKS: tuple[Task, ...] = ("text-classification", "causal-lm", "instruction", "python")
+TASKS: tuple[Task, ...] = get_args(Task)
 
-_Count = Annotated[int, Field(gt=0)]
-_Words = Annotated[tuple[str, ...], Wanted("a name or a list of names")]
-_Bytes = Annotated[int | str, Wanted("a size, such as 24GiB")]
-_Times = Annotated[float, Field(ge=1)]
-_Fraction = Annotated[float, Field(gt=0, lt=1)]
+_Times = Annotated[float, Ge(1)]
+_SIZE = "a size, such as 24GiB, or null"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Data(_Section):
+@dataclass(frozen=True)
+class Data(Section):
     """Where the examples come from and how they are read."""
 
-    train: str = Field(
-        description="training rows: a CSV, TSV, JSONL or text file, or package.module:function"
+    key: ClassVar[str] = "data"
+
+    train: str = setting(
+        "training rows: a CSV, TSV, JSONL or text file, or package.module:function", example="rows.csv"
     )
-    validation: Annotated[_Fraction | str | None, Wanted("a fraction between 0 and 1, a file or null")] = (
-        Field(default=0.1, description="a fraction of the training rows, a file, or null for none")
+    validation: Annotated[float, Gt(0), Lt(1)] | str | None = setting(
+        "a fraction of the training rows, a file, or null for none",
+        0.1,
+        takes="a fraction between 0 and 1, a file or null",
     )
-    text: _Words = Field(
-        default=("text",), description="the columns of text, joined by a line break", min_length=1
+    text: Annotated[tuple[str, ...], MinLen(1)] = setting(
+        "the columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
-    label: str = Field(default="label", description="the column of labels")
-    completion: str = Field(
-        default="completion", description="the column of answers, which alone are scored; text is the prompt"
+    label: str = setting("the column of labels", "label")
+    completion: str = setting(
+        "the column of answers, which alone are scored; text is the prompt", "completion"
     )
-    max_length: _Count = Field(default=128, description="tokens of one example, special tokens counted")
-    bad_rows: Literal["fail", "skip"] = Field(
-        default="fail", description="what to do with rows that cannot be used"
-    )
-    collate: str | None = Field(
-        default=None, description="package.module:function from a list of examples to a batch"
+    max_length: Count = setting("tokens of one example, special tokens counted", 128)
+    bad_rows: Literal["fail", "skip"] = setting("what to do with rows that cannot be used", "fail")
+    collate: str | None = setting(
+        "package.module:function from a list of examples to a batch",
+        None,
+        takes="package.module:function or null",
+        example="mine:collate",
     )
 
 
-class Train(_Section):
-    """How long, and in which steps."""
-
-    epochs: Annotated[float, Field(gt=0)] | None = Field(
-        default=3.0, description="passes over the training data"
-    )
-    updates: _Count | None = Field(default=None, description="windows of the run, instead of epochs")
-    global_batch: _Count = Field(
-        default=32, description="examples of one update, over all micro-batches and devices"
-    )
-    seed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="of the split, the order, new weights and dropout"
-    )
-
-
-class Evaluate(_Section):
-    """When and how the weights are scored."""
-
-    every: Annotated[Literal["epoch"] | _Count, Wanted("epoch or a positive number of updates")] = Field(
-        default="epoch", description="epoch, or a number of updates"
-    )
-    metrics: _Words = Field(
-        default=(), description="what to measure besides the loss; the default depends on the task"
-    )
-    best: str = Field(
-        default="", description="the metric that decides which weights are kept; the first one by default"
-    )
-    batch: _Count | None = Field(
-        default=None, description="examples of one evaluation batch; train.global_batch by default"
-    )
-
-
-class EarlyStopping(_Section):
-    """When to stop before the end."""
-
-    patience: _Count | None = Field(
-        default=None, description="evaluations without improvement of evaluate.best"
-    )
-    min_delta: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="what an improvement has to be more than"
-    )
-    stop_when: str | None = Field(
-        default=None,
-        description="package.module:function from the evaluations so far to the reason to stop, or None",
-    )
-
-
-class NonFinite(_Section):
-    """What to do with a window whose loss or gradient is not finite."""
-
-    policy: Literal["stop", "skip", "roll_back"] = Field(
-        default="skip", description="stop, skip the window, or roll back"
-    )
-    limit: _Count = Field(default=10, description="windows in a row without an update that end the run")
-
-
-class PlanSettings(_Section):
+@dataclass(frozen=True)
+class PlanSettings(Execution):
     """How the run fits on the machine; changes memory and time, not what is learned."""
 
-    micro_batch: Annotated[
-        Literal["auto"] | _Count | None, Wanted("a positive whole number, auto or null")
-    ] = Field(
-        default=None,
-        description="examples of one forward and backward; auto: as many as fit; null: the whole window",
-    )
-    numerics: Technique | str | None = Field(
-        default=None,
-        description="precision of forward and backward, with its settings; fp32 has none; null: as planned, and without a plan "
+    numerics: Technique | str | None = setting(
+        "precision of forward and backward, with its settings; fp32 has none; null: as planned, and without a plan "
         "mixed precision in the 16-bit type that the device has units for, else fp32",
+        None,
+        example="bf16",
     )
-    device: Annotated[str, Wanted("auto, cpu, mps, cuda or cuda:1")] = Field(
-        default="auto",
+    device: str = setting(
+        "auto, cpu, mps, cuda or cuda:1",
+        "auto",
+        takes="auto, cpu, mps, cuda or cuda:1",
         pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
-        description="auto, cpu, mps, cuda or cuda:1",
     )
-    devices: _Count = Field(
-        default=1, description="of this machine, which share each update: a process for each of them"
-    )
-    strategy: Literal["auto", StrategyName] = Field(
-        default="auto",
-        description="how several devices share: ddp copies the model to each, fsdp spreads it over them, fsdp-zero2 all but the weights, "
+    strategy: Literal["auto", StrategyName] = setting(
+        "how several devices share: ddp copies the model to each, fsdp spreads it over them, fsdp-zero2 all but the weights, "
         "fsdp-hybrid over those of each node, fsdp-offload into host memory; auto: as planned, else ddp",
+        "auto",
     )
-    timeout: Annotated[str, Wanted("a time, such as 30m")] = Field(
-        default="30m", description="how long a device's process waits for the others before it gives up"
+    timeout: str = setting(
+        "how long a device's process waits for the others before it gives up",
+        "30m",
+        takes="a time, such as 30m",
     )
-    goal: GoalName = Field(
-        default="fastest",
-        description="what the plan is chosen for: fastest, the least time of the whole run; finest, the finest precision that fits; "
+    goal: GoalName = setting(
+        "what the plan is chosen for: fastest, the least time of the whole run; finest, the finest precision that fits; "
         "smallest, the least memory within plan.slower times the fastest; cheapest, devices times hours times plan.price",
+        "fastest",
     )
-    worth: _Times = Field(
-        default=WORTH,
-        description="times as fast that a plan below mixed precision has to be, where something finer fits",
+    worth: _Times = setting(
+        "times as fast that a plan below mixed precision has to be, where something finer fits", WORTH
     )
-    slower: _Times = Field(
-        default=SLOWER,
-        description="times the least time that the smallest plan may take, for plan.goal smallest",
+    slower: _Times = setting(
+        "times the least time that the smallest plan may take, for plan.goal smallest", SLOWER
     )
-    price: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="of one hour of one device, in any currency, for plan.goal cheapest"
-    )
-    num_workers: Annotated[int, Field(ge=0)] = Field(default=0, description="processes that prepare batches")
-    cut_padding: bool = Field(
-        default=True,
-        description="micro-batches as wide as their longest text, where outputs and losses are checked to be the same; false: never",
-    )
-    deterministic: bool = Field(
-        default=False,
-        description="operators whose results depend on their inputs alone, so that a run on a GPU can be made again bit for bit; slower",
+    price: Annotated[float, Gt(0)] | None = setting(
+        "of one hour of one device, in any currency, for plan.goal cheapest", None, example=2.5
     )
 
 
-class BudgetSettings(_Section):
+@dataclass(frozen=True)
+class Budget(Section):
     """What the run may take of the machine, and how much precision may be given up for it."""
 
-    memory: _Bytes | None = Field(default=None, description="of the device, such as 24GiB; null: what it has")
-    host_memory: _Bytes | None = Field(
-        default=None,
-        description="of the host, of all its devices; null: what is free on this machine, else what is usual beside the device",
+    key: ClassVar[str] = "budget"
+
+    memory: int | str | None = setting(
+        "of the device, such as 24GiB; null: what it has", None, takes=_SIZE, example="24GiB"
     )
-    fidelity: Literal["full", "mixed", "compact", "adapters", "quantized"] | None = Field(
-        default=None,
-        description="the coarsest precision that the plan may choose; null: the recipe's own where plan.numerics names it, else mixed on a "
+    host_memory: int | str | None = setting(
+        "of the host, of all its devices; null: what is free on this machine, else what is usual beside the device",
+        None,
+        takes=_SIZE,
+        example="64GiB",
+    )
+    fidelity: Literal["full", "mixed", "compact", "adapters", "quantized"] | None = setting(
+        "the coarsest precision that the plan may choose; null: the recipe's own where plan.numerics names it, else mixed on a "
         "GPU with 16-bit units and full elsewhere",
+        None,
     )
 
 
-class CheckpointSettings(_Section):
-    """When and how much is saved to resume from."""
+@dataclass(frozen=True)
+class Track(Section):
+    """Where the run is tracked besides its own folder."""
 
-    every: _Count | None = Field(default=None, description="a number of updates; null: at each evaluation")
-    keep: Annotated[int, Field(ge=2)] = Field(default=2, description="checkpoints kept, at least 2")
-    save: Literal["sync", "async"] = Field(
-        default="sync",
-        description="sync: training waits; async: it goes on, and a copy in host memory is written",
+    key: ClassVar[str] = "track"
+
+    mlflow: bool = setting("whether events go to MLflow", True)
+    uri: str | None = setting(
+        "null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
+        None,
+        example="http://127.0.0.1:5000",
     )
+    experiment: str = setting("MLflow's experiment", "snugfit")
+    register: str | None = setting("name under which the best model is registered", None, example="news")
 
 
-with warnings.catch_warnings():
-    # `register` is also a method of pydantic's metaclass, which a section never calls
-    warnings.filterwarnings("ignore", message='Field name "register"')
-
-    class Track(_Section):
-        """Where the run is tracked besides its own folder."""
-
-        mlflow: bool = Field(default=True, description="whether events go to MLflow")
-        uri: str | None = Field(
-            default=None, description="null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs"
-        )
-        experiment: str = Field(default="snugfit", description="MLflow's experiment")
-        register: str | None = Field(
-            default=None, description="name under which the best model is registered"
-        )
-
-
-class Recipe(_Section):
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Section):
     """What is learned from what, checked; made by `load_recipe` or `infer_recipe`.
 
     Every default is filled in and every path is absolute, so a copy of it means the same anywhere on the machine.
     """
 
-    name: str = Field(description="of the run; the file's name by default")
-    task: Task = Field(description="what the model is to do")
-    model: str = Field(description="a Hugging Face name or folder; package.module:function for task python")
-    from_scratch: bool = Field(default=False, description="the model's architecture with new weights")
-    data: Data
-    loss: str = Field(
-        default="", description="a built-in loss or package.module:function; the default depends on the task"
+    name: str = setting("of the run; the file's name by default", example="news")
+    task: Task = setting("what the model is to do", example="text-classification")
+    model: str = setting(
+        "a Hugging Face name or folder; package.module:function for task python", example="gpt2"
     )
-    train: Train = Train()
-    preset: str = Field(
-        default=DEFAULT_PRESET,
-        description="what optimizer, schedule and techniques are where the recipe gives none",
+    from_scratch: bool = setting("the model's architecture with new weights", False)
+    data: Data = setting("", example={"train": "rows.csv"})
+    loss: str = setting("a built-in loss or package.module:function; the default depends on the task", "")
+    train: Train = setting("", Train())
+    preset: str = setting(
+        "what optimizer, schedule and techniques are where the recipe gives none", DEFAULT_PRESET
     )
-    optimizer: Technique = Field(description="one optimizer with its settings")
-    schedule: Technique | None = Field(description="how the learning rate goes over the run; null: constant")
-    techniques: Techniques = Field(description="what else to do, in this order")
-    evaluate: Evaluate = Evaluate()
-    early_stopping: EarlyStopping | None = Field(default=None, description="null: train to the end")
-    non_finite: NonFinite = NonFinite()
-    plan: PlanSettings = PlanSettings()
-    budget: BudgetSettings = BudgetSettings()
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    track: Track = Track()
-    output: str = Field(
-        default="runs", description="folder of the runs, relative to where the command is given"
+    optimizer: Technique = setting(
+        "one optimizer with its settings", example={"adamw": {"learning_rate": 3e-5}}
     )
-    folder: Annotated[Path, Wanted("a folder")] = Field(
-        strict=False,
-        description="where files and Python modules are looked for; the recipe's own folder by default",
+    schedule: Technique | None = setting(
+        "how the learning rate goes over the run; null: constant", example="cosine"
+    )
+    techniques: Techniques = setting(
+        "what else to do, in this order", example=[{"clip_norm": {"max_norm": 1.0}}]
+    )
+    evaluate: Evaluate = setting("", Evaluate())
+    early_stopping: EarlyStopping | None = setting("null: train to the end", None, example={"patience": 3})
+    non_finite: NonFinite = setting("", NonFinite())
+    plan: PlanSettings = setting("", PlanSettings())
+    budget: Budget = setting("", Budget())
+    checkpoint: Checkpoint = setting("", Checkpoint())
+    track: Track = setting("", Track())
+    output: str = setting("folder of the runs, relative to where the command is given", "runs")
+    folder: Path = setting(
+        "where files and Python modules are looked for; the recipe's own folder by default",
+        takes="a folder",
+        example=".",
     )
 
     def all_techniques(self) -> tuple[Technique, ...]:

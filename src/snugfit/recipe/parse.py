@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
-
+from snugfit.core.job import Train
+from snugfit.core.wording import shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.checks import check_recipe, placed
 from snugfit.recipe.code import written_code
-from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot, technique_settings
+from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
-from snugfit.recipe.source import Keys, Places, read_yaml
-from snugfit.recipe.wording import shown, wanted
+from snugfit.recipe.sections import read_section
+from snugfit.recipe.source import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.user_objects import is_python_path
 
@@ -69,8 +67,6 @@ def build(
         name: of the run, if the settings give none.
         allow_code: consent to import techniques of the user's own; those that were consented to before need none.
     """
-    from snugfit.techniques.plugins import Importer  # torch, which reading a schema does without
-
     given = _absolute(tree, folder)
     overrides = tuple(overrides)
     named = apply_overrides(given, [text for text in overrides if text.startswith("preset=")], places)
@@ -79,10 +75,10 @@ def build(
     given = _absolute(given, Path.cwd())
     # without `..`, as a copy of the recipe has it: consent is for a folder
     filled = _with_defaults({"name": name, "folder": os.path.abspath(folder), **given}, preset)
-    try:
-        recipe = m.Recipe.model_validate(filled)
-    except ValidationError as error:
-        raise SettingError("\n".join(dict.fromkeys(_problems(error, places)))) from error
+    recipe = read_section(m.Recipe, filled, places)
+
+    from snugfit.techniques.plugins import Importer  # torch, which a mistake in a section is found without
+
     importer = Importer(places.of(()) or "the settings", recipe.folder, allow_code, written_code(recipe))
     optimizer = parse_slot(recipe.optimizer, "optimizer", preset.optimizer, places, importer)
     schedule = recipe.schedule
@@ -91,13 +87,13 @@ def build(
     if schedule is not None:
         schedule = parse_slot(schedule, "schedule", preset.schedule, places, importer)
     numerics = parse_numerics(recipe.plan.numerics, places, importer)
-    techniques = {
-        "optimizer": optimizer,
-        "schedule": schedule,
-        "techniques": parse_list(recipe.techniques, places, importer),
-        "plan": recipe.plan.model_copy(update={"numerics": numerics}),
-    }
-    recipe = recipe.model_copy(update=techniques)
+    recipe = replace(
+        recipe,
+        optimizer=optimizer,
+        schedule=schedule,
+        techniques=parse_list(recipe.techniques, places, importer),
+        plan=replace(recipe.plan, numerics=numerics),
+    )
     check_recipe(recipe, given, places)
     return recipe
 
@@ -180,96 +176,11 @@ def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
         first = metrics[0] if isinstance(metrics, tuple) and metrics else "loss"
         evaluate.setdefault("best", first)
         if evaluate.get("batch") is None and isinstance(train, Mapping):
-            evaluate["batch"] = train.get("global_batch", m.Train().global_batch)
+            evaluate["batch"] = train.get("global_batch", Train().global_batch)
         filled["evaluate"] = evaluate
+    if isinstance(filled["folder"], str):
+        filled["folder"] = Path(filled["folder"])
     data = filled.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("text"), str):
         filled["data"] = {**data, "text": (data["text"],)}
     return filled
-
-
-def _problems(error: ValidationError, places: Places) -> Iterator[str]:
-    """One message for each setting that is wrong; one that is missing because it is misspelt is said once."""
-    entries = error.errors(include_url=False)
-    unknown = [entry["loc"] for entry in entries if entry["type"] == "extra_forbidden"]
-    for entry in entries:
-        keys, section, field = _locate(entry["loc"])
-        if entry["type"] == "missing" and any(
-            loc[:-1] == entry["loc"][:-1]
-            and nearest(str(loc[-1]), section.model_fields) == f"Did you mean '{keys[-1]}'?"
-            for loc in unknown
-        ):
-            continue
-        if entry["type"] == "extra_forbidden":
-            yield str(places.error(keys, f"there is no such setting. {_elsewhere(keys, section)}"))
-        elif field is None:
-            yield str(
-                places.error(
-                    keys,
-                    f"must be settings ({', '.join(section.model_fields)}), found {shown(entry['input'])}.",
-                )
-            )
-        elif entry["type"] == "missing":
-            about = f" ({field.description})" if field.description else ""
-            yield str(
-                places.error(
-                    keys, f"is missing. Give it {wanted(field.annotation, tuple(field.metadata))}{about}."
-                )
-            )
-        else:
-            found = (
-                f"must be {wanted(field.annotation, tuple(field.metadata))}, found {shown(entry['input'])}."
-            )
-            yield str(places.error(keys, f"{found}{_meant(entry)}{_default(field)}"))
-
-
-def _meant(entry: ErrorDetails) -> str:
-    """What is nearest to it, where one of several names is wanted."""
-    if entry["type"] != "literal_error" or not isinstance(entry["input"], str):
-        return ""
-    names = re.findall(r"'([^']+)'", entry["ctx"]["expected"])
-    near = nearest(entry["input"], names)
-    return f" {near}" if near.startswith("Did you mean") else ""
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required() or field.default in ("", None) or isinstance(field.default, BaseModel):
-        return ""
-    return f" The default is {shown(field.default)}."
-
-
-def _locate(location: tuple[int | str, ...]) -> tuple[Keys, type[BaseModel], FieldInfo | None]:
-    """The setting of a pydantic error: its keys, the section it is in, and its field, if it has one."""
-    section: type[BaseModel] = m.Recipe
-    keys: Keys = ()
-    for part in location:
-        keys = (*keys, str(part))
-        field = section.model_fields.get(str(part))
-        inner = _section_of(field.annotation) if field is not None else None
-        if inner is None or keys == location:
-            return keys, section, field
-        section = inner
-    return keys, section, None
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    options = getattr(annotation, "__args__", (annotation,))
-    return next(
-        (entry for entry in options if isinstance(entry, type) and issubclass(entry, BaseModel)), None
-    )
-
-
-def _elsewhere(keys: Keys, section: type[BaseModel]) -> str:
-    """Where a setting that is not known in its section may belong."""
-    name = keys[-1]
-    near = nearest(name, section.model_fields)
-    if near.startswith("Did you mean"):
-        return near
-    sections = {key: _section_of(field.annotation) for key, field in m.Recipe.model_fields.items()}
-    homes = [
-        f"{key}.{name}" for key, inner in sections.items() if inner is not None and name in inner.model_fields
-    ]
-    if name in m.Recipe.model_fields:
-        homes.append(f"{name} at the top level")
-    homes += technique_settings(name)
-    return f"Did you mean {' or '.join(homes[:4])}?" if homes else near

@@ -82,8 +82,8 @@ def with_usual_precision(recipe: m.Recipe, device: Device | None) -> tuple[m.Rec
         except PlanConflict as conflict:
             said.append(f"plan.numerics: it computes in {FULL}. {conflict}")
             precision = None
-    plan = recipe.plan.model_copy(update={"numerics": FULL if precision is None else precision})
-    return recipe.model_copy(update={"plan": plan}), said
+    plan = replace(recipe.plan, numerics=FULL if precision is None else precision)
+    return replace(recipe, plan=plan), said
 
 
 def with_precision_here(recipe: m.Recipe) -> tuple[m.Recipe, list[str]]:

@@ -1,23 +1,20 @@
-"""A recipe as plain values, as a file, as a hash, and as a JSON schema."""
+"""A recipe as plain values, as a file and as a hash."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from snugfit.core.entry import as_entry
+from snugfit.core.settings import Section
 from snugfit.recipe import model as m
-from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
-from snugfit.recipe.presets import presets
+from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
 from snugfit.recipe.source import Dumper
 from snugfit.system.redaction import redacted
-
-if TYPE_CHECKING:
-    from snugfit.core.technique import Technique
 
 _HEADER = """\
 # {name}: {task} with {model}
@@ -51,20 +48,23 @@ _NOT_LEARNED = (
 
 def as_dict(recipe: m.Recipe) -> dict[str, Any]:
     """All settings that the recipe's task uses, as plain values."""
-    values = recipe.model_dump(
-        mode="json",
-        exclude={"optimizer": True, "schedule": True, "techniques": True, "plan": {"numerics": True}},
-    )
-    values["optimizer"] = as_entry(recipe.optimizer)
-    values["schedule"] = None if recipe.schedule is None else as_entry(recipe.schedule)
-    values["techniques"] = [as_entry(technique) for technique in recipe.techniques]
-    plan = {**values["plan"], "numerics": numerics_entry(recipe)}
-    values["plan"] = {key: plan[key] for key in m.PlanSettings.model_fields}
+    values = {name: plain_value(getattr(recipe, name)) for name in m.Recipe.settings()}
+    values["plan"]["numerics"] = numerics_entry(recipe)
     for section, key in m.UNUSED[recipe.task]:
         del values[section][key]
-    plain: dict[str, Any] = json.loads(json.dumps({key: values[key] for key in m.Recipe.model_fields}))
-    without_secrets: dict[str, Any] = redacted(plain)
+    without_secrets: dict[str, Any] = redacted(json.loads(json.dumps(values)))
     return without_secrets
+
+
+def plain_value(value: Any) -> Any:
+    """Return a setting's value as JSON has it: a section as its settings, a technique as its entry."""
+    if isinstance(value, Section):
+        return {name: plain_value(getattr(value, name)) for name in value.settings()}
+    if isinstance(value, tuple):
+        return [plain_value(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return as_entry(value) if hasattr(value, "card") else value
 
 
 def numerics_entry(recipe: m.Recipe) -> Any:
@@ -132,93 +132,3 @@ def _different(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
         # a technique is written whole: its settings mean nothing without its name
         different[key] = _different(value, base[key]) if both and key not in SEAMS_OF_THEIR_OWN else value
     return different
-
-
-def json_schema() -> dict[str, Any]:
-    """A JSON schema of recipes for editors; techniques and their settings are those that are installed.
-
-    In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`.
-    """
-    from snugfit.techniques import discover
-
-    schema = m.Recipe.model_json_schema()
-    properties = schema["properties"]
-    definitions = schema.setdefault("$defs", {})
-    for seam in SEAMS_OF_THEIR_OWN:
-        properties[seam] |= {"anyOf": _entries(known(seam), definitions)}
-    properties["schedule"]["anyOf"].append({"type": "null"})
-    properties["techniques"] |= {"type": "array", "items": {"anyOf": _entries(known(None), definitions)}}
-    for definition, key in (("Data", "text"), ("Evaluate", "metrics")):
-        words = definitions[definition]["properties"][key]
-        one = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-        definitions[definition]["properties"][key] = {"description": words["description"], **one}
-    properties["preset"]["enum"] = list(presets())
-    numerics = {name: found for name, found in discover().items() if found.card.precision}
-    names, whole = _entries(numerics, definitions)
-    names["enum"] = list(precisions())
-    definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole, {"type": "null"}]}
-    # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
-    schema["required"] = ["task", "model", "data"]
-    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}
-    return {**dialect, **{key: value for key, value in _without_titles(schema).items() if key not in dialect}}
-
-
-def _entries(techniques: Mapping[str, type[Technique]], definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """What `_forms` says, with the definitions that it refers to."""
-    for name, technique in techniques.items():
-        definitions[name] = {"description": technique.card.summary, **_settings_schema(technique)}
-    return _forms(techniques)
-
-
-def _forms(techniques: Mapping[str, type[Technique]]) -> list[dict[str, Any]]:
-    """A name alone, or a name with settings."""
-    names: dict[str, Any] = {"enum": list(techniques)}
-    whole: dict[str, Any] = {
-        "type": "object",
-        "minProperties": 1,
-        "maxProperties": 1,
-        "additionalProperties": False,
-        "properties": {name: {"$ref": f"#/$defs/{name}"} for name in techniques},
-    }
-    return [names, whole]
-
-
-def _value_schema(annotation: Any) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
-    holds = inner(annotation)
-    if holds is None:
-        return TypeAdapter(annotation).json_schema()
-    kind, container = holds
-    entry = {"anyOf": _forms(of_kind(kind))}
-    if container is tuple:
-        return {"type": "array", "items": entry}
-    return {"type": "object", "additionalProperties": entry} if container is Mapping else entry
-
-
-def _settings_schema(technique: type[Technique]) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    required = []
-    for name, (annotation, default) in settings_of(technique).items():
-        properties[name] = _value_schema(annotation)
-        if default is dataclasses.MISSING:
-            required.append(name)
-        else:
-            properties[name]["default"] = default
-    return {
-        "type": ["object", "null"],
-        "properties": properties,
-        "additionalProperties": False,
-        **({"required": required} if required else {}),
-    }
-
-
-def _without_titles(node: Any) -> Any:
-    """pydantic titles every property with its own name, which editors show above the description."""
-    if isinstance(node, dict):
-        return {
-            key: _without_titles(value)
-            for key, value in node.items()
-            if key != "title" or isinstance(value, dict)
-        }
-    return [_without_titles(entry) for entry in node] if isinstance(node, list) else node

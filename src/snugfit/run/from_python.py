@@ -139,14 +139,14 @@ def train(
         raise SettingError("accept_changes: got names, and no run to resume. Give resume, the run's folder.")
     if validation is None and metric_map:
         raise SettingError(f"metrics: {', '.join(metric_map)} need data to be measured on. Give validation.")
-    job = Job(
+    job = Job.of(
         global_batch=global_batch,
-        epochs=None if updates is not None else epochs,
-        windows=updates,
+        epochs=epochs,
+        updates=updates,
         seed=seed,
         metrics=tuple(metric_map),
-        best=best or next(iter(metric_map), "loss"),
-        evaluate_every=evaluate_every,
+        best=best or "",
+        evaluate_every="epoch" if evaluate_every is None else evaluate_every,
         patience=patience,
         min_delta=min_delta,
         stop_when=stop_when,
@@ -228,7 +228,7 @@ def train(
             return follow(training, options, resume is not None and not again)
         described = {
             "recipe": {
-                "evaluate": {"best": job.best},
+                "evaluate": {"best": job.evaluate.best_metric},
                 "techniques": [as_entry(each) for each in all_techniques],
             },
             "data": {"train": len(data), "validation": 0 if held_out is None else len(held_out)},
@@ -262,9 +262,9 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
     """What decides the updates of a run made in Python, as far as it can be compared."""
     return {
         "examples": examples,
-        "global_batch": job.global_batch,
+        "global_batch": job.train.global_batch,
         "updates": job.total_windows(examples),
-        "seed": job.seed,
+        "seed": job.train.seed,
         "optimizer": type(optimizer).__name__ if isinstance(optimizer, torch.optim.Optimizer) else None,
         "optimizer_settings": _optimizer_settings(optimizer),
         # a run may go on under another placement: the updates are the same
@@ -342,7 +342,7 @@ def plan(
     all_techniques = listed(optimizer, techniques)
     _complete(optimizer, all_techniques)
     check(all_techniques)
-    job = Job(global_batch=window.rows, epochs=None, windows=updates)
+    job = Job.of(global_batch=window.rows, updates=updates)
     target = Target(
         device=device,
         memory=None if budget is None else parse_bytes(budget, "budget"),

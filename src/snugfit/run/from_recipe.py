@@ -183,7 +183,7 @@ def _prepare(recipe: Recipe, options: RunOptions, folder: RunFolder | None, stra
     """Check, plan and read what a recipe says; `folder` is that of a run that goes on."""
     smoke = options.fast_dev_run or options.overfit_batches is not None
     job = job_of(recipe)
-    metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.metrics}
+    metrics: dict[str, str | RowMetric] = {metric: metric for metric in job.evaluate.metrics}
     validated = recipe.data.validation is not None
     asked = plan_of(recipe)
     check_settings(job, asked, recipe.all_techniques(), metrics, validated=validated)

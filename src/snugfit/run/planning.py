@@ -123,13 +123,13 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
         subject = replace(
             _subject(
                 material,
-                _worst(material.train, material, job, job.global_batch),
+                _worst(material.train, material, job, job.train.global_batch),
                 job,
                 recipe.all_techniques(),
                 None,
             ),
             evaluation=_evaluation(material, job),
-            scored=any(metric != "perplexity" for metric in job.metrics),
+            scored=any(metric != "perplexity" for metric in job.evaluate.metrics),
             from_files=from_files,
             assumed=assumed,
         )
@@ -235,7 +235,7 @@ def _subject(
 
 def _worst(data: Any, material: Material, job: Job, rows: int) -> Batch:
     """A window of the largest examples."""
-    order = Order(len(data), min(rows, len(data)), job.seed, shuffle=False)
+    order = Order(len(data), min(rows, len(data)), job.train.seed, shuffle=False)
     window, _ = Loader(data, order, material.collate).worst_window()
     return window
 
@@ -244,7 +244,7 @@ def _evaluation(material: Material, job: Job) -> Batch | None:
     data = material.validation
     if data is None or not len(data):
         return None
-    return _worst(data, material, job, job.evaluate_batch or job.global_batch)
+    return _worst(data, material, job, job.evaluate.batch or job.train.global_batch)
 
 
 def _sizes(task: Task) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def plan_recipe(
         PlannerFailed: the planner died, or took too long.
     """
     job, plan = job_of(recipe), plan_of(recipe)
-    metrics = {metric: metric for metric in job.metrics}
+    metrics = {metric: metric for metric in job.evaluate.metrics}
     validated, here = recipe.data.validation is not None, target is None or target.device is None
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated, here=here)
     within = _within_budget(recipe, target or Target())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import Subset
@@ -25,29 +25,37 @@ DEV_WINDOWS = 2
 OVERFIT_PASSES = 150
 MEMORISED_LOSS = 0.1
 MEMORISED_ACCURACY = 0.99
-_TO_THE_END: dict[str, Any] = {"patience": None, "min_delta": 0.0, "stop_when": None}
 
 
 def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
     """The job and its data, cut down to a smoke run."""
     material = task.material
     if options.overfit_batches is not None:
-        count = min(options.overfit_batches * job.global_batch, len(material.train))
-        order = Order(len(material.train), count, job.seed)  # the file's own order may be by label
+        count = min(options.overfit_batches * job.train.global_batch, len(material.train))
+        order = Order(len(material.train), count, job.train.seed)  # the file's own order may be by label
         few = Subset(material.train, [index for _, index in order.window(0)])
         passes = job.windows_per_epoch(count) * OVERFIT_PASSES
-        job = dataclasses.replace(
-            job, epochs=None, windows=passes, evaluate_every=passes, shuffle=False, **_TO_THE_END
-        )
+        job = dataclasses.replace(_to_the_end(job, passes, passes), shuffle=False)
         return job, dataclasses.replace(
             task, material=dataclasses.replace(material, train=few, validation=few)
         )
     windows = min(DEV_WINDOWS, job.windows_per_epoch(len(material.train)))
-    job = dataclasses.replace(job, epochs=None, windows=windows, evaluate_every=1, **_TO_THE_END)
+    job = _to_the_end(job, windows, 1)
     validation = material.validation
     if validation is not None:
-        validation = Subset(validation, range(min(job.evaluate_batch or job.global_batch, len(validation))))
+        validation = Subset(
+            validation, range(min(job.evaluate.batch or job.train.global_batch, len(validation)))
+        )
     return job, dataclasses.replace(task, material=dataclasses.replace(material, validation=validation))
+
+
+def _to_the_end(job: Job, updates: int, every: int) -> Job:
+    """Return the job with another length and another time of evaluation, which no rule stops before its end."""
+    return dataclasses.replace(
+        job.for_updates(updates),
+        evaluate=dataclasses.replace(job.evaluate, every=every),
+        early_stopping=None,
+    )
 
 
 def verify_reload(training: Training) -> None:

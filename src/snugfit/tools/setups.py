@@ -47,7 +47,7 @@ def recipe_task(recipe: Recipe) -> tuple[Setup, Task]:
 
     recipe, _ = with_precision_here(recipe)
     job, plan, techniques = job_of(recipe), plan_of(recipe), recipe.all_techniques()
-    metrics = {metric: metric for metric in job.metrics}
+    metrics = {metric: metric for metric in job.evaluate.metrics}
     check_settings(job, plan, techniques, metrics, validated=recipe.data.validation is not None)
     task = prepare(recipe)
     setup = Setup(
@@ -96,9 +96,7 @@ def module_setup(
         chosen.insert(0, find("adamw")())
     check(chosen)
     numerics = [each.card.name for each in chosen if each.card.family is Family.NUMERICS]
-    job = Job(
-        global_batch=global_batch, epochs=None if updates is not None else epochs, windows=updates, seed=seed
-    )
+    job = Job.of(global_batch=global_batch, epochs=epochs, updates=updates, seed=seed)
     plan = Plan(
         micro_batch=micro_batch,
         numerics=" ".join(numerics) or "fp32",

@@ -84,8 +84,9 @@ def assemble(
         SettingError: a setting is impossible.
     """
     check_fit(metrics.values(), material.loss)
-    if job.stops_early and material.validation is None:
-        setting = "patience" if job.patience is not None else "stop_when"
+    rule = job.early_stopping
+    if rule is not None and material.validation is None:
+        setting = "patience" if rule.patience is not None else "stop_when"
         raise SettingError(f"early_stopping.{setting}: needs data to be measured on. Give data.validation.")
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
@@ -93,7 +94,7 @@ def assemble(
     functions = {
         "forward": material.forward,
         "collate": material.collate,
-        "stop_when": job.stop_when,
+        "stop_when": None if rule is None else rule.stop_when,
         **{f"metrics.{name}": metric for name, metric in own if not isinstance(metric, str)},
     }
     code = {**code_identity(material.loss, functions), **techniques_identity(listed(optimizer, techniques))}
@@ -127,7 +128,7 @@ def assemble(
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:
     """The windows of a run, in its order; what a step's rank has of them."""
-    return _loader(job, plan, material, material.train, job.global_batch, job.shuffle, step, "training")
+    return _loader(job, plan, material, material.train, job.train.global_batch, job.shuffle, step, "training")
 
 
 def validation_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader | None:
@@ -136,7 +137,7 @@ def validation_loader(job: Job, plan: Plan, material: Material, step: Step | Non
     if held_out is None or not len(held_out):
         return None
     return _loader(
-        job, plan, material, held_out, job.evaluate_batch or job.global_batch, False, step, "validation"
+        job, plan, material, held_out, job.evaluate.batch or job.train.global_batch, False, step, "validation"
     )
 
 
@@ -150,7 +151,7 @@ def _loader(
     step: Step | None,
     split: str,
 ) -> Loader:
-    order = Order(len(dataset), batch, job.seed, shuffle)
+    order = Order(len(dataset), batch, job.train.seed, shuffle)
     pin = plan.device.startswith("cuda")
     part = {}
     if step is not None:
@@ -193,16 +194,18 @@ def make_step(
         techniques,
         micro_batch=None if plan.micro_batch == AUTO else plan.micro_batch,
         total_updates=job.total_windows(len(material.train)),
-        seed=job.seed,
+        seed=job.train.seed,
         forward=material.forward,
-        nominal=float(job.global_batch),
+        nominal=float(job.train.global_batch),
         cut_padding=plan.cut_padding,
         device=plan.device,
         load=material.load,
         strategy=strategy,
     )
     check_saved(step)
-    step.seams.begin(step.model, step.progress, job.seed)  # what is frozen at first is not counted as trained
+    step.seams.begin(
+        step.model, step.progress, job.train.seed
+    )  # what is frozen at first is not counted as trained
     return step
 
 
@@ -229,7 +232,7 @@ def check_settings(
             "evaluate.metrics: 'loss' is always evaluated. Remove it, or give your metric another name."
         )
     check_metrics(metric for metric in metrics.values() if isinstance(metric, str))
-    monitored(job.best, metrics)
+    monitored(job.evaluate.best_metric, metrics)
     check_watched(techniques, metrics, validated)
     if plan.num_workers < 0:
         raise SettingError(f"plan.num_workers: must be zero or positive, found {plan.num_workers}.")
@@ -273,9 +276,9 @@ def _check_batch_norm(model: nn.Module, job: Job, plan: Plan, examples: int) -> 
     """Refuse a run that would come to a batch of one example, of which batch norm has no statistics."""
     if not has_batch_norm(model):
         return
-    last = examples % job.global_batch or job.global_batch
+    last = examples % job.train.global_batch or job.train.global_batch
     micro_batch = None if plan.micro_batch == AUTO else plan.micro_batch
-    for rows in (min(job.global_batch, examples), last):
+    for rows in (min(job.train.global_batch, examples), last):
         if min(len(part) for part in split(rows, micro_batch)) == 1:
             raise SettingError(
                 f"train.global_batch: a window of {rows} of the {examples} examples would be run with a single example in a "

@@ -28,7 +28,7 @@ def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
     strategy, folder, watch = training.step.strategy, training.folder, training.watch
     problem = _write(training, metrics)
     if problem is not None and is_full(problem):
-        room = strategy.rank == 0 and checkpoint.make_room(folder.checkpoints, training.job.checkpoint_keep)
+        room = strategy.rank == 0 and checkpoint.make_room(folder.checkpoints, training.job.checkpoint.keep)
         if strategy.tell(room)[0]:
             problem = _write(training, metrics)
     watch.owed = None

@@ -90,7 +90,7 @@ class Saving:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._strategy = training.step.strategy
-        self._beside = training.job.checkpoint_save == "async"
+        self._beside = training.job.checkpoint.save == "async"
         self._snapshot = Snapshot()
         self._group: dist.ProcessGroup | None = None
         self._under_way: _Save | None = None
@@ -208,7 +208,7 @@ class Saving:
         if device.type != "cpu":  # a thread begins with the first one
             torch.accelerator.set_device_index(device)
         self._training.folder.check_there()
-        checkpoint.write(final, packed, self._training.job.checkpoint_keep, self._strategy, self._group)
+        checkpoint.write(final, packed, self._training.job.checkpoint.keep, self._strategy, self._group)
 
 
 def parts_of(training: Training) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Training:
     accept_changes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        self.monitor = monitored(self.job.best, self.metrics)
+        self.monitor = monitored(self.job.evaluate.best_metric, self.metrics)
         self.total_windows = self.job.total_windows(self.loader.order.examples)
         self.last_metrics: dict[str, float] = {}
         self._evaluated_at_once: int | None = None
@@ -130,6 +130,7 @@ class Training:
             metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer)
         self.step.evaluated(metrics)
         before, standing = self._best(), self.watch.standing
+        rule = self.job.early_stopping
         best = self.watch.observe(
             progress.updates,
             metrics,
@@ -137,7 +138,7 @@ class Training:
             epoch=self.epoch,
             weights=seams.weights_name,
             counts=not seams.awaits_average,
-            min_delta=self.job.min_delta,
+            min_delta=0.0 if rule is None else rule.min_delta,
         )
         self.last_metrics = metrics
         if best and not save_best(self, metrics):
@@ -248,12 +249,12 @@ class Training:
                     self._roll_back(refused.reason)
                     return None
                 last = progress.windows == self.total_windows
-                evaluated = last or self._due(job.evaluate_every or self.loader.order.windows_per_epoch)
+                evaluated = last or self._due(job.evaluate.period(self.loader.order.windows_per_epoch))
                 if evaluated:
                     self.evaluate(stop)
                 exhausted = self._exhausted() if evaluated else None
                 asked = None if last else self._asked(stop)
-                due = self._due(job.checkpoint_every) if job.checkpoint_every else evaluated
+                due = self._due(job.checkpoint.every) if job.checkpoint.every else evaluated
                 if due or last or asked or exhausted or refused:
                     self.saving.save()
                 if refused:
@@ -331,7 +332,7 @@ class Training:
         split = is_split(step, window)
         if split and step.progress.windows > 0:  # a resumed run, which was compared at its beginning
             return
-        most = rows_to_compare(self.job.global_batch * self.total_windows, ranks)
+        most = rows_to_compare(self.job.train.global_batch * self.total_windows, ranks)
         if not split:
             most = min(most, FEW_ROWS)
         elif self.planned == AUTO and step.micro_batch is not None:

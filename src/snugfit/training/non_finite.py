@@ -41,15 +41,15 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refused | No
     reason = _reason(training, result, window)
     training.emit("skipped", window=number, reason=reason)
     # a technique that refuses a finite update says itself what is to be done
-    policy = job.non_finite if result.refused is None else "skip"
+    policy = job.non_finite.policy if result.refused is None else "skip"
     damaged = False  # whether weights have moved all the same
     if isinstance(result.refused, RollBack):
         policy, damaged = "roll_back", training.step.seams.irrevocable
-    if policy == "stop" or watch.refused_in_a_row >= job.non_finite_limit:
+    if policy == "stop" or watch.refused_in_a_row >= job.non_finite.limit:
         setting = "" if result.refused is not None else f"non_finite.policy: {policy}, "
         ended = (
             f"window {number}: {reason}. {watch.refused_in_a_row} windows in a row made no update "
-            f"({setting}non_finite.limit: {job.non_finite_limit}). Lower the learning rate, clip "
+            f"({setting}non_finite.limit: {job.non_finite.limit}). Lower the learning rate, clip "
             "the gradient or mend the data."
         )
         if damaged:

@@ -134,14 +134,17 @@ class Watch:
             SettingError: `stop_when` failed, or returned no text.
         """
         reason = None
-        if job.patience is not None and self.without_improvement >= job.patience:
-            more = f" by more than {job.min_delta:g}" if job.min_delta else ""
+        rule = job.early_stopping
+        if rule is None:
+            return None
+        if rule.patience is not None and self.without_improvement >= rule.patience:
+            more = f" by more than {rule.min_delta:g}" if rule.min_delta else ""
             reason = (
-                f"{job.best} has not improved{more} for {self.without_improvement} evaluations; best at update "
+                f"{job.evaluate.best_metric} has not improved{more} for {self.without_improvement} evaluations; best at update "
                 f"{self.best_update}"
             )
-        elif job.stop_when is not None and self.history:
-            reason = self._asked(job.stop_when)
+        elif callable(rule.stop_when) and self.history:
+            reason = self._asked(rule.stop_when)
         return None if reason is None else f"early stopping: {reason}"
 
     def _asked(self, stop_when: StopWhen) -> str | None:

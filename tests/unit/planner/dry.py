@@ -31,7 +31,7 @@ def subject_of(
 ) -> Subject:
     bare = skeleton(model)
     window = Batch.of(data)
-    job = Job(global_batch=window.rows, epochs=None, windows=4)
+    job = Job.of(global_batch=window.rows, updates=4)
     given = None if optimizer is None else BareOptimizer.of(optimizer, model)
     return Subject(lambda: skeleton(bare), window, job, window.rows, tuple(techniques), loss, given, forward)
 

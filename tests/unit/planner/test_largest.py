@@ -27,7 +27,7 @@ from snugfit.techniques import find
 
 CPU = Machine(find_device("cpu"), find_device("cpu"))
 TECHNIQUES = (find("adamw")(),)
-JOB = Job(global_batch=2, epochs=None, windows=10)
+JOB = Job.of(global_batch=2, updates=10)
 ROWS, LENGTH = 2, 8
 
 

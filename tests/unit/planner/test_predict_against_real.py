@@ -124,7 +124,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 def subject(model: nn.Module, window: Batch, names: tuple[str, ...]) -> Subject:
     bare = skeleton(model)
-    job = Job(global_batch=window.rows, windows=3, epochs=None)
+    job = Job.of(global_batch=window.rows, updates=3)
     techniques = tuple(find(name).example() for name in names)
     return Subject(lambda: copy.deepcopy(bare), window, job, 100, techniques)
 

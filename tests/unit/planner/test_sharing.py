@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from snugfit.cli.plan import Asked, check
-from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
+from snugfit.core.job import STRATEGY_NAMES, Checkpoint, Plan, StrategyName
 from snugfit.core.technique import Fidelity, Technique
 from snugfit.errors import SettingError
 from snugfit.planner import sharing
@@ -385,7 +385,7 @@ def test_what_is_saved_beside_the_run_is_on_a_node_once_whoever_copies_it(
 ) -> None:
     """The first process has all of it, or each its share; of AdamW's counters each has its own."""
     waiting = subject()
-    beside = replace(waiting, job=replace(waiting.job, checkpoint_save="async"))
+    beside = replace(waiting, job=replace(waiting.job, checkpoint=Checkpoint(save="async")))
     one, other = (
         Rank(
             each,

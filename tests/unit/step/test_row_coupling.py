@@ -142,9 +142,7 @@ def test_the_comparison_leaves_no_trace() -> None:
 
 def run(folder: Path, loss: Any, micro_batch: int | None, windows: int = 60) -> Any:
     plan = Plan(micro_batch=micro_batch)
-    return make_training(
-        folder, loss=loss, plan=plan, train=points(16), epochs=None, windows=windows, global_batch=8
-    )
+    return make_training(folder, loss=loss, plan=plan, train=points(16), updates=windows, global_batch=8)
 
 
 def test_a_run_in_micro_batches_is_refused_before_its_first_update_with_what_to_do(tmp_path: Path) -> None:

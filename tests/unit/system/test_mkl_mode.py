@@ -130,7 +130,7 @@ def test_the_step_of_a_run_asks_for_fixed_sums_before_its_first_product(
     monkeypatch.delenv(MODE)
     rows = [(torch.ones(2), 0)] * 4
     make_step(
-        Job(global_batch=2, epochs=1),
+        Job.of(global_batch=2, epochs=1),
         Plan(device="cpu"),
         Material(nn.Linear(2, 2), rows, None, "cross_entropy"),
         AdamW(),

@@ -725,7 +725,7 @@ def test_a_run_moves_all_but_the_blocks_to_its_device(monkeypatch: pytest.Monkey
     monkeypatch.setattr(assemble, "place_", place)
     material = assemble.Material(own(), [numbers()] * 4, None, "cross_entropy")
     step = assemble.make_step(
-        Job(global_batch=2), Plan(), material, find("sgd")(learning_rate=0.1), [WeightStreaming()]
+        Job.of(global_batch=2), Plan(), material, find("sgd")(learning_rate=0.1), [WeightStreaming()]
     )
     assert seen == [("cpu", [f"blocks.{place}" for place in range(LAYERS)])]
     assert step.device == torch.device("cpu")

@@ -44,7 +44,7 @@ def test_a_loader_gives_its_data_batch_size_and_collate() -> None:
 
     loader = DataLoader(data(), batch_size=5, collate_fn=collate)
     setup = module_setup(nn.Linear(4, 3), loader, updates=2)
-    assert setup.job.global_batch == 5 and setup.windows == 2
+    assert setup.job.train.global_batch == 5 and setup.windows == 2
     window = next(setup.loader().windows(0, 1))
     assert torch.equal(window.data[0], loader.dataset.tensors[0][list(window.ids)] * 2)
 

@@ -114,7 +114,7 @@ def make_training(
     run_folder = RunFolder(folder)
     settings = {"global_batch": 4, "epochs": 2.0, "best": "loss", **job}
     training = assemble(
-        Job(**settings),
+        Job.of(**settings),
         plan or Plan(),
         Material(model, points(12) if train is None else train, validation, loss, collate, forward),
         None,

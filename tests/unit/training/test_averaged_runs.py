@@ -75,7 +75,7 @@ def normed(seed: int = 1) -> nn.Sequential:
 
 
 def training(folder: Path, name: str, *, seed: int = 1, **settings: Any) -> Training:
-    given = {"windows": WINDOWS, "epochs": None, "evaluate_every": 2, "plan": Plan(micro_batch=4), **settings}
+    given = {"updates": WINDOWS, "evaluate_every": 2, "plan": Plan(micro_batch=4), **settings}
     return make_training(
         folder,
         model=normed(seed),

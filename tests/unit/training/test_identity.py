@@ -68,8 +68,7 @@ def test_another_run_is_refused_by_what_differs_and_goes_on_where_that_is_accept
         "collate": _collate,
         "validation": points(4, seed=2),
         "stop_when": _never,
-        "epochs": None,
-        "windows": 6,
+        "updates": 6,
     }
     stop_at(make_training(tmp_path, **same), 2)
     with pytest.raises(RunFolderError, match=f"^resume: .*{message}.*--accept-changes") as refused:

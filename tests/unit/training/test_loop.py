@@ -67,7 +67,7 @@ def test_evaluations_and_checkpoints_come_when_asked_and_at_the_end(
     assert kept == [f"update-{window:08d}" for window in saved[-2:]]
 
 
-@pytest.mark.parametrize(("length", "windows"), [({"epochs": 2.5}, 8), ({"epochs": None, "windows": 4}, 4)])
+@pytest.mark.parametrize(("length", "windows"), [({"epochs": 2.5}, 8), ({"updates": 4}, 4)])
 def test_a_run_is_as_long_as_asked(tmp_path: Path, length: dict[str, Any], windows: int) -> None:
     result = finish(make_training(tmp_path, **length))
     assert result.updates == windows

@@ -80,23 +80,21 @@ def test_a_metric_that_cannot_be_monitored_is_refused(best: str, known: list[str
 
 
 def test_patience_counts_evaluations_since_the_best() -> None:
-    watch, job = Watch(), Job(best="loss", patience=2)
+    watch, job = Watch(), Job.of(best="loss", patience=2)
     reasons = []
     for update, loss in enumerate([1.0, 2.0, 0.5, 0.6, NAN], 1):
         watch.observe(10 * update, {"loss": loss}, ("loss", False))
         reasons.append(watch.exhausted(job))
     assert reasons[:-1] == [None] * 4
     assert reasons[-1] == "early stopping: loss has not improved for 2 evaluations; best at update 30"
-    assert watch.exhausted(Job(best="loss")) is None
+    assert watch.exhausted(Job.of(best="loss")) is None
 
 
 def test_an_improvement_is_more_than_min_delta_better_than_the_one_before() -> None:
-    watch, job = Watch(), Job(best="accuracy", patience=2, min_delta=0.1)
+    watch, job = Watch(), Job.of(best="accuracy", patience=2, min_delta=0.1)
     reasons, best = [], []
     for update, accuracy in enumerate([0.5, 0.55, 0.65, 0.7, 0.75], 1):
-        best.append(
-            watch.observe(update, {"accuracy": accuracy}, ("accuracy", True), min_delta=job.min_delta)
-        )
+        best.append(watch.observe(update, {"accuracy": accuracy}, ("accuracy", True), min_delta=0.1))
         reasons.append(watch.exhausted(job))
     assert best == [True] * 5, "the best is the best, by however little"
     assert reasons[:-1] == [None] * 4, "0.65 is more than 0.1 above 0.5, which stayed the reference"

@@ -123,7 +123,7 @@ class Rank(Planner):
     def _on_node(self, found: Prediction, run: Run) -> int:
         """Bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""
         own = found.host_peak_bytes
-        if self.way != "ddp" or self.subject.job.checkpoint_save == "sync":
+        if self.way != "ddp" or self.subject.job.checkpoint.save == "sync":
             return self.cluster.devices * own
         before = list(takewhile(lambda each: each.key.phase is not Phase.SAVE, run.segments))
         copied = run.segments[len(before)].host - before[-1].host

@@ -72,7 +72,7 @@ class Subject:
     @property
     def total_updates(self) -> int | None:
         """Of the whole run; None where the data says how many, and is not there."""
-        if self.assumed and self.job.windows is None:
+        if self.assumed and self.job.train.updates is None:
             return None
         return self.job.total_windows(self.examples)
 
@@ -162,7 +162,7 @@ def _deliver(step: Step) -> None:
 
 def _copied(step: Step, job: Job) -> list[Tensor]:
     """The host memory that a checkpoint is copied to, where it is written beside the training."""
-    if job.checkpoint_save == "sync":
+    if job.checkpoint.save == "sync":
         return []
     return [torch.empty_like(each, device="cpu") for each in own_parts(leaves(step.state_dict()))]
 

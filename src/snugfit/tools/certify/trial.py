@@ -110,7 +110,7 @@ class Trials:
         setup = self.setup
         model, optimizer = _copied(setup, double=self.dtype == "float64")
         return assemble(
-            replace(setup.job, patience=None, stop_when=None, min_delta=0.0),
+            replace(setup.job, early_stopping=None),
             replace(setup.plan, micro_batch=self.micro_batch),
             replace(setup.material, model=model),
             optimizer,
@@ -135,7 +135,7 @@ def trials(setup: Setup, dtype: str | None, rows: int) -> tuple[Trials, tuple[st
         raise SettingError(f"dtype: must be one of {', '.join(BOUNDS)}, found '{dtype}'.")
     if rows < 2:
         raise SettingError(f"rows: must be at least 2, to have something to split, found {rows}.")
-    setup = replace(setup, job=replace(setup.job, windows=max(WINDOWS, setup.windows), epochs=None))
+    setup = replace(setup, job=setup.job.for_updates(max(WINDOWS, setup.windows)))
     found = [window.select(range(min(rows, window.rows))) for window in setup.loader().windows(0, WINDOWS)]
     if found[0].rows < 2:
         raise SettingError(

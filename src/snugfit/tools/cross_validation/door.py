@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +193,7 @@ class _Running:
         home.path.mkdir(exist_ok=True)
         python = self.rows.records is None
         sides = (fold.training, fold.validation) if python else None
-        options = dataclasses.replace(self.options, sides=sides, parent=tracked.run_id)
+        options = replace(self.options, sides=sides, parent=tracked.run_id)
         begun = begun_in(home.path)
         self.tell(f"{title}: {len(fold.training):,} rows to train on, {len(fold.validation):,} held out")
         with self.watch(title) as display:
@@ -218,7 +218,7 @@ class _Running:
 
         planned = RunFolder(Path(first.read_json(RESULT)["run_dir"]))
         tight = is_tight(planned.read_json("plan.json"))
-        return load_recipe(planned.path / _RECIPE), dataclasses.replace(options, plan=False, tight=tight)
+        return load_recipe(planned.path / _RECIPE), replace(options, plan=False, tight=tight)
 
     def _of(self, recipe: Recipe, fold: Fold, home: Path, uri: str | None) -> Recipe:
         """The recipe on the rows of one fold, whose runs go into the fold's folder."""
@@ -226,13 +226,13 @@ class _Running:
             data: dict[str, Any] = {"validation": len(fold.validation) / self.rows.count}  # for the plan
         else:
             data = self.rows.write(fold, home)
-        changed = {
-            "name": fold.name,
-            "output": str(self.folder.path),
-            "data": recipe.data.model_copy(update=data),
-            "track": recipe.track.model_copy(update={"uri": uri, "register": None}),
-        }
-        return recipe.model_copy(update=changed)
+        return replace(
+            recipe,
+            name=fold.name,
+            output=str(self.folder.path),
+            data=replace(recipe.data, **data),
+            track=replace(recipe.track, uri=uri, register=None),
+        )
 
     def _keep(self, scores: Sequence[FoldScore], reason: str | None = None) -> CrossValidation:
         """Write what is known by now, for people and for programs."""

@@ -92,7 +92,7 @@ def profile_setup(
     detail = replace(detail, sort=detail.sorted_by(torch.device(setup.plan.device).type))
     job, windows = setup.job, _warm_up(setup.plan) + 2 * updates + _UNSEEN
     if setup.windows < windows:  # schedules end with the run
-        job = replace(job, epochs=None, windows=windows)
+        job = job.for_updates(windows)
     with preserved_randomness(torch.device(setup.plan.device)):
         return _Profiling(replace(setup, job=job), folder, updates, detail, tell).run(
             memory, tensorboard, setup
@@ -194,13 +194,13 @@ class _Profiling:
         with watched(clock):
             batches = self._evaluate(self.validation, self.updates)
         whole = self.validation.order.windows_per_epoch / batches
-        every = self.setup.job.evaluate_every or self.loader.order.windows_per_epoch
+        every = self.setup.job.evaluate.period(self.loader.order.windows_per_epoch)
         return {"evaluation": Occasional(clock.seconds()["evaluation"] * whole, every)}
 
     def _saving(self, clock: Clock) -> Occasional:
         """A save, timed beside the profiler: it may write a lot, and is done once."""
         job = self.setup.job
-        every = job.checkpoint_every or job.evaluate_every or self.loader.order.windows_per_epoch
+        every = job.checkpoint.every or job.evaluate.period(self.loader.order.windows_per_epoch)
         return Occasional(clock.seconds()["save"], every)
 
     def _evaluate(self, validation: Loader, most: int) -> int:

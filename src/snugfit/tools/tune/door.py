@@ -9,13 +9,12 @@ The study is the one truth about the trials; everything else is made from it ane
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +181,7 @@ class _Searching:
             study.end(run_dir=None if begun is None else str(begun))
             return None
         pruning = Pruning(study, self.metric, self.recipe.evaluate.every)
-        options = dataclasses.replace(self.options, parent=tracked.run_id, stop=lambda: pruning.reason)
+        options = replace(self.options, parent=tracked.run_id, stop=lambda: pruning.reason)
         try:
             with self.watch(title) as display:
                 see = pruning.before(display)
@@ -209,9 +208,8 @@ class _Searching:
     def _of(self, trial: Trial, uri: str | None) -> Recipe:
         """The recipe with a trial's values, whose run goes into the trial's folder."""
         recipe = applied(self.recipe, trial.parameters)
-        track = self.recipe.track.model_copy(update={"uri": uri, "register": None})
-        changed = {"name": trial.name, "output": str(self.folder.path), "track": track}
-        return recipe.model_copy(update=changed)
+        track = replace(self.recipe.track, uri=uri, register=None)
+        return replace(recipe, name=trial.name, output=str(self.folder.path), track=track)
 
     def _say(self, trial: Trial, tracked: TrackedRuns, found: Tuned) -> None:
         """Say how a trial ended, to people and to the tracker."""

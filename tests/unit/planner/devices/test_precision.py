@@ -136,7 +136,7 @@ def test_a_run_without_a_plan_takes_what_the_recipe_names_else_what_is_usual_on_
 
 def test_a_run_for_which_the_user_allows_full_precision_alone_is_in_fp32(tmp_path: Path) -> None:
     plain = recipe(tmp_path)
-    full = plain.model_copy(update={"budget": plain.budget.model_copy(update={"fidelity": "full"})})
+    full = replace(plain, budget=replace(plain.budget, fidelity="full"))
 
     assert entry_of(with_usual_precision(full, RTX4090)[0]) == "fp32"
 

@@ -372,7 +372,7 @@ def masters() -> dict[str, Any]:
         model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4))
     data = {name: torch.ones(4, 16, dtype=torch.long) for name in ("input_ids", "attention_mask", "labels")}
     own = (sf.AdamW(), sf.ClipNorm(1.0))
-    job = Job(global_batch=4, windows=10, epochs=None)
+    job = Job.of(global_batch=4, updates=10)
     subject = Subject(
         lambda: copy.deepcopy(model), Batch.of(data), job, 40, own, "causal_lm", from_files=True
     )

@@ -63,7 +63,7 @@ def subject() -> Subject:
         model = LlamaForCausalLM(LlamaConfig(**SIZES, num_attention_heads=2))
     ids = torch.arange(8 * 24).view(8, 24) % 300
     window = Batch.of({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids})
-    job = Job(global_batch=8, epochs=None, windows=4)
+    job = Job.of(global_batch=8, updates=4)
     return Subject(lambda: skeleton(model), window, job, 100, (sf.AdamW(), sf.ClipNorm(1.0)), "causal_lm")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from snugfit.core.batch import Batch
-from snugfit.core.job import Plan
+from snugfit.core.job import Checkpoint, Plan
 from snugfit.core.phases import phase
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
@@ -99,7 +99,7 @@ def test_a_checkpoint_that_is_written_beside_the_run_takes_a_copy_of_all_that_is
     None
 ):
     plain = subject_of(small(), three_rows(), [AdamW()], squares)
-    beside = replace(plain, job=replace(plain.job, checkpoint_save="async"))
+    beside = replace(plain, job=replace(plain.job, checkpoint=Checkpoint(save="async")))
     saved = 192 + 2 * 192 + 2 * 4  # the weights, two moments and a count of steps for each
     assert max(live(traced(beside))) == max(live(traced(plain))) + saved
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import sqlite3
 from collections import Counter
@@ -330,8 +331,8 @@ def test_all_folds_run_by_the_plan_of_the_first(project: Path, tmp_path: Path, m
 
     def plan(recipe: Recipe, options: RunOptions) -> tuple[Recipe, None, list[str]]:
         planned.append(options.plan)
-        chosen = recipe.plan.model_copy(update={"micro_batch": 3}) if options.plan else recipe.plan
-        return recipe.model_copy(update={"plan": chosen}), None, []
+        chosen = dataclasses.replace(recipe.plan, micro_batch=3) if options.plan else recipe.plan
+        return dataclasses.replace(recipe, plan=chosen), None, []
 
     monkeypatch.setattr(from_recipe, "planned", plan)
     found = cross_validate(points(project, tmp_path), folds=3, options=RunOptions(plan=True))

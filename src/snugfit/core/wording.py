@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 _NAMES: dict[Any, str] = {
@@ -17,13 +17,6 @@ _NAMES: dict[Any, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a setting takes, where its type does not say it well enough."""
-
-    text: str
-
-
 def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """What a type takes, in words.
 
@@ -32,9 +25,6 @@ def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     >>> wanted(Mapping[str, float])
     'names, each with a number'
     """
-    said = next((entry.text for entry in metadata if isinstance(entry, Wanted)), None)
-    if said is not None:
-        return said
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         inner = (part for entry in arguments[1:] for part in (entry, *getattr(entry, "metadata", ())))
@@ -47,10 +37,10 @@ def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         return _list_of(arguments)
     if origin is Mapping:
         return f"names, each with {wanted(arguments[1])}"
-    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
-        return f"settings ({', '.join(annotation.model_fields)})"
     if isinstance(annotation, type) and hasattr(annotation, "seams"):  # a technique
         return f"a {annotation.__name__.lower()}"
+    if dataclasses.is_dataclass(annotation):  # a section
+        return f"settings ({', '.join(field.name for field in dataclasses.fields(annotation))})"
     return _bounded(_NAMES.get(annotation, getattr(annotation, "__name__", str(annotation))), metadata)
 
 

@@ -1,0 +1,173 @@
+"""Settings, each declared once: a field of a frozen dataclass has its type, default and meaning.
+
+A recipe's section and what a run takes are the same dataclass (`core.job.Train`), so the reader of recipes, the functions for Python, the
+schema for editors and the reference page all read one declaration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Lt, MinLen
+
+from snugfit.core.wording import shown, wanted
+from snugfit.errors import SettingError
+
+Count = Annotated[int, Gt(0)]
+"""A positive whole number."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a setting's field says besides its type and its default.
+
+    Args:
+        meaning: one line for a reader who does not know the setting.
+        takes: the values in words, where the type does not say them well enough.
+        example: a value, where neither the default nor the type gives one.
+        keyword: its name among the arguments of `sf.train`, where that is another one.
+        pattern: what a text has to match as a whole.
+    """
+
+    meaning: str
+    takes: str = ""
+    example: Any = None
+    keyword: str = ""
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A declared setting: its name, its type, its default (`MISSING` where it has to be given) and its declaration."""
+
+    name: str
+    annotation: Any
+    default: Any
+    declaration: Declaration
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def meaning(self) -> str:
+        """Its meaning in one line; that of a section is the section's docstring."""
+        return self.declaration.meaning or inspect.getdoc(self.section).partition("\n")[0]  # type: ignore[union-attr]
+
+    @property
+    def takes(self) -> str:
+        """The values that it takes, in words."""
+        return self.declaration.takes or wanted(self.annotation)
+
+    @property
+    def section(self) -> type[Section] | None:
+        """The section that it holds, if it holds one."""
+        options = get_args(self.annotation) or (self.annotation,)
+        return next((each for each in options if isinstance(each, type) and issubclass(each, Section)), None)
+
+    def check(self, value: Any) -> Any:
+        """Return a value as the setting has it: a whole number becomes a float where one is taken.
+
+        Raises:
+            ValueError: the setting does not take it.
+        """
+        checked = _checked(self.annotation, value)
+        pattern = self.declaration.pattern
+        if pattern and isinstance(value, str) and not re.fullmatch(pattern, value):
+            raise ValueError(value)
+        return checked
+
+
+def setting(meaning: str, default: Any = MISSING, **more: Any) -> Any:
+    """Declare a field of a section: what it means, its default, and what else a `Declaration` has.
+
+    >>> @dataclass(frozen=True)
+    ... class Example(Section):
+    ...     key: ClassVar[str] = "example"
+    ...     rows: Count = setting("rows of the example", 3)
+    >>> Example(rows=0)
+    Traceback (most recent call last):
+    snugfit.errors.SettingError: example.rows: must be a positive whole number, found 0.
+    """
+    return dataclasses.field(default=default, metadata={"setting": Declaration(meaning, **more)})
+
+
+class Section:
+    """Settings that belong together, as a frozen dataclass; whoever makes one gets the same checks."""
+
+    key: ClassVar[str] = ""
+    """Its name in a recipe; empty for the whole of one."""
+
+    @classmethod
+    @functools.cache
+    def settings(cls) -> Mapping[str, Setting]:
+        """Return the settings by name, in the order in which they are declared."""
+        hints = typing.get_type_hints(cls, include_extras=True)
+        return {
+            field.name: Setting(field.name, hints[field.name], field.default, field.metadata["setting"])
+            for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        }
+
+    def __post_init__(self) -> None:
+        for name, each in self.settings().items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, each.check(value))
+            except ValueError as error:
+                path = f"{self.key}.{name}".removeprefix(".")
+                raise SettingError(f"{path}: must be {each.takes}, found {shown(value)}.") from error
+
+
+def _checked(annotation: Any, value: Any) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        for each in arguments:
+            try:
+                return _checked(each, value)
+            except ValueError:
+                continue
+    elif origin is Annotated:
+        value = _checked(arguments[0], value)
+        if all(_within(value, bound) for bound in arguments[1:]):
+            return value
+    elif origin is tuple:
+        if isinstance(value, tuple):
+            return tuple(_checked(arguments[0], entry) for entry in value)
+    elif annotation is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif _is_of(annotation, origin, arguments, value):
+        return value
+    raise ValueError(value)
+
+
+def _is_of(annotation: Any, origin: Any, arguments: tuple[Any, ...], value: Any) -> bool:
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin is Callable:
+        return callable(value)
+    if isinstance(value, bool) and annotation is int:
+        return False
+    return annotation is Any or isinstance(value, annotation)
+
+
+def _within(value: Any, bound: Any) -> bool:
+    match bound:
+        case Gt():
+            return bool(value > bound.gt)
+        case Ge():
+            return bool(value >= bound.ge)
+        case Lt():
+            return bool(value < bound.lt)
+        case MinLen():
+            return len(value) >= bound.min_length
+    raise AssertionError(bound)

@@ -1,0 +1,127 @@
+"""The JSON schema of recipes, for editors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+
+from snugfit.core.settings import Section
+from snugfit.recipe import model as m
+from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
+from snugfit.recipe.presets import presets
+from snugfit.recipe.write import plain_value
+
+if TYPE_CHECKING:
+    from snugfit.core.technique import Technique
+
+
+def json_schema() -> dict[str, Any]:
+    """A JSON schema of recipes for editors; techniques and their settings are those that are installed.
+
+    In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`.
+    """
+    from snugfit.techniques import discover
+
+    definitions: dict[str, Any] = {}
+    schema = _section_schema(m.Recipe, definitions)
+    properties = schema["properties"]
+    for seam in SEAMS_OF_THEIR_OWN:
+        properties[seam] |= {"anyOf": _entries(known(seam), definitions)}
+    properties["schedule"]["anyOf"].append({"type": "null"})
+    properties["techniques"] |= {"type": "array", "items": {"anyOf": _entries(known(None), definitions)}}
+    properties["preset"]["enum"] = list(presets())
+    numerics = {name: found for name, found in discover().items() if found.card.precision}
+    names, whole = _entries(numerics, definitions)
+    names["enum"] = list(precisions())
+    definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole, {"type": "null"}]}
+    # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
+    schema["required"] = ["task", "model", "data"]
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}
+    return {**dialect, **schema, "$defs": definitions}
+
+
+def _section_schema(section: type[Section], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return what an editor has to know of a section; sections in it are added to the definitions."""
+    properties: dict[str, Any] = {}
+    for name, each in section.settings().items():
+        if each.section is None:
+            schema = _value_schema(_in_a_file(each.annotation))
+            if schema.get("type") == "array":  # a name alone is a list of one
+                schema = {"anyOf": [schema["items"], schema]}
+            if each.declaration.pattern:
+                schema["pattern"] = each.declaration.pattern
+        else:
+            definitions[each.section.__name__] = _section_schema(each.section, definitions)
+            schema = {"$ref": f"#/$defs/{each.section.__name__}"}
+            if each.default is None:
+                schema = {"anyOf": [schema, {"type": "null"}]}
+        schema["description"] = each.meaning
+        if not each.required:
+            schema["default"] = plain_value(each.default)
+        properties[name] = schema
+    return {
+        "type": "object",
+        "description": (section.__doc__ or "").partition("\n")[0],
+        "properties": properties,
+        "additionalProperties": False,
+        "required": [name for name, each in section.settings().items() if each.required],
+    }
+
+
+def _in_a_file(annotation: Any) -> Any:
+    """Return the type of what a file may hold: a function is written as `package.module:function`, which is text."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    return Union[tuple(each for each in get_args(annotation) if get_origin(each) is not Callable)]  # noqa: UP007
+
+
+def _entries(techniques: Mapping[str, type[Technique]], definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """What `_forms` says, with the definitions that it refers to."""
+    for name, technique in techniques.items():
+        definitions[name] = {"description": technique.card.summary, **_settings_schema(technique)}
+    return _forms(techniques)
+
+
+def _forms(techniques: Mapping[str, type[Technique]]) -> list[dict[str, Any]]:
+    """A name alone, or a name with settings."""
+    names: dict[str, Any] = {"enum": list(techniques)}
+    whole: dict[str, Any] = {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": False,
+        "properties": {name: {"$ref": f"#/$defs/{name}"} for name in techniques},
+    }
+    return [names, whole]
+
+
+def _value_schema(annotation: Any) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    holds = inner(annotation)
+    if holds is None:
+        return TypeAdapter(annotation).json_schema()
+    kind, container = holds
+    entry = {"anyOf": _forms(of_kind(kind))}
+    if container is tuple:
+        return {"type": "array", "items": entry}
+    return {"type": "object", "additionalProperties": entry} if container is Mapping else entry
+
+
+def _settings_schema(technique: type[Technique]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required = []
+    for name, (annotation, default) in settings_of(technique).items():
+        properties[name] = _value_schema(annotation)
+        if default is dataclasses.MISSING:
+            required.append(name)
+        else:
+            properties[name]["default"] = default
+    return {
+        "type": ["object", "null"],
+        "properties": properties,
+        "additionalProperties": False,
+        **({"required": required} if required else {}),
+    }

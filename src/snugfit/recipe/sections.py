@@ -1,0 +1,108 @@
+"""Sections of a recipe, read by their declarations: every mistake in them is said at once, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from snugfit.core.settings import Section, Setting
+from snugfit.core.wording import shown, wanted
+from snugfit.errors import SettingError, nearest
+from snugfit.recipe import model as m
+from snugfit.recipe.entries import technique_settings
+from snugfit.recipe.source import Keys, Places
+
+Sections = TypeVar("Sections", bound=Section)
+
+
+def read_section(section: type[Sections], tree: Mapping[str, Any], places: Places) -> Sections:
+    """Return a section with all sections in it, from settings as they were written.
+
+    Raises:
+        SettingError: settings are unknown, missing or impossible; a line for each.
+    """
+    problems: list[str] = []
+    found = _read(section, tree, (), places, problems)
+    if found is None:
+        raise SettingError("\n".join(dict.fromkeys(problems)))
+    return found
+
+
+def _read(
+    section: type[Sections], tree: Mapping[str, Any], keys: Keys, places: Places, problems: list[str]
+) -> Sections | None:
+    declared = section.settings()
+    unknown = [key for key in tree if key not in declared]
+    values: dict[str, Any] = {}
+    before = len(problems)
+    for name, each in declared.items():
+        here = (*keys, name)
+        if name in tree:
+            inner, value = each.section, tree[name]
+            if inner is not None and isinstance(value, Mapping):
+                values[name] = _read(inner, value, here, places, problems)
+                continue
+            try:
+                values[name] = each.check(value)
+            except ValueError:
+                text = f"must be {each.takes}, found {shown(value)}.{_near(each, value)}{_default(each)}"
+                problems.append(str(places.error(here, text)))
+        elif each.required and not any(_is_meant(name, key, declared) for key in unknown):
+            problems.append(
+                str(places.error(here, f"is missing. Give it {wanted(each.annotation)} ({each.meaning})."))
+            )
+    for key in unknown:
+        text = f"there is no such setting. {_elsewhere(key, declared)}"
+        problems.append(str(places.error((*keys, key), text)))
+    if len(problems) > before:
+        return None
+    try:
+        return section(**values)
+    except SettingError as error:
+        setting, _, problem = str(error).partition(": ")
+        problems.append(str(places.error(tuple(setting.split(".")), problem)))
+        return None
+
+
+def _is_meant(name: str, key: str, declared: Mapping[str, Setting]) -> bool:
+    """Whether a setting that is missing is one that is misspelt: it is said once."""
+    return nearest(key, declared) == f"Did you mean '{name}'?"
+
+
+def _near(each: Setting, value: Any) -> str:
+    """The nearest of several names, where one of them is taken."""
+    names = list(_names(each.annotation))
+    if not names or not isinstance(value, str):
+        return ""
+    near = nearest(value, names)
+    return f" {near}" if near.startswith("Did you mean") else ""
+
+
+def _names(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+        return
+    for part in get_args(annotation):
+        yield from _names(part)
+
+
+def _default(each: Setting) -> str:
+    plain = each.required or each.default in ("", None) or isinstance(each.default, Section)
+    return "" if plain else f" The default is {shown(each.default)}."
+
+
+def _elsewhere(name: str, declared: Mapping[str, Setting]) -> str:
+    """Where a setting that is not known in its section may belong."""
+    near = nearest(name, declared)
+    if near.startswith("Did you mean"):
+        return near
+    whole = m.Recipe.settings()
+    homes = [
+        f"{key}.{name}"
+        for key, each in whole.items()
+        if each.section is not None and name in each.section.settings()
+    ]
+    if name in whole:
+        homes.append(f"{name} at the top level")
+    homes += technique_settings(name)
+    return f"Did you mean {' or '.join(homes[:4])}?" if homes else near
