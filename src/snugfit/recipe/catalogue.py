@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from snugfit.core.entry import as_entry
-from snugfit.core.wording import shown, wanted
+from snugfit.core.settings import shown, wanted
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.presets import presets

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.wording import shown, wanted
+from snugfit.core.settings import shown, wanted
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.source import Keys, Places
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.core.job import Train
-from snugfit.core.wording import shown
+from snugfit.core.settings import shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.checks import check_recipe, placed

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from snugfit.core.settings import Section, Setting
-from snugfit.core.wording import shown, wanted
+from snugfit.core.settings import Section, Setting, shown, wanted
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import technique_settings
