@@ -121,13 +121,13 @@ def of_budget(budgeted: Budgeted, machine: Any, toy: bool) -> dict[str, Any]:
     from snugfit.core.job import Plan
     from snugfit.core.technique import Fidelity
     from snugfit.planner.choice.candidate import Budget
-    from snugfit.planner.plan import Request, look_for
+    from snugfit.planner.plan import Request, explained, look_for
     from snugfit.planner.prediction.predict import Planner
 
     subject = subject_of(budgeted.model, budgeted.techniques(), toy)
     budget = Budget(budgeted.bytes, fidelity=Fidelity.MIXED, margin=0.05)
     request = Request(Plan("auto", device=machine.device.kind), budget, seconds=SEARCHING)
-    outcome = look_for(Planner(subject, machine), request)
+    outcome = explained(look_for(Planner(subject, machine), request), request)
     choice = outcome.chosen
     if choice is None:
         return {"chosen": None, "needed": dict(outcome.needed), "rivals": []}

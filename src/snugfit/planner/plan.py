@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from snugfit.core.job import Plan
@@ -64,7 +64,7 @@ class Outcome:
 
     search: Search
     chosen: Candidate | None
-    needed: Mapping[str, int]
+    needed: Mapping[str, int] = field(default_factory=dict)
     frontier: tuple[FrontierPoint, ...] = ()
     bounds: tuple[FrontierBound, ...] = ()
     notes: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def make_plan(
         UserError: the model, the techniques or the settings cannot be run as the recipe has them.
     """
     started = time.monotonic()
-    outcome = look_for(Planner(subject, machine), request)
+    outcome = explained(look_for(Planner(subject, machine), request), request)
     if request.frontier:
         outcome = explored(outcome)
     answer = answer_of(outcome, machine, about or {})
@@ -118,9 +118,18 @@ def look_for(planner: Planner, request: Request, rivals: Sequence[Candidate] = (
             chosen = search.confirm(search.choice)
         else:
             chosen = search.choice()
-        needed = search.needed() if chosen is None and request.search and not rivals else {}
-    found = Outcome(search, chosen, needed, frontier(search))
+    found = Outcome(search, chosen, frontier=frontier(search))
     return replace(found, bounds=bounds(search)) if request.search else found
+
+
+def explained(outcome: Outcome, request: Request) -> Outcome:
+    """Return an outcome that says, where a search found nothing that fits, the least that each level needs."""
+    search = outcome.search
+    if outcome.chosen is not None or not request.search:
+        return outcome
+    with _settled():
+        needed = search.needed()
+    return replace(outcome, needed=needed, frontier=frontier(search), bounds=bounds(search))
 
 
 def explored(outcome: Outcome) -> Outcome:

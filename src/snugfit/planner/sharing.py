@@ -27,7 +27,7 @@ from snugfit.planner.cost.communication import Cluster
 from snugfit.planner.cost.records import Phase, Role
 from snugfit.planner.devices.device import Machine
 from snugfit.planner.export import TOOLS, weighed
-from snugfit.planner.plan import Outcome, Request, answer_of, explored, look_for
+from snugfit.planner.plan import Outcome, Request, answer_of, explained, explored, look_for
 from snugfit.planner.prediction.figures import Run
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of, whole
@@ -127,6 +127,8 @@ class _Shared:
                 f"devices: no way to share this among {self.cluster.world} could be planned. {told}"
             )
         way = found.choice.strategy
+        if found is self.nearest and way in self.outcomes:
+            found = self._explained(found, way)
         if self.request.frontier and self.request.search and way in self.outcomes:
             found = self._with_way(answer_of(explored(self.outcomes[way]), self.machine, self.about), way)
         return replace(
@@ -135,6 +137,11 @@ class _Shared:
             alternatives=(*found.alternatives, *alternatives_of(options, found)),
             rejected=(*found.rejected, *self.failed, *rejections_of(decisions, options)),
         )
+
+    def _explained(self, answer: Answer, way: str) -> Answer:
+        """The answer of a way in which nothing fits, with what would do."""
+        outcome = explained(self.outcomes[way], self.request)
+        return self._with_way(answer_of(outcome, self.machine, self.about), way) if outcome.needed else answer
 
     def _may_be(self, strategy: str) -> bool:
         """Whether it is what was asked for, or where nothing was, what is of use here."""

@@ -31,7 +31,9 @@ class Here:
     def close(self) -> None:
         pass
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float, folder: Path | None = None
+    ) -> Any:
         return function(*arguments)
 
 

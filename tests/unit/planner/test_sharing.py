@@ -331,12 +331,14 @@ def test_the_way_to_share_that_was_asked_for_is_the_only_one(search: bool) -> No
 
 
 @pytest.mark.slow
-def test_what_fits_no_way_is_said_with_the_least_that_was_found() -> None:
-    found = plan(WEIGHTS // 4, Cluster(2, 1, FAST, FAST))
+@pytest.mark.parametrize("search", [True, False])
+def test_what_fits_no_way_is_said_with_the_least_that_was_found(search: bool) -> None:
+    found = plan(WEIGHTS // 4, Cluster(2, 1, FAST, FAST), search)
 
     assert not found.fits
     assert found.prediction.reserved_bytes > WEIGHTS // 4
     assert "does not fit" in found.rules[-1]
+    assert bool(found.would_fit) is search
 
 
 def test_seconds_have_what_is_waited_for() -> None:

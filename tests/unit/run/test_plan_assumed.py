@@ -35,7 +35,9 @@ track: {mlflow: false}
 class Here:
     """A worker that is this process: on a CPU nothing is pretended."""
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, timeout: float, folder: Path | None = None
+    ) -> Any:
         return function(*arguments)
 
 

@@ -11,9 +11,12 @@ from snugfit.planner.choice.rungs import Techniques, together
 from snugfit.techniques import find
 
 
-def without_states(techniques: Techniques) -> frozenset[Technique]:
-    """Return all but what says how the optimizer keeps its states."""
-    return frozenset(each for each in techniques if "optimizer" not in each.card.seams)
+def format_of_weights(techniques: Techniques) -> frozenset[Technique]:
+    """Return what decides how many bytes weights take: what prepares them, and 16 bits, in which shards are gathered."""
+    kept = (each for each in techniques if each.card.family is not Family.PLACEMENT)
+    return frozenset(
+        each for each in kept if each.card.stage("prepare") or each.card.needs in ("bfloat16", "float16")
+    )
 
 
 def moves_what_lasts(added: Techniques) -> bool:
@@ -38,6 +41,12 @@ def are_of_one_kind(one: Technique, other: Technique) -> bool:
 def streams(added: Techniques) -> bool:
     """Return whether weights come to the device while they are used."""
     return any(Stage.STREAM in each.card.stages for each in added)
+
+
+def offloads_activations(techniques: Techniques) -> bool:
+    """Return whether what a forward leaves, and not the loss alone, is elsewhere until its backward."""
+    placed = ({*each.card.seams} for each in techniques if each.card.family is Family.PLACEMENT)
+    return any("forward" in seams and "loss" not in seams for seams in placed)
 
 
 def adds_placements(fewer: Techniques, more: Techniques) -> bool:
@@ -74,11 +83,8 @@ def saves_less(fewer: Techniques, more: Techniques) -> bool:
 
     A block that is computed again has all its activations on the device then, those too that would be elsewhere without.
     """
-    placed = (each.card for each in fewer if each.card.family is Family.PLACEMENT)
     recomputed = any(Stage.RECOMPUTE in each.card.stages for each in {*more} - {*fewer})
-    return adds_placements(fewer, more) and not (
-        recomputed and any("forward" in card.seams for card in placed)
-    )
+    return adds_placements(fewer, more) and not (recomputed and offloads_activations(fewer))
 
 
 def stands_in(rung: Technique, other: Technique) -> bool:
@@ -102,3 +108,16 @@ def go_together(own: Techniques, *rungs: Technique) -> bool:
     except PlanConflict:
         return False
     return True
+
+
+def number_of_sets(own: Techniques, rungs: Techniques) -> int:
+    """Return how many sets of rungs go beside a recipe's techniques and each other."""
+    goes = {
+        (one, other): go_together(own, one, other)
+        for place, one in enumerate(rungs)
+        for other in rungs[:place]
+    }
+    sets: list[Techniques] = [()]
+    for rung in rungs:
+        sets += [(*each, rung) for each in sets if all(goes[rung, other] for other in each)]
+    return len(sets)

@@ -29,14 +29,16 @@ from snugfit.planner.choice.goals import FREE, Goal
 from snugfit.planner.choice.rung_sets import (
     adds_placements,
     are_of_one_kind,
+    format_of_weights,
     go_together,
     lasting_of,
     moves_what_lasts,
+    number_of_sets,
+    offloads_activations,
     saves_less,
     stands_in,
     streams,
     takes_longer,
-    without_states,
 )
 from snugfit.planner.choice.rungs import (
     Techniques,
@@ -101,13 +103,10 @@ class Search:
     complete: bool = True
     looked: int = 0
     _sized: dict[Techniques, BySize | None] = field(default_factory=dict)
-    _too_heavy: set[frozenset[Technique]] = field(
-        default_factory=set
-    )  # formats whose weights alone do not fit
+    _too_heavy: set[frozenset[Technique]] = field(default_factory=set)  # formats of weights that do not fit
     _least_seconds: dict[Techniques, float] = field(default_factory=dict)
-    _least_bytes: dict[frozenset[Technique], int] = field(
-        default_factory=dict
-    )  # weights and states at a peak, of sets that differ in what is done to activations alone
+    # weights and states at a peak, of sets that differ in what is done to activations alone
+    _least_bytes: dict[frozenset[Technique], int] = field(default_factory=dict)
     _exact: list[Candidate] = field(default_factory=list)  # predicted in full
     _short: float = 1.0  # times what was predicted of few micro-batches that a plan may need
 
@@ -235,21 +234,17 @@ class Search:
 
     def _walk(self, format: Techniques) -> None:
         """A format with one placement after the other, until one fits; then what lies before it."""
-        weights = without_states(self._techniques(format))
-        if weights in self._too_heavy:
-            return
         steps = ladder.placed(self.asked.techniques, format, self._rungs)
-        first = self._trace(steps[0], self._sizes[0])
+        first = None if self._is_too_heavy(steps[0]) else self._trace(steps[0], self._sizes[0])
+        if self._is_too_heavy(steps[0]):
+            for added in filter(streams, steps):
+                if self._may_be_faster(added) and self._look(added):
+                    break
+            return
         if first is None or first.fits:
             self._look(steps[0])
             return
         if not self._may_be_faster(steps[0]):
-            return
-        if first.found.peak_by_kind.get("weights", 0) > self.budget.usable:
-            self._too_heavy.add(weights)
-            for added in filter(streams, steps):
-                if self._may_be_faster(added) and self._look(added):
-                    break
             return
         room = self._lasting(first) <= self.budget.usable
         if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
@@ -342,6 +337,8 @@ class Search:
 
     def _look(self, added: Techniques) -> bool:
         """Predict a set of rungs in micro-batches of all sizes; whether it fits in any."""
+        if self._overfills_host(added):
+            return False
         largest, smallest = self._ends
         last = self._trace(added, smallest)
         if last is None or not (last.fits or self._may_fit_whole(last)):
@@ -356,9 +353,8 @@ class Search:
                 self._trace(added, size)
             else:
                 self._tell(added, size)
-        for size in reversed(
-            between
-        ):  # a line lies above what it stands for: the first size that does not fit by it may
+        # a line lies above what it stands for: the first size that does not fit by it may
+        for size in reversed(between):
             one = self._known(self._techniques(added), size)
             if one is not None and not one.fits and not self._fits_when_run(added, one):
                 break
@@ -410,13 +406,8 @@ class Search:
                 self._keep(techniques, size, found)
 
     def _keep(self, techniques: Techniques, size: int, found: Prediction) -> Candidate:
-        made = Candidate(
-            techniques,
-            size,
-            told_added(techniques, self.asked.techniques),
-            found,
-            self._holds(found),
-        )
+        added = told_added(techniques, self.asked.techniques)
+        made = Candidate(techniques, size, added, found, self._holds(found))
         self.tried.append(made)
         self._note_bytes(made)
         seconds = self._least_seconds.get(techniques, math.inf)
@@ -441,10 +432,24 @@ class Search:
         whole = self._known(last.techniques, self._sizes[0])
         if whole is not None:
             return whole.fits
+        if self._keeps_host_full(last):
+            return False
         phases = (last.found.peak_by_phase or {"": last.found.peak_by_kind}).values()
         activations = max(kinds.get("activations", 0) for kinds in phases)
         remains = self._lasting(last) - last.found.peak_by_kind.get("gradients", 0)
         return remains + activations * self.rows / last.micro_batch <= self.budget.usable
+
+    def _keeps_host_full(self, one: Candidate) -> bool:
+        """Whether what lasts takes more of the host than there is, whatever else is placed."""
+        full = one.found.host_peak_bytes > (self.budget.host_bytes or math.inf)
+        return full and one.micro_batch == self._ends[1] and not offloads_activations(one.techniques)
+
+    def _overfills_host(self, added: Techniques) -> bool:
+        """Whether a set of rungs leaves on the host what does not fit there with fewer placements."""
+        mine = self._techniques(added)
+        return any(
+            self._keeps_host_full(each) and adds_placements(each.techniques, mine) for each in self.tried
+        )
 
     def _fits_in_no_size(self, one: Candidate) -> bool:
         """Whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
@@ -457,7 +462,7 @@ class Search:
         """
         mine = self._techniques(added)
         host = self.budget.host_bytes
-        if self._least_bytes.get(lasting_of(mine), 0) > self.budget.usable:
+        if self._least_bytes.get(lasting_of(mine), 0) > self.budget.usable or self._is_too_heavy(added):
             return False
         return self._may_be_faster(added) and not any(
             self._fits_in_no_size(each) and saves_less(mine, each.techniques)
@@ -472,9 +477,15 @@ class Search:
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
+    def _is_too_heavy(self, added: Techniques) -> bool:
+        """Whether weights alone do not fit that are in the format of these."""
+        return not streams(added) and format_of_weights(self._techniques(added)) in self._too_heavy
+
     def _note_bytes(self, one: Candidate) -> None:
         """Keep the weights and states at the peak of a plan that was tried."""
         kinds, lasting = one.found.peak_by_kind, lasting_of(one.techniques)
+        if kinds.get("weights", 0) > self.budget.usable and not streams(one.techniques):
+            self._too_heavy.add(format_of_weights(one.techniques))
         there = kinds.get("weights", 0) + kinds.get("optimizer", 0)
         self._least_bytes[lasting] = max(there, self._least_bytes.get(lasting, 0))
 
@@ -550,16 +561,7 @@ class Search:
     @cached_property
     def count(self) -> int:
         """How many plans there are: sets of rungs that go together, times micro-batches."""
-        rungs = self._rungs
-        goes = {
-            (one, other): go_together(self.asked.techniques, one, other)
-            for place, one in enumerate(rungs)
-            for other in rungs[:place]
-        }
-        sets: list[Techniques] = [()]
-        for rung in rungs:
-            sets += [(*each, rung) for each in sets if all(goes[rung, other] for other in each)]
-        return len(sets) * len(self._sizes)
+        return number_of_sets(self.asked.techniques, self._rungs) * len(self._sizes)
 
     @property
     def rows(self) -> int:

@@ -21,7 +21,7 @@ from snugfit.planner.choice.goals import Goal
 from snugfit.planner.choice.rungs import coarser, freezes, is_for_frozen, level_of, placements, together, told
 from snugfit.planner.choice.search import Search
 from snugfit.planner.choice.search_answer import alternatives, rejected, why, why_not
-from snugfit.planner.plan import Request, look_for
+from snugfit.planner.plan import Request, explained, look_for
 from snugfit.techniques import find
 
 ROWS = 16
@@ -209,6 +209,24 @@ def test_where_weights_alone_do_not_fit_nothing_is_done_to_activations() -> None
     laws = Laws()
     searched(laws, 150).best()
     assert {names for names, _ in laws.asked} == {("adamw",)}
+
+
+def test_weights_that_do_not_fit_are_not_tried_in_another_precision_that_leaves_them_as_they_are() -> None:
+    laws = Laws()
+    laws.machine.device.flops["tf32"] = 1e12
+    searched(laws, 150, Fidelity.MIXED).best()
+    asked = {names for names, _ in laws.asked}
+    assert ("adamw", "bf16") in asked and ("adamw", "tf32") not in asked
+
+
+def test_what_each_level_needs_is_looked_for_where_it_is_asked_and_nothing_fits() -> None:
+    request = Request(Plan(), Budget(50 * MB, margin=0.0))
+    outcome = look_for(Laws(), request)  # type: ignore[arg-type]
+    assert outcome.chosen is None and not outcome.needed
+    assert {*explained(outcome, request).needed} == {level.label for level in Fidelity}
+    assert explained(outcome, replace(request, search=False)) is outcome
+    fitting = look_for(Laws(), replace(request, budget=Budget(4000 * MB)))  # type: ignore[arg-type]
+    assert explained(fitting, request) is fitting
 
 
 def test_even_micro_batches_are_divisors_of_the_window() -> None:
@@ -583,6 +601,23 @@ def test_what_is_done_to_frozen_weights_is_looked_at_once_there_are_adapters() -
     chosen = searched(laws, 225, Fidelity.ADAPTERS).best()
     assert chosen is not None and {"lora", "weight_streaming"} <= set(chosen.added)
     assert ("adamw", "weight_streaming") not in {names for names, _ in laws.asked}
+
+
+class FullHost(Streamed):
+    """Whose weights the host has no room for either."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        found = super().law(names, size)
+        return replace(found, host_peak_bytes=500 * MB if "weight_streaming" in names else 0)
+
+
+def test_where_the_host_has_no_room_for_weights_activations_are_not_sent_there_too() -> None:
+    laws = FullHost()
+    search = searched(laws, 130, Fidelity.ADAPTERS)
+    search.budget = replace(search.budget, host_bytes=400 * MB)
+    assert search.best() is None
+    streamed = {names for names, _ in laws.asked if "weight_streaming" in names}
+    assert streamed and not any("activation_offload" in names for names in streamed)
 
 
 def test_the_search_says_how_many_plans_there_are_and_the_best_so_far() -> None:
