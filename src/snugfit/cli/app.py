@@ -19,6 +19,7 @@ import typer
 from snugfit.cli.certify import certify
 from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
+from snugfit.cli.env import env
 from snugfit.cli.find import find_app
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
@@ -42,7 +43,6 @@ _INTERRUPTED = 130
 
 app = typer.Typer(
     epilog="Begin with: snugfit train --data my.csv --text title,text --label label --model NAME_OR_FOLDER",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -293,6 +293,9 @@ def schema(
         show(found, as_json)
     else:
         print(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+app.command(epilog="Example: snugfit env > environment.txt")(env)
 
 
 @track_app.callback()

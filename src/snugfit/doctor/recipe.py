@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
@@ -14,6 +13,7 @@ from snugfit.doctor.subject import Subject
 from snugfit.kit.bf16 import alternative, has_bf16
 from snugfit.kit.checkpoint_precision import made_in_bf16
 from snugfit.step.step import Step
+from snugfit.system.processor import processor_flags
 
 LEAST_SHARE = 2e-4
 """A run that can move a typical weight by less than this part of it does nothing."""
@@ -75,7 +75,7 @@ def emulated_bf16(subject: Subject) -> Iterator[Finding]:
             evidence=(f"device {device}",),
             fix=f"plan: {{numerics: {alternative(device)}}}",
         )
-    elif device.type == "cpu" and (flags := cpu_flags()) and not flags & _FLAGS_WITH_BF16:
+    elif device.type == "cpu" and (flags := processor_flags()) and not flags & _FLAGS_WITH_BF16:
         yield Finding(
             "emulated_bf16",
             Severity.NOTE,
@@ -84,18 +84,6 @@ def emulated_bf16(subject: Subject) -> Iterator[Finding]:
             evidence=(f"none of {', '.join(sorted(_FLAGS_WITH_BF16))} among the processor's flags",),
             fix="plan: {numerics: fp32}",
         )
-
-
-def cpu_flags(file: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """What the processor says that it can; empty where it does not say."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError:
-        return set()
-    lines = (line.partition(":") for line in text.splitlines())
-    return next(
-        (set(flags.split()) for key, _, flags in lines if key.strip() in ("flags", "Features")), set()
-    )
 
 
 def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ COMMANDS = [
     "certify",
     "cv",
     "doctor",
+    "env",
     "find lr",
     "find batch",
     "profile",

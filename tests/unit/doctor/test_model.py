@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import snugfit as sf
 from snugfit.doctor.door import examine, examine_module
 from snugfit.doctor.findings import PITFALLS
-from snugfit.doctor.recipe import cpu_flags
+from snugfit.system.processor import processor_flags
 
 
 def data(rows: int = 32, labels: int = 3) -> list[tuple[Tensor, int]]:
@@ -176,17 +176,17 @@ def test_weights_of_bfloat16_in_float16_are_an_error():
 def test_bfloat16_without_instructions_for_it_is_noted(monkeypatch):
     with_it, without = {"avx2", "amx_bf16"}, {"avx2", "fma"}
     for flags, expected in ((with_it, {}), (without, {"emulated_bf16": "note"}), (set(), {})):
-        monkeypatch.setattr("snugfit.doctor.recipe.cpu_flags", lambda flags=flags: flags)
+        monkeypatch.setattr("snugfit.doctor.recipe.processor_flags", lambda flags=flags: flags)
         assert found(Wired(), techniques=[sf.AdamW(), sf.BF16()]) == expected
 
 
 def test_flags_are_read_of_x86_and_of_arm(tmp_path):
     file = tmp_path / "cpuinfo"
     file.write_text("processor : 0\nflags\t\t: fpu avx2 amx_bf16\n")
-    assert cpu_flags(file) == {"fpu", "avx2", "amx_bf16"}
+    assert processor_flags(file) == {"fpu", "avx2", "amx_bf16"}
     file.write_text("processor : 0\nFeatures : fp bf16\n")
-    assert cpu_flags(file) == {"fp", "bf16"}
-    assert cpu_flags(tmp_path / "none") == set()
+    assert processor_flags(file) == {"fp", "bf16"}
+    assert processor_flags(tmp_path / "none") == set()
 
 
 @pytest.mark.parametrize(

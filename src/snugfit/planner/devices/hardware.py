@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from snugfit.planner.devices.calibrations import stored
 from snugfit.planner.devices.catalogue import LINKS, SHEETS, Sheet
 from snugfit.planner.devices.device import Device, Link
 from snugfit.system.memory import machine_bytes
+from snugfit.system.processor import processor_flags, processor_info, processor_name
 from snugfit.units import format_bytes
 
 
@@ -171,13 +171,12 @@ def sheet_of(name: str, memory_bytes: int, capability: tuple[int, int]) -> Sheet
 def _this_cpu() -> Device:
     """A cautious estimate: vector units at the clock that /proc tells, a share of one socket's memory bandwidth."""
     threads = torch.get_num_threads()
-    info = _cpu_info()
     per_cycle = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
-    peak = threads * per_cycle * float(info.get("cpu MHz", 2000.0)) * 1e6
-    flags = set(str(info.get("flags", "")).split())
+    peak = threads * per_cycle * float(processor_info().get("cpu MHz", 2000.0)) * 1e6
+    flags = processor_flags()
     half = 8.0 if "amx_bf16" in flags else 2.0 if "avx512_bf16" in flags else 0.5
     return Device(
-        name=str(info.get("model name", platform.processor() or platform.machine())),
+        name=processor_name(),
         kind="cpu",
         memory_bytes=_host_bytes(),
         flops={
@@ -246,14 +245,6 @@ def _this_mps() -> Device:
         launch=1e-5,
         host=1e-5,
     )
-
-
-def _cpu_info() -> dict[str, str]:
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return {}
-    pairs = (line.partition(":") for line in path.read_text().split("\n\n")[0].splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _host_bytes() -> int:
