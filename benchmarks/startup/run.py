@@ -85,6 +85,12 @@ collate = lambda rows: {key: torch.stack([row[key] for row in rows]) for key in 
 Loss(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[First()]).train()
 """,
 }
+MISTAKES = {
+    "a YAML typo": "task: text-classification\nmodel: m\ndata: {train: rows.csv\n",
+    "a misspelt setting": "task: text-classification\nmodel: m\ndata: {train: rows.csv}\ntrain: {epoch: 3}\n",
+}
+"""Recipes that are refused: what a cheap mistake costs."""
+
 COMMANDS = {
     "snugfit --help": [sys.executable, "-c", "from snugfit.cli import main; main()", "--help"],
     "import torch": [sys.executable, "-c", "import torch"],
@@ -95,6 +101,19 @@ COMMANDS = {
     ],
     **{f"first update: {name}": [sys.executable, "-c", script] for name, script in FIRST_UPDATE.items()},
 }
+
+
+def refused(text: str) -> list[str]:
+    """Return the command that trains a recipe, and is refused."""
+    script = """
+import sys, tempfile
+from pathlib import Path
+from snugfit.cli import main
+path = Path(tempfile.mkdtemp(), "recipe.yaml")
+path.write_text(sys.argv[1])
+assert main(["train", str(path)]) == 2
+"""
+    return [sys.executable, "-c", script, text]
 
 
 def run(command: list[str]) -> tuple[float, float]:
@@ -113,9 +132,10 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    commands = {**COMMANDS, **{name: refused(text) for name, text in MISTAKES.items()}}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for repeat in range(options.repeats + 1):
-        for name, command in COMMANDS.items():
+        for name, command in commands.items():
             value = run(command)
             if repeat > 0:  # the first round fills the page cache
                 found[name].append(value)

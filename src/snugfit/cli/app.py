@@ -272,6 +272,25 @@ def techniques(
         print(catalogue.listing(cards) if name is None else catalogue.page(cards[0]))
 
 
+@app.command(epilog="Example: snugfit recipe early_stopping.patience")
+def recipe(
+    key: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="One setting in full, or a section's settings.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the settings of recipes, or describe one: meaning, type, default, example, which commands read it."""
+    from snugfit.recipe import reference
+
+    found = reference.entries(key)
+    if as_json:
+        show({"settings": [entry.as_dict() for entry in found]}, as_json)
+    else:
+        print(
+            reference.page(found[0]) if [entry.key for entry in found] == [key] else reference.listing(found)
+        )
+
+
 @app.command(epilog="Example: snugfit schema -o snugfit.schema.json")
 def schema(
     output: Annotated[

@@ -38,9 +38,11 @@ class Train(Section):
     key: ClassVar[str] = "train"
 
     epochs: Annotated[float, Gt(0)] | None = setting("passes over the training data", 3.0)
-    updates: Count | None = setting("windows of the run, instead of epochs", None, example=1000)
+    updates: Count | None = setting("optimizer steps of the run, in place of epochs", None, example=1000)
     global_batch: Count = setting("examples of one update, over all micro-batches and devices", 32)
-    seed: Annotated[int, Ge(0)] = setting("of the split, the order, new weights and dropout", 0)
+    seed: Annotated[int, Ge(0)] = setting(
+        "seed of the split, the order of examples, new weights and dropout", 0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,20 +58,27 @@ class Evaluate(Section):
     key: ClassVar[str] = "evaluate"
 
     every: Literal["epoch"] | Count = setting(
-        "epoch, or a number of updates",
+        "time from one evaluation to the next: an epoch, or a number of updates",
         "epoch",
         takes="epoch or a positive number of updates",
         keyword="evaluate_every",
     )
     metrics: tuple[str, ...] = setting(
-        "what to measure besides the loss; the default depends on the task",
+        "metrics beside the loss; the default depends on the task",
         (),
         takes="a name or a list of names",
         example=("accuracy", "macro_f1"),
     )
-    best: str = setting("the metric that decides which weights are kept; the first one by default", "")
+    best: str = setting(
+        "metric that decides which weights are kept, with min: or max: before one of your own; the first of evaluate.metrics by default",
+        "",
+        example="accuracy",
+    )
     batch: Count | None = setting(
-        "examples of one evaluation batch; train.global_batch by default", None, keyword="evaluate_batch"
+        "examples of one evaluation batch; train.global_batch by default",
+        None,
+        example=64,
+        keyword="evaluate_batch",
     )
 
     @property
@@ -88,12 +97,17 @@ class EarlyStopping(Section):
 
     key: ClassVar[str] = "early_stopping"
 
-    patience: Count | None = setting("evaluations without improvement of evaluate.best", None, example=3)
-    min_delta: Annotated[float, Ge(0)] = setting("what an improvement has to be more than", 0.0)
+    patience: Count | None = setting(
+        "evaluations without an improvement of evaluate.best after which the run ends", None, example=3
+    )
+    min_delta: Annotated[float, Ge(0)] = setting(
+        "difference from the best value so far that an improvement has to exceed", 0.0
+    )
     stop_when: StopWhen | str | None = setting(
-        "package.module:function from the evaluations so far to the reason to stop, or None",
+        "function from all evaluations so far to the reason to stop, or to None",
         None,
         takes="package.module:function or null",
+        example="mine:stop",
     )
 
     def __post_init__(self) -> None:
@@ -112,7 +126,9 @@ class NonFinite(Section):
     key: ClassVar[str] = "non_finite"
 
     policy: Literal["stop", "skip", "roll_back"] = setting(
-        "stop, skip the window, or roll back", "skip", keyword="non_finite"
+        "stop: end the run; skip: pass over the window; roll_back: go back to the newest checkpoint, and pass over it",
+        "skip",
+        keyword="non_finite",
     )
     limit: Count = setting(
         "windows in a row without an update that end the run", 10, keyword="non_finite_limit"
@@ -126,12 +142,17 @@ class Checkpoint(Section):
     key: ClassVar[str] = "checkpoint"
 
     every: Count | None = setting(
-        "a number of updates; null: at each evaluation", None, example=500, keyword="checkpoint_every"
+        "updates from one checkpoint to the next; null: one at each evaluation",
+        None,
+        example=500,
+        keyword="checkpoint_every",
     )
     # one of two may be torn
-    keep: Annotated[int, Ge(2)] = setting("checkpoints kept, at least 2", 2, keyword="checkpoint_keep")
+    keep: Annotated[int, Ge(2)] = setting(
+        "number of checkpoints kept, at least 2", 2, keyword="checkpoint_keep"
+    )
     save: Literal["sync", "async"] = setting(
-        "sync: training waits; async: it goes on, and a copy in host memory is written",
+        "sync: training waits; async: training goes on while a copy in host memory is written",
         "sync",
         keyword="checkpoint_save",
     )
@@ -225,14 +246,14 @@ class Execution(Section):
         takes="a positive whole number, auto or null",
         example=8,
     )
-    devices: Count = setting("of this machine, which share each update: a process for each of them", 1)
+    devices: Count = setting("devices of this machine that share each update, a process for each", 1)
     num_workers: Annotated[int, Ge(0)] = setting("processes that prepare batches", 0)
     cut_padding: bool = setting(
-        "micro-batches as wide as their longest text, where outputs and losses are checked to be the same; false: never",
+        "micro-batches as wide as their longest text, where outputs and losses are checked to be equal; false: never",
         True,
     )
     deterministic: bool = setting(
-        "operators whose results depend on their inputs alone, so that a run on a GPU can be made again bit for bit; slower",
+        "operators whose results depend on their inputs alone, so that a run on a GPU can be repeated bit for bit; slower",
         False,
     )
 

@@ -14,7 +14,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -44,6 +44,7 @@ class Declaration:
         example: a value, where neither the default nor the type gives one.
         keyword: its name among the arguments of `sf.train`, where that is another one.
         pattern: what a text has to match as a whole.
+        commands: that read it; empty where they are those of its section, or all that take a recipe.
     """
 
     meaning: str
@@ -51,6 +52,7 @@ class Declaration:
     example: Any = None
     keyword: str = ""
     pattern: str = ""
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class Setting:
     def takes(self) -> str:
         """The values that it takes, in words."""
         return self.declaration.takes or wanted(self.annotation)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of which it takes one, where it takes names."""
+        return list(_names(self.annotation))
 
     @property
     def section(self) -> type[Section] | None:
@@ -133,6 +140,14 @@ class Section:
             except ValueError as error:
                 path = f"{self.key}.{name}".removeprefix(".")
                 raise SettingError(f"{path}: must be {each.takes}, found {shown(value)}.") from error
+
+
+def _names(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+        return
+    for part in get_args(annotation):
+        yield from _names(part)
 
 
 def _checked(annotation: Any, value: Any) -> Any:

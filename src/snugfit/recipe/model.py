@@ -33,6 +33,18 @@ else:
 Task = Literal["text-classification", "causal-lm", "instruction", "python"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
+RUNS = ("train", "resume", "cv", "tune")
+"""Commands that train whole runs."""
+
+PLANNED = ("train", "cv", "tune", "plan")
+"""Commands that choose a plan: a run that goes on has one."""
+
+COMMANDS = (*RUNS, "plan", "find lr", "find batch", "profile", "certify", "doctor")
+"""Commands that read a recipe."""
+
+REQUIRED = ("task", "model", "data.train")
+"""Settings that a recipe has to give."""
+
 _Times = Annotated[float, Ge(1)]
 _SIZE = "a size, such as 24GiB, or null"
 
@@ -47,21 +59,23 @@ class Data(Section):
         "training rows: a CSV, TSV, JSONL or text file, or package.module:function", example="rows.csv"
     )
     validation: Annotated[float, Gt(0), Lt(1)] | str | None = setting(
-        "a fraction of the training rows, a file, or null for none",
+        "held-out rows: a fraction of the training rows, a file, or null for none",
         0.1,
         takes="a fraction between 0 and 1, a file or null",
     )
     text: Annotated[tuple[str, ...], MinLen(1)] = setting(
-        "the columns of text, joined by a line break", ("text",), takes="a name or a list of names"
+        "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
-    label: str = setting("the column of labels", "label")
+    label: str = setting("column of labels", "label")
     completion: str = setting(
-        "the column of answers, which alone are scored; text is the prompt", "completion"
+        "column of answers, which alone are scored; data.text is the prompt", "completion"
     )
-    max_length: Count = setting("tokens of one example, special tokens counted", 128)
-    bad_rows: Literal["fail", "skip"] = setting("what to do with rows that cannot be used", "fail")
+    max_length: Count = setting("tokens of one example at most, special tokens counted", 128)
+    bad_rows: Literal["fail", "skip"] = setting(
+        "rows that cannot be used: fail ends the run, skip leaves them out", "fail"
+    )
     collate: str | None = setting(
-        "package.module:function from a list of examples to a batch",
+        "function from a list of examples to a batch",
         None,
         takes="package.module:function or null",
         example="mine:collate",
@@ -76,37 +90,48 @@ class PlanSettings(Execution):
         "precision of forward and backward, with its settings; fp32 has none; null: as planned, and without a plan "
         "mixed precision in the 16-bit type that the device has units for, else fp32",
         None,
+        takes="a precision, with its settings, or null",
         example="bf16",
     )
     device: str = setting(
-        "auto, cpu, mps, cuda or cuda:1",
+        "device to train on; auto: a GPU where there is one",
         "auto",
         takes="auto, cpu, mps, cuda or cuda:1",
         pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?)$",
     )
     strategy: Literal["auto", StrategyName] = setting(
-        "how several devices share: ddp copies the model to each, fsdp spreads it over them, fsdp-zero2 all but the weights, "
+        "way in which several devices share an update: ddp copies the model to each, fsdp spreads it over them, fsdp-zero2 all but the weights, "
         "fsdp-hybrid over those of each node, fsdp-offload into host memory; auto: as planned, else ddp",
         "auto",
+        commands=(*RUNS, "plan"),
     )
     timeout: str = setting(
-        "how long a device's process waits for the others before it gives up",
+        "time after which a process that waits for the others gives up",
         "30m",
         takes="a time, such as 30m",
+        commands=RUNS,
     )
     goal: GoalName = setting(
-        "what the plan is chosen for: fastest, the least time of the whole run; finest, the finest precision that fits; "
+        "aim of the plan: fastest, the least time of the whole run; finest, the finest precision that fits; "
         "smallest, the least memory within plan.slower times the fastest; cheapest, devices times hours times plan.price",
         "fastest",
+        commands=PLANNED,
     )
     worth: _Times = setting(
-        "times as fast that a plan below mixed precision has to be, where something finer fits", WORTH
+        "times as fast that a plan below mixed precision has to be, where a finer one fits",
+        WORTH,
+        commands=PLANNED,
     )
     slower: _Times = setting(
-        "times the least time that the smallest plan may take, for plan.goal smallest", SLOWER
+        "times the least time that the smallest plan may take, for plan.goal smallest",
+        SLOWER,
+        commands=PLANNED,
     )
     price: Annotated[float, Gt(0)] | None = setting(
-        "of one hour of one device, in any currency, for plan.goal cheapest", None, example=2.5
+        "price of one device for one hour, in any currency, for plan.goal cheapest",
+        None,
+        example=2.5,
+        commands=PLANNED,
     )
 
 
@@ -117,16 +142,16 @@ class Budget(Section):
     key: ClassVar[str] = "budget"
 
     memory: int | str | None = setting(
-        "of the device, such as 24GiB; null: what it has", None, takes=_SIZE, example="24GiB"
+        "memory of the device that the run may take; null: what it has", None, takes=_SIZE, example="24GiB"
     )
     host_memory: int | str | None = setting(
-        "of the host, of all its devices; null: what is free on this machine, else what is usual beside the device",
+        "memory of the host that the run may take, for all its devices; null: what is free on this machine, else what is usual beside the device",
         None,
         takes=_SIZE,
         example="64GiB",
     )
     fidelity: Literal["full", "mixed", "compact", "adapters", "quantized"] | None = setting(
-        "the coarsest precision that the plan may choose; null: the recipe's own where plan.numerics names it, else mixed on a "
+        "coarsest precision that the plan may choose; null: the recipe's own where plan.numerics names it, else mixed on a "
         "GPU with 16-bit units and full elsewhere",
         None,
     )
@@ -138,14 +163,16 @@ class Track(Section):
 
     key: ClassVar[str] = "track"
 
-    mlflow: bool = setting("whether events go to MLflow", True)
+    mlflow: bool = setting("whether the events of the run go to MLflow", True)
     uri: str | None = setting(
-        "null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
+        "address of the tracker; null: MLFLOW_TRACKING_URI, else a SQLite database beside the runs",
         None,
         example="http://127.0.0.1:5000",
     )
-    experiment: str = setting("MLflow's experiment", "snugfit")
-    register: str | None = setting("name under which the best model is registered", None, example="news")
+    experiment: str = setting("experiment of MLflow that the run belongs to", "snugfit")
+    register: str | None = setting(
+        "name under which the best model is registered; null: it is not", None, example="news"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,37 +182,55 @@ class Recipe(Section):
     Every default is filled in and every path is absolute, so a copy of it means the same anywhere on the machine.
     """
 
-    name: str = setting("of the run; the file's name by default", example="news")
-    task: Task = setting("what the model is to do", example="text-classification")
+    name: str = setting("name of the run; the file's name by default", example="news")
+    task: Task = setting("task that the model learns", example="text-classification")
     model: str = setting(
-        "a Hugging Face name or folder; package.module:function for task python", example="gpt2"
+        "Hugging Face name or folder; package.module:function for task python",
+        example="gpt2",
     )
-    from_scratch: bool = setting("the model's architecture with new weights", False)
+    from_scratch: bool = setting("whether the architecture of the model starts with new weights", False)
     data: Data = setting("", example={"train": "rows.csv"})
-    loss: str = setting("a built-in loss or package.module:function; the default depends on the task", "")
+    loss: str = setting(
+        "built-in loss or package.module:function; the default depends on the task",
+        "",
+        example="cross_entropy",
+    )
     train: Train = setting("", Train())
     preset: str = setting(
-        "what optimizer, schedule and techniques are where the recipe gives none", DEFAULT_PRESET
+        "optimizer, schedule and techniques that stand where the recipe gives none",
+        DEFAULT_PRESET,
     )
     optimizer: Technique = setting(
-        "one optimizer with its settings", example={"adamw": {"learning_rate": 3e-5}}
+        "optimizer with its settings; the preset's by default",
+        example={"adamw": {"learning_rate": 3e-5}},
+        takes="an optimizer's name, with its settings",
     )
     schedule: Technique | None = setting(
-        "how the learning rate goes over the run; null: constant", example="cosine"
+        "learning rate over the run; the preset's by default, null: constant",
+        example="cosine",
+        takes="a schedule's name, with its settings, or null",
     )
     techniques: Techniques = setting(
-        "what else to do, in this order", example=[{"clip_norm": {"max_norm": 1.0}}]
+        "further techniques, in any order; the preset's by default",
+        example=[{"clip_norm": {"max_norm": 1.0}}],
+        takes="a list of techniques, each with its settings",
     )
-    evaluate: Evaluate = setting("", Evaluate())
-    early_stopping: EarlyStopping | None = setting("null: train to the end", None, example={"patience": 3})
-    non_finite: NonFinite = setting("", NonFinite())
+    evaluate: Evaluate = setting("", Evaluate(), commands=(*RUNS, "plan", "profile", "certify", "doctor"))
+    early_stopping: EarlyStopping | None = setting(
+        "rule that ends the run early; null: none", None, example={"patience": 3}, commands=(*RUNS, "doctor")
+    )
+    non_finite: NonFinite = setting("", NonFinite(), commands=RUNS)
     plan: PlanSettings = setting("", PlanSettings())
-    budget: Budget = setting("", Budget())
-    checkpoint: Checkpoint = setting("", Checkpoint())
-    track: Track = setting("", Track())
-    output: str = setting("folder of the runs, relative to where the command is given", "runs")
+    budget: Budget = setting("", Budget(), commands=PLANNED)
+    checkpoint: Checkpoint = setting("", Checkpoint(), commands=(*RUNS, "plan", "profile", "certify"))
+    track: Track = setting("", Track(), commands=RUNS)
+    output: str = setting(
+        "folder of the runs, relative to where the command is given",
+        "runs",
+        commands=(*RUNS, "find lr", "find batch", "profile", "certify"),
+    )
     folder: Path = setting(
-        "where files and Python modules are looked for; the recipe's own folder by default",
+        "folder of the files and Python modules that the recipe names; the recipe's own by default",
         takes="a folder",
         example=".",
     )

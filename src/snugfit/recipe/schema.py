@@ -37,7 +37,7 @@ def json_schema() -> dict[str, Any]:
     names["enum"] = list(precisions())
     definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole, {"type": "null"}]}
     # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
-    schema["required"] = ["task", "model", "data"]
+    schema["required"] = list(dict.fromkeys(key.partition(".")[0] for key in m.REQUIRED))
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}
     return {**dialect, **schema, "$defs": definitions}
 

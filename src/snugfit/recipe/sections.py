@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from snugfit.core.settings import Section, Setting, shown, wanted
+from snugfit.core.settings import Section, Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import technique_settings
@@ -47,9 +47,7 @@ def _read(
                 text = f"must be {each.takes}, found {shown(value)}.{_near(each, value)}{_default(each)}"
                 problems.append(str(places.error(here, text)))
         elif each.required and not any(_is_meant(name, key, declared) for key in unknown):
-            problems.append(
-                str(places.error(here, f"is missing. Give it {wanted(each.annotation)} ({each.meaning})."))
-            )
+            problems.append(str(places.error(here, f"is missing. Give it {each.takes} ({each.meaning}).")))
     for key in unknown:
         text = f"there is no such setting. {_elsewhere(key, declared)}"
         problems.append(str(places.error((*keys, key), text)))
@@ -70,19 +68,10 @@ def _is_meant(name: str, key: str, declared: Mapping[str, Setting]) -> bool:
 
 def _near(each: Setting, value: Any) -> str:
     """The nearest of several names, where one of them is taken."""
-    names = list(_names(each.annotation))
-    if not names or not isinstance(value, str):
+    if not each.names or not isinstance(value, str):
         return ""
-    near = nearest(value, names)
+    near = nearest(value, each.names)
     return f" {near}" if near.startswith("Did you mean") else ""
-
-
-def _names(annotation: Any) -> Iterator[str]:
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-        return
-    for part in get_args(annotation):
-        yield from _names(part)
 
 
 def _default(each: Setting) -> str:

@@ -259,6 +259,33 @@ def test_techniques_that_exclude_each_other_are_refused_with_their_place(write):
         ("1E3", 1000.0),
         (".5", 0.5),
         ("010", 10),
+        ("+.5", 0.5),
+        ("5.", 5.0),
+        ("-5e-5", -5e-5),
+        ("12e03", 12000.0),
+        ("1e", "1e"),
+        ("e5", "e5"),
+        ("0x10", "0x10"),
+        ("0o17", "0o17"),
+        (".inf", ".inf"),
+        (".nan", ".nan"),
+        ("1.2.3", "1.2.3"),
+        ("9999999999999999999999", 9999999999999999999999),
+        ("tRUE", "tRUE"),
+        ("Yes", "Yes"),
+        ("off", "off"),
+        ("y", "y"),
+        ("NULL", None),
+        ("=", "="),
+        ("<<", "<<"),
+        ("a#b", "a#b"),
+        ("mine:rows", "mine:rows"),
+        ("http://x/y", "http://x/y"),
+        ("2026-11-20T10:00:00Z", "2026-11-20T10:00:00Z"),
+        ("{metrics:[a], b: }", {"metrics": ("a",), "b": None}),
+        ("&anchor 5", 5),
+        ("|\n  x\n  y", "x\ny"),
+        (">-\n  x\n  y", "x y"),
         ("true", True),
         ("~", None),
         ("", None),
@@ -274,6 +301,28 @@ def test_techniques_that_exclude_each_other_are_refused_with_their_place(write):
 )
 def test_scalars_are_read_as_yaml_1_2_has_them(text, value):
     assert read_yaml(f"key: {text}", "my.yaml", Places()) == {"key": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("base: &b {k: 1}\nc:\n  <<: *b\n", ":3:", "no aliases"),
+        ("a: &x 1\nb: &x 2\n", ":2:", "duplicate anchor 'x'"),
+        ("a: 1\n---\nb: 2\n", ":2:", "another document"),
+        ("a:\n  b: 1\n  b: 2\n", ":3:", "'a.b' is given twice, first on line 2"),
+        ("a: 1\nb: !!int 5.5\n", ":2:", "'5.5' is no int"),
+        ("a: 1\nb: !mine {c: 1}\n", ":2:", "Write the plain value"),
+        ("a: 1\nb: !!binary aGk=\n", ":2:", "Write the plain value"),
+        ("a: 'x\n", ":2:", "quoted scalar that begins on line 1"),
+        ("a: {b: 1\n", ":2:", "flow mapping that begins on line 1"),
+        ("a: [x\ty]\n", ":1:", "spaces, not tabs"),
+    ],
+)
+def test_what_is_no_plain_yaml_is_refused_with_its_line(text, place, words):
+    with pytest.raises(SettingError) as error:
+        read_yaml(text, "my.yaml", Places())
+    assert str(error.value).startswith(f"my.yaml{place}")
+    assert words in str(error.value)
 
 
 def test_settings_not_given_keep_the_recipes_default_beside_those_given(write):
