@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from snugfit.kit.optimizers.combined import CombinedOptimizer
 from snugfit.kit.optimizers.one_by_one import ShadowOptimizer
 from snugfit.step.step import Step
+from snugfit.tools.certify import technique_laws
 
 
 def saved(step: Step) -> dict[str, Any]:
@@ -41,8 +42,7 @@ def differences(first: Any, second: Any) -> list[str]:
 
 def besides_scale(step: Step, paths: set[str]) -> set[str]:
     """The paths that are not of the loss scale, which alone may change when a window is not finite."""
-    names = [name for name, state in step.seams.states.items() if state is step.seams.scale]
-    return {path for path in paths if not any(path.startswith(f"/techniques/{name}/") for name in names)}
+    return technique_laws.besides_scale(step.seams, paths)
 
 
 def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor: float = 1e-3) -> float:

@@ -1,48 +1,21 @@
-"""Windows of variable-length rows, numbers and images, and the stock models that take them."""
+"""Windows of numbers and of classified texts, and the stock models that take them, beside what any technique is tried on."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.laws.models import FEATURES, IMAGE, LONGEST, VOCABULARY, WIDTH
-
-IGNORED = -100
-
-Window = dict[str, Any]
-
-
-def texts(per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
-    def make(rows: Sequence[int]) -> list[Window]:
-        source = torch.Generator().manual_seed(7)
-        return [_text(count, per_token, source) for count in rows]
-
-    return make
-
-
-def _text(rows: int, per_token: bool, source: torch.Generator) -> Window:
-    lengths = torch.randint(2, LONGEST + 1, (rows,), generator=source)
-    longest = int(lengths.max())
-    mask = (torch.arange(longest) < lengths.unsqueeze(1)).long()
-    ids = torch.randint(1, VOCABULARY, (rows, longest), generator=source) * mask
-    labels = torch.randint(0, VOCABULARY, (rows, longest) if per_token else (rows,), generator=source)
-    ignored = torch.rand(labels.shape, generator=source) < 0.2
-    ignored[0] = False  # something always counts
-    if per_token:
-        ignored |= mask == 0
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "context": {
-            "names": [f"row {row}" for row in range(rows)],
-            "numbers": {"features": torch.randn(rows, FEATURES, generator=source)},
-        },
-        "labels": labels.masked_fill(ignored, IGNORED),
-    }
+from snugfit.tools.certify.technique_windows import IGNORED as IGNORED
+from snugfit.tools.certify.technique_windows import Window as Window
+from snugfit.tools.certify.technique_windows import cast as cast
+from snugfit.tools.certify.technique_windows import images as images
+from snugfit.tools.certify.technique_windows import poisoned as poisoned
+from snugfit.tools.certify.technique_windows import texts as texts
+from snugfit.tools.certify.technique_windows import unlabelled as unlabelled
+from tests.laws.models import IMAGE, LONGEST, VOCABULARY, WIDTH
 
 
 def numbers(rows: Sequence[int]) -> list[Window]:
@@ -54,20 +27,6 @@ def numbers(rows: Sequence[int]) -> list[Window]:
         }
         for count in rows
     ]
-
-
-def images(name: str) -> Callable[[Sequence[int]], list[Window]]:
-    def make(rows: Sequence[int]) -> list[Window]:
-        source = torch.Generator().manual_seed(13)
-        return [
-            {
-                name: torch.randn(count, 1, IMAGE, IMAGE, generator=source),
-                "labels": torch.randint(0, 3, (count,), generator=source),
-            }
-            for count in rows
-        ]
-
-    return make
 
 
 def classified(labels_per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
@@ -142,30 +101,3 @@ def gpt2(dropout: float) -> nn.Module:
         attn_pdrop=dropout,
     )
     return GPT2LMHeadModel(config)
-
-
-def cast(window: Window, dtype: torch.dtype) -> Window:
-    """A deep copy with floating tensors in `dtype`."""
-    return {key: _cast(value, dtype) for key, value in window.items()}
-
-
-def poisoned(window: Window, value: float, rows: Sequence[int] = (0, -1)) -> Window:
-    """The window with `value` in the floating inputs of some rows: the first and the last one."""
-    window = copy.deepcopy(window)
-    entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
-    floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
-    floating[list(rows)] = value  # a row alone may pass a block that stochastic depth leaves out
-    return window
-
-
-def unlabelled(window: Window) -> Window:
-    """The window without any label that counts."""
-    return {**copy.deepcopy(window), "labels": torch.full_like(window["labels"], IGNORED)}
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, dict):
-        return {key: _cast(entry, dtype) for key, entry in value.items()}
-    if isinstance(value, Tensor):
-        return value.to(dtype, copy=True) if value.is_floating_point() else value.clone()
-    return list(value)

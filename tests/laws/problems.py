@@ -7,23 +7,39 @@ import heapq
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from snugfit.core.losses import Loss, LossTerms
 from snugfit.core.parameters import momentum_of, parameter_groups
 from snugfit.core.schedule import Schedule
-from snugfit.core.selection import check, in_order
-from snugfit.core.technique import Context, Family, Kind, Stage, Technique
-from snugfit.errors import PlanConflict, SettingError
-from snugfit.step.step import Forward, Step
-from snugfit.strategies.base import Strategy
-from snugfit.techniques import discover, find
+from snugfit.core.selection import in_order
+from snugfit.core.technique import Context, Family, Kind, Technique
+from snugfit.errors import SettingError
+from snugfit.step.step import Step
+from snugfit.techniques import discover
+from snugfit.tools.certify.technique_problem import TOLERANCE as TOLERANCE
+from snugfit.tools.certify.technique_problem import TOTAL_UPDATES as TOTAL_UPDATES
+from snugfit.tools.certify.technique_problem import WINDOW_ROWS as WINDOW_ROWS
+from snugfit.tools.certify.technique_problem import Problem as Problem
+from snugfit.tools.certify.technique_problem import couples as couples
+from snugfit.tools.certify.technique_problem import evaluated_weights as evaluated_weights
+from snugfit.tools.certify.technique_problem import gradients as gradients
+from snugfit.tools.certify.technique_problem import images_of as images_of
+from snugfit.tools.certify.technique_problem import is_legal as is_legal
+from snugfit.tools.certify.technique_problem import loss_of_rows as loss_of_rows
+from snugfit.tools.certify.technique_problem import make_step as make_step
+from snugfit.tools.certify.technique_problem import plain_optimizer as plain_optimizer
+from snugfit.tools.certify.technique_problem import rows_against_rows as rows_against_rows
+from snugfit.tools.certify.technique_problem import takes_images as takes_images
+from snugfit.tools.certify.technique_problem import texts_of as texts_of
+from snugfit.tools.certify.technique_problem import traces as traces
+from snugfit.tools.certify.technique_problem import weights as weights
+from snugfit.tools.certify.technique_problem import whole as whole
 from tests.laws import material
 from tests.laws.compare import besides_scale as besides_scale
 from tests.laws.compare import differences as differences
@@ -40,45 +56,7 @@ from tests.laws.models import (
     Normed,
     NormedViewer,
     Reader,
-    Viewer,
-    contrastive,
 )
-
-TOTAL_UPDATES = 5
-WINDOW_ROWS = (7, 7, 5)  # the last one of an epoch is partial
-TOLERANCE = (
-    1e-10  # float64 has 16 digits; what is left of them after a few hundred additions in another order
-)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A model, its loss, and windows that suit both; `windows` takes the number of rows of each window.
-
-    `dtype` is what all of it is in, and `tolerance` how far two ways to compute the same may be apart in it: float64,
-    unless the oracle of a technique states `DTYPE` and `SAME_WITHIN`. A tensor is measured by `floor` of the length of all at
-    least. `changes_weights`: they are in another type than that.
-    """
-
-    name: str
-    make_model: Callable[[float], nn.Module]
-    make_windows: Callable[[Sequence[int]], list[Window]]
-    loss: str | Loss
-    forward: Forward | None = None
-    floats: bool = True
-    dtype: torch.dtype = torch.float64
-    tolerance: float = TOLERANCE
-    floor: float = 1e-3
-    changes_weights: bool = False
-
-    def model(self, dtype: torch.dtype | None = None, dropout: float = 0.0, seed: int = 1) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            return self.make_model(dropout).to(dtype or self.dtype).train()
-
-    def windows(self, dtype: torch.dtype | None = None, rows: Sequence[int] = WINDOW_ROWS) -> list[Window]:
-        return [cast(window, dtype or self.dtype) for window in self.make_windows(rows)]
-
 
 Maker = Callable[[Sequence[Technique]], Problem]
 
@@ -118,12 +96,8 @@ def suited(make: Maker) -> Maker:
 
 @suited
 def reader(techniques: Sequence[Technique]) -> Problem:
-    """The transformer: each token is scored, or, when a technique serves losses that couple rows, such a loss."""
-    if couples(techniques):
-        return Problem(
-            "reader", lambda p: Reader(p, per_token=False), material.texts(per_token=False), _contrastive
-        )
-    return Problem("reader", lambda p: Reader(p), material.texts(per_token=True), "cross_entropy")
+    """The transformer."""
+    return texts_of(techniques)
 
 
 def wide_reader(techniques: Sequence[Technique]) -> Problem:
@@ -136,29 +110,29 @@ def wide_reader(techniques: Sequence[Technique]) -> Problem:
 @suited
 def viewer(techniques: Sequence[Technique]) -> Problem:
     """The convolutional net."""
-    return Problem("viewer", Viewer, material.images("pixels"), _loss_of_rows(techniques))
+    return images_of(techniques)
 
 
 @suited
 def normed(techniques: Sequence[Technique]) -> Problem:
     """A net with batch norm: an MLP, or a convolutional one where images are asked for."""
     if takes_images(techniques):
-        return Problem("normed", NormedViewer, material.images("pixels"), _loss_of_rows(techniques))
-    return Problem("normed", Normed, material.numbers, _loss_of_rows(techniques))
+        return Problem("normed", NormedViewer, material.images("pixels"), loss_of_rows(techniques))
+    return Problem("normed", Normed, material.numbers, loss_of_rows(techniques))
 
 
 @suited
 def vit(techniques: Sequence[Technique]) -> Problem:
     """A stock vision transformer."""
     windows = material.images("pixel_values")
-    return Problem("vit", material.vit, windows, _loss_of_rows(techniques), forward=material.of_any_size)
+    return Problem("vit", material.vit, windows, loss_of_rows(techniques), forward=material.of_any_size)
 
 
 @suited
 def bert(techniques: Sequence[Technique]) -> Problem:
     """A stock encoder for text classification."""
     windows = material.classified(labels_per_token=False)
-    return Problem("bert", material.bert, windows, _loss_of_rows(techniques), floats=False)
+    return Problem("bert", material.bert, windows, loss_of_rows(techniques), floats=False)
 
 
 @suited
@@ -167,7 +141,7 @@ def gpt2(techniques: Sequence[Technique]) -> Problem:
     if couples(techniques):
         windows = material.classified(labels_per_token=False)
         return Problem(
-            "gpt2", material.gpt2, windows, _rows_against_rows, forward=material.averaged, floats=False
+            "gpt2", material.gpt2, windows, rows_against_rows, forward=material.averaged, floats=False
         )
     return Problem(
         "gpt2", material.gpt2, material.classified(labels_per_token=True), "causal_lm", floats=False
@@ -228,15 +202,6 @@ def is_accepted(make: Maker, techniques: Sequence[Technique]) -> bool:
 
 
 _ACCEPTED: dict[tuple[Maker, str], bool] = {}
-
-
-def takes_images(techniques: Sequence[Technique]) -> bool:
-    return any(technique.card.kind in (Kind.IMAGES, Kind.NUMBERS) for technique in techniques)
-
-
-def couples(techniques: Sequence[Technique]) -> bool:
-    """Whether one of them serves losses that compare the rows of a window."""
-    return any(Stage.COUPLING in technique.card.stages for technique in techniques)
 
 
 def examples() -> list[Technique]:
@@ -314,14 +279,6 @@ def singles_and_together() -> list[tuple[Technique, ...]]:
     return [*singles(), together()]
 
 
-def is_legal(techniques: Sequence[Technique]) -> bool:
-    try:
-        check(techniques)
-    except PlanConflict:
-        return False
-    return True
-
-
 def name_of(techniques: object) -> str | None:
     """Names joined, for the ids of tests."""
     if isinstance(techniques, Technique):
@@ -339,92 +296,7 @@ def of_family(family: Family) -> list[Technique]:
     return [technique for technique in examples() if technique.card.family is family]
 
 
-def make_step(
-    problem: Problem,
-    techniques: Sequence[Technique],
-    *,
-    micro_batch: int | None = None,
-    dtype: torch.dtype | None = None,
-    dropout: float = 0.0,
-    momentum: float = 0.9,
-    model_seed: int = 1,
-    nominal: float = 1.0,
-    seed: int = 0,
-    strategy: Strategy | None = None,
-) -> Step:
-    """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
-    model = problem.model(dtype, dropout, model_seed)
-    optimizer = plain_optimizer(model, techniques, momentum)
-    if strategy is not None and strategy.shards and isinstance(optimizer, torch.optim.Optimizer):
-        optimizer = find("sgd")(learning_rate=0.05, momentum=momentum)
-    return Step(
-        model,
-        optimizer,
-        problem.loss,
-        techniques,
-        micro_batch=micro_batch,
-        total_updates=TOTAL_UPDATES,
-        forward=problem.forward,
-        nominal=nominal,
-        seed=seed,
-        strategy=strategy,
-    )
-
-
-def plain_optimizer(
-    model: nn.Module, techniques: Sequence[Technique], momentum: float
-) -> torch.optim.Optimizer | Technique | None:
-    """SGD, made by the step itself where techniques add or group parameters; None where one is an optimizer."""
-    cards = [technique.card for technique in techniques]
-    if any("optimizer" in card.seams for card in cards):
-        return None
-    if any({"groups", "stepping"} & {*card.seams} or card.stage("prepare") is not None for card in cards):
-        return find("sgd")(learning_rate=0.05, momentum=momentum)
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
-
-
-def gradients(step: Step) -> dict[str, Tensor]:
-    """Copies of what the last update was made from."""
-    return {name: whole(gradient).clone() for name, gradient in step.gradients().items()}
-
-
-def traces(step: Step) -> dict[str, Tensor]:
-    """The gradients of the last update; where they have gone with it, the weights that it left."""
-    return weights(step) if step.seams.irrevocable else gradients(step)
-
-
-def weights(step: Step) -> dict[str, Tensor]:
-    """Copies of the trained weights."""
-    return {name: whole(p).clone() for name, p in step.model.named_parameters()}
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, or what the shards of all ranks are together."""
-    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return found.detach()
-
-
-def evaluated_weights(step: Step) -> dict[str, Tensor]:
-    """Copies of the weights that are evaluated and exported."""
-    with step.seams.weights(step.model):
-        return weights(step)
-
-
 def with_micro_batch(step: Step, micro_batch: int | None) -> Step:
     """The same step, cutting its windows otherwise from now on."""
     step.micro_batch = micro_batch
     return step
-
-
-def _loss_of_rows(techniques: Sequence[Technique]) -> str | Loss:
-    return _rows_against_rows if couples(techniques) else "cross_entropy"
-
-
-def _contrastive(outputs: Any, data: Any) -> LossTerms:
-    return LossTerms(*contrastive(outputs, data))
-
-
-def _rows_against_rows(outputs: Any, data: Any) -> LossTerms:
-    logits = outputs if isinstance(outputs, Tensor) else outputs["logits"]
-    pairs = {"logits": logits, "query": logits, "key": logits.roll(1, dims=-1)}
-    return LossTerms(*contrastive(pairs, data))

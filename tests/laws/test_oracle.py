@@ -15,6 +15,7 @@ from torch import nn
 from snugfit.core.technique import Technique
 from snugfit.step.step import Step
 from snugfit.techniques import find
+from snugfit.tools.certify.technique_laws import delivered, delivered_evaluated
 from tests.laws import problems
 from tests.laws.problems import Problem, Window, make_step, relative_error
 from tests.oracles import everything, loop
@@ -114,18 +115,6 @@ def added(step: Step, plain: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
     return {"start": {n: p.detach().clone() for n, p in named if p.requires_grad and n not in own}}
 
 
-def delivered(step: Step) -> dict[str, torch.Tensor]:
-    """The weights of the model as it is exported, or as it stands."""
-    if step.seams.export is None:
-        return problems.weights(step)
-    return {name: p.detach() for name, p in step.seams.export(step.model).named_parameters()}
-
-
-def evaluated(step: Step) -> dict[str, torch.Tensor]:
-    with step.seams.weights(step.model):
-        return delivered(step)
-
-
 def mean(of_steps: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Of runs whose oracle says what they come to on average."""
     if len(of_steps) == 1:
@@ -147,7 +136,7 @@ def agree(
     # what has been learned is compared, so that the common start hides nothing
     for found, wanted in (
         (mean([*map(delivered, steps)]), expected.weights),
-        (mean([*map(evaluated, steps)]), expected.evaluated),
+        (mean([*map(delivered_evaluated, steps)]), expected.evaluated),
     ):
         learned, moved = (
             {name: tensor - started.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import OutOfMemory
+from snugfit.tools.certify.technique_laws import Trace, rows_kept_together
 from tests.laws import problems
 from tests.laws.problems import Problem, Window, differences, make_step, relative_error, saved
-from tests.laws.test_split import Seen, rows_kept_together
 
 ERRORS: tuple[Callable[[], Exception], ...] = (
     lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -98,7 +98,7 @@ def test_a_window_that_ran_out_of_memory_makes_the_update_it_would_have_made(
     if rows_kept_together(problem, techniques, windows[0]) > 2:
         pytest.skip("its groups leave nothing finer than the micro-batch")
     step = make_step(problem, techniques, micro_batch=micro_batch)
-    expected = [Seen(step, window) for window in windows], rows_seen(step)
+    expected = [Trace(step, window) for window in windows], rows_seen(step)
     for backward in (False, True):
         total = count_passes(problem, techniques, windows[0], micro_batch, backward)
         for at in sorted({1, (total + 1) // 2, total} - {0}):
@@ -120,7 +120,7 @@ def rows_seen(step: problems.Step) -> list[int]:
 
 
 def agrees_with(
-    expected: tuple[list[Seen], list[int]],
+    expected: tuple[list[Trace], list[int]],
     problem: Problem,
     techniques: tuple[Technique, ...],
     windows: list[Window],
@@ -131,10 +131,10 @@ def agrees_with(
     where = f"{'backward' if backward else 'forward'} {at}"
     step = make_step(problem, techniques, micro_batch=micro_batch)
     with Scarce(step.model, at, backward):
-        first = Seen(step, windows[0])
+        first = Trace(step, windows[0])
     assert step.micro_batch is not None and step.micro_batch < micro_batch, where
     for number, (one, other) in enumerate(
-        zip([first, *(Seen(step, window) for window in windows[1:])], expected[0], strict=True)
+        zip([first, *(Trace(step, window) for window in windows[1:])], expected[0], strict=True)
     ):
         at_window = f"{where}, window {number}"
         assert relative_error(one.gradients, other.gradients, floor=problem.floor) <= problem.tolerance, (

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import torch
 
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError
+from snugfit.tools.certify import technique_laws
 from tests.laws import problems
-from tests.laws.problems import Problem, Window, differences, make_step, poisoned, saved, unlabelled
-
-ROWS = (5, 5, 5, 5, 3)
-
+from tests.laws.problems import differences, make_step, saved
 
 CASES = problems.cases(problems.singles_and_together(), problems.suitable, problems.with_batch_norm)
 
@@ -22,7 +17,8 @@ CASES = problems.cases(problems.singles_and_together(), problems.suitable, probl
 def test_a_resumed_run_is_the_uninterrupted_one(
     problem: problems.Maker, techniques: tuple[Technique, ...]
 ) -> None:
-    stopping_changes_nothing(problem(techniques), techniques, stops=[1, 2, 3, 4])
+    law = technique_laws.resume(problem(techniques), techniques)
+    assert law.verdict == "held", (law.figures, law.worst, law.reasons)
 
 
 @pytest.mark.parametrize("techniques", problems.singles()[1:], ids=problems.name_of)
@@ -54,46 +50,3 @@ def test_a_state_of_another_model_is_refused_and_leaves_no_trace(change: str) ->
     with pytest.raises(SettingError, match=r"model: .*mix\.bias"):
         step.load_state_dict(state)
     assert not differences(before, saved(step))
-
-
-def stopping_changes_nothing(problem: Problem, techniques: tuple[Technique, ...], stops: list[int]) -> None:
-    windows = with_a_skipped_one(problem)
-    unbroken = fresh(problem, techniques, model_seed=1)
-    states, results = [], []
-    for window in windows:
-        results.append(summary(unbroken(window)))
-        states.append(saved(unbroken))
-    assert [result["applied"] for result in results] == [True, False, True, True, True]
-
-    for stop in stops:
-        # another initialisation, so that what is not restored shows
-        resumed = fresh(problem, techniques, model_seed=2)
-        torch.manual_seed(stop)
-        resumed.load_state_dict(states[stop - 1])
-        assert not differences(states[stop - 1], saved(resumed))
-        for place in range(stop, len(windows)):
-            assert summary(resumed(windows[place])) == results[place], f"window {place}, stopped after {stop}"
-            assert not differences(states[place], saved(resumed)), f"window {place}, stopped after {stop}"
-
-
-def with_a_skipped_one(problem: Problem) -> list[Window]:
-    windows = problem.windows(torch.float32, ROWS)
-    windows[1] = poisoned(windows[1], float("nan")) if problem.floats else unlabelled(windows[1])
-    return windows
-
-
-def fresh(problem: Problem, techniques: tuple[Technique, ...], model_seed: int) -> problems.Step:
-    return make_step(
-        problem, techniques, micro_batch=3, dtype=torch.float32, dropout=0.2, model_seed=model_seed
-    )
-
-
-def summary(result: Any) -> dict[str, Any]:
-    """What a step returned, in a form in which NaN equals NaN."""
-    return {
-        "loss": repr(result.loss),
-        "weight": result.weight,
-        "applied": result.applied,
-        "learning_rate": result.learning_rate,
-        "metrics": {name: float(value) for name, value in result.metrics.items()},
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,25 +10,10 @@ import torch
 from snugfit.core.batch import IGNORE_INDEX
 from snugfit.core.technique import RollBack, Technique
 from snugfit.errors import DataError
+from snugfit.tools.certify import technique_laws
+from snugfit.tools.certify.technique_laws import BAD, COUNTED, besides_scale, changed
 from tests.laws import problems
-from tests.laws.problems import (
-    Problem,
-    Window,
-    besides_scale,
-    differences,
-    make_step,
-    poisoned,
-    saved,
-    unlabelled,
-)
-
-BAD: dict[str, Callable[[Window], Window]] = {
-    "nan": lambda window: poisoned(window, math.nan),
-    "infinite": lambda window: poisoned(window, math.inf),
-    "unlabelled": unlabelled,
-}
-
-COUNTED = {"/progress/windows", "/progress/skipped", "/progress/examples", "/inputs/copied", "/padding/cut"}
+from tests.laws.problems import make_step, saved
 
 CASES = problems.cases(problems.singles_and_together(), problems.suitable, problems.with_batch_norm)
 
@@ -39,7 +23,8 @@ CASES = problems.cases(problems.singles_and_together(), problems.suitable, probl
 def test_bad_windows_change_nothing(
     problem: problems.Maker, techniques: tuple[Technique, ...], micro_batch: int | None
 ) -> None:
-    bad_windows_change_nothing(problem(techniques), techniques, micro_batch)
+    law = technique_laws.skip(problem(techniques), techniques, [micro_batch])
+    assert law.verdict == "held", (law.figures, law.worst, law.reasons)
 
 
 @pytest.mark.parametrize("techniques", problems.singles_and_together(), ids=problems.name_of)
@@ -77,52 +62,8 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_changes_nothing(
         assert isinstance(result.refused, RollBack)
         assert not problems.gradients(step)
         step.load_state_dict(before)
-    assert besides_scale(step, changed(before, saved(step))) <= COUNTED
+    assert besides_scale(step.seams, changed(before, saved(step))) <= COUNTED
     assert step(second).applied
-
-
-def bad_windows_change_nothing(
-    problem: Problem, techniques: tuple[Technique, ...], micro_batch: int | None
-) -> None:
-    first, second, third = problem.windows()
-    # token ids are always finite
-    bad = [BAD[name](second) for name in (BAD if problem.floats else ["unlabelled"] * 3)]
-    skipping = make_step(problem, techniques, micro_batch=micro_batch)
-    never = make_step(problem, techniques, micro_batch=micro_batch)
-    may_draw = any({"batch", "adjust"} & {*technique.card.seams} for technique in techniques)
-    skips(skipping, bad[0])
-    for window, bad_window in zip((first, third), bad[1:], strict=True):
-        if may_draw:  # and draws are of the window's number
-            never.progress.windows = skipping.progress.windows
-        one, other = skipping(window), never(window)
-        assert one.applied and other.applied
-        assert one.learning_rate == other.learning_rate, "the schedule has moved on"
-        skips(skipping, bad_window)
-    assert not changed(never.state_dict()["optimizer"], skipping.state_dict()["optimizer"])
-    assert not differences(problems.weights(never), problems.weights(skipping))
-    assert not differences(problems.evaluated_weights(never), problems.evaluated_weights(skipping))
-    assert never.progress.updates == skipping.progress.updates == 2
-    assert skipping.progress.skipped == 3
-
-
-def skips(step: problems.Step, window: Window) -> None:
-    before = saved(step)
-    result = step(window)
-    assert not result.applied
-    assert not result.metrics
-    moved = changed(before, saved(step))
-    if result.weight == 0:
-        assert result.loss == 0
-    # an empty window says nothing about the scale of the loss
-    assert (besides_scale(step, moved) if result.weight > 0 else moved) <= COUNTED
-    assert not problems.gradients(step), "gradients of a skipped window are left"
-
-
-def changed(before: object, after: object) -> set[str]:
-    """Paths that differ; the rate and the momentum of the next update may already be set."""
-    return {
-        path for path in differences(before, after) if not path.endswith(("/lr", "/momentum", "/betas/0"))
-    }
 
 
 def test_the_bad_windows_are_bad_for_a_loop_without_a_guard() -> None:

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -255,21 +255,33 @@ app.command(cls=CommandAfterDashes, epilog="Example: snugfit doctor -- python tr
 @app.command(epilog="Example: snugfit techniques ema")
 def techniques(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One technique or preset, in full.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="One technique or preset, in full; package.module:Class is imported."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what recipes can use, or describe one of them."""
+    """List what recipes can use, or describe one of them.
+
+    Techniques that installed packages list are shown with their package, and are imported when they are named alone.
+    """
     from snugfit.recipe import catalogue
 
     preset = catalogue.preset_card(name) if name is not None else None
     cards = catalogue.cards(name) if preset is None else []
-    if as_json:
-        show({"techniques": cards} if preset is None else {"preset": preset}, as_json)
-    elif preset is not None:
-        print(catalogue.preset_page(preset))
+    found: dict[str, Any]
+    if preset is not None:
+        found, text = {"preset": preset}, catalogue.preset_page(preset)
+    elif name is not None:
+        found, text = {"techniques": cards}, catalogue.page(cards[0])
     else:
-        print(catalogue.listing(cards) if name is None else catalogue.page(cards[0]))
+        listed = catalogue.listed()
+        found, text = {"techniques": cards, "packages": listed}, catalogue.listing(cards, listed)
+    if as_json:
+        show(found, as_json)
+    else:
+        print(text)
 
 
 @app.command(epilog="Example: snugfit recipe early_stopping.patience")
@@ -303,8 +315,9 @@ def schema(
     An editor finds it by a recipe's first line: # yaml-language-server: $schema=snugfit.schema.json
     """
     from snugfit.recipe import json_schema
+    from snugfit.techniques.plugins import entry_points
 
-    found = json_schema()
+    found = json_schema(entry_points())
     if output is not None:
         write(output, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         show({"schema": str(output)}, as_json)

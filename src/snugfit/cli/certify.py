@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,18 @@ def certify(
     ] = None,
     rows: Annotated[int, typer.Option(metavar="N", help="Examples of a window, at most.")] = 8,
     ranks: Annotated[bool, typer.Option(help="Also start two processes.")] = True,
+    technique: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A technique in place of a recipe: package.module:Class, or by its name."
+        ),
+    ] = None,
+    oracle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="package.module:function, a loop that trains as the technique does."
+        ),
+    ] = None,
     allow_code: AllowCodeOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -37,8 +50,16 @@ def certify(
 
     Any split of a window, recomputing, stopping and going on, a window that is skipped, and two ranks must leave the result
     as it is. Nothing is trained. Exit code 1: a law is broken.
+
+    With --technique, the laws that Snugfit's own techniques are held to, on a small built-in problem.
     """
     path, changes = split(source, overrides)
+    if technique is not None:
+        return _certify_technique(
+            technique, oracle, dtype, [*filter(None, [source]), *(overrides or [])], as_json
+        )
+    if oracle is not None:
+        raise SettingError("--oracle: is of a technique. Name that too: --technique package.module:Class")
     if path is None:
         raise SettingError(
             "certify: name a recipe or a run's folder, for example: snugfit certify agnews.yaml"
@@ -52,6 +73,25 @@ def certify(
     with located(file, changes):
         recipe = recipes.load(file, changes, allow_code=allow_code)
     found, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=_tell)
+    return _end(found, page, as_json)
+
+
+def _certify_technique(
+    technique: str, oracle: str | None, dtype: str | None, others: Sequence[str], as_json: bool
+) -> int:
+    from snugfit.tools.certify.door import certify_technique_named
+
+    if others:
+        raise SettingError(
+            f"--technique: is tried on a built-in problem, got '{others[0]}' too. Give one of them: a recipe that lists the technique is certified on "
+            "its own model."
+        )
+    found, page = certify_technique_named(technique, oracle=oracle, dtype=dtype, tell=_tell)
+    return _end(found, page, as_json)
+
+
+def _end(found: Certificate, page: Path, as_json: bool) -> int:
+    """Show what was found, and return the exit code."""
     print(f"page  {page}", file=sys.stderr)
     if as_json:
         show({**found.as_dict(), "page": str(page)}, as_json)

@@ -7,79 +7,103 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from snugfit.core.entry import as_entry
 from snugfit.core.settings import shown, wanted
-from snugfit.errors import SettingError, nearest
 from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.presets import presets
+
+if TYPE_CHECKING:
+    from snugfit.core.technique import Technique
 
 Card = Mapping[str, Any]
 
 
 def cards(name: str | None = None) -> list[Card]:
-    """The cards of all techniques, or of one by its name or an alias, as plain values.
+    """The cards of all techniques of Snugfit's, or of one of any origin, as plain values.
 
+    Args:
+        name: of a technique, or an alias; one that is not Snugfit's is imported, by its path from the current directory or by its entry point.
     Raises:
-        SettingError: there is no technique of that name; the nearest one or preset is given.
+        SettingError: there is no technique of that name, and the nearest one or preset is given; or it cannot be used.
     """
+    from snugfit.techniques import discover, find_any
+
+    if name is None:
+        return [_card(technique, name) for name, technique in discover().items()]
+    found = find_any(name, Path.cwd(), presets())
+    return [_card(found, found.card.name if found.card.name in discover() else name)]
+
+
+def listed() -> list[Card]:
+    """The techniques that installed packages list, as plain values: name, package and path. None of them is imported."""
+    from snugfit.techniques import plugins
+
+    return [
+        {"name": name, "package": plugins.distribution(entry), "path": plugins.import_path(entry)}
+        for name, entries in plugins.entry_points().items()
+        for entry in entries
+    ]
+
+
+def _card(technique: type[Technique], written: str) -> Card:
+    """Return the card of a technique, which a recipe names as `written`."""
     from snugfit.core.selection import exclusion
-    from snugfit.techniques import discover, of_alias
+    from snugfit.techniques import discover
+    from snugfit.techniques.plugins import example_of
 
-    known = discover()
-    if name is not None and name not in known:
-        alias = of_alias(name)
-        if alias is None:
-            raise SettingError(f"techniques: there is no '{name}'. {nearest(name, [*known, *presets()])}")
-        name = alias
-    measured = measured_costs()["techniques"]
-    found: list[Card] = []
-    for technique in known.values() if name is None else [known[name]]:
-        card = technique.card
-        example = as_entry(technique.example())[card.name]
-        settings = {
-            setting: {
-                "type": wanted(annotation),
-                **({"example": example[setting]} if default is dataclasses.MISSING else {"default": default}),
-            }
-            for setting, (annotation, default) in settings_of(technique).items()
+    card = technique.card
+    (example,) = as_entry(example_of(technique)).values()
+    settings = {
+        setting: {
+            "type": wanted(annotation),
+            **({"example": example[setting]} if default is dataclasses.MISSING else {"default": default}),
         }
-        found.append(
-            {
-                "name": card.name,
-                "key": own_key(technique) or "techniques",
-                "summary": card.summary,
-                "aliases": list(card.aliases),
-                "about": inspect.cleandoc(technique.__doc__ or "").split("\n\n>>>")[0],
-                "family": str(card.family),
-                "seams": list(card.seams),
-                "stages": {stage.seam: stage.name.lower() for stage in card.stages},
-                "kind": str(card.kind),
-                "couples_examples": card.couples_examples,
-                "conflicts": {
-                    other.card.name: reason
-                    for other in known.values()
-                    if other is not technique and (reason := exclusion(card, other.card)) is not None
-                },
-                "not_on": dict(card.not_on),
-                "cost": card.cost,
-                "measured": measured.get(card.name),
-                "use_when": card.use_when,
-                "source": card.source,
-                "settings": settings,
-            }
-        )
-    return found
+        for setting, (annotation, default) in settings_of(technique).items()
+    }
+    return {
+        "name": card.name,
+        "written": written,
+        "key": own_key(technique) or "techniques",
+        "summary": card.summary,
+        "aliases": list(card.aliases),
+        "about": inspect.cleandoc(technique.__doc__ or "").split("\n\n>>>")[0],
+        "family": str(card.family),
+        "seams": list(card.seams),
+        "stages": {stage.seam: stage.name.lower() for stage in card.stages},
+        "kind": str(card.kind),
+        "couples_examples": card.couples_examples,
+        "conflicts": {
+            other.card.name: reason
+            for other in discover().values()
+            if other is not technique and (reason := exclusion(card, other.card)) is not None
+        },
+        "not_on": dict(card.not_on),
+        "cost": card.cost,
+        "measured": measured_costs()["techniques"].get(card.name),
+        "use_when": card.use_when,
+        "source": card.source,
+        "settings": settings,
+    }
 
 
-def listing(found: Sequence[Card]) -> str:
-    """All techniques, one a line, under the recipe's key that takes them."""
+def listing(found: Sequence[Card], others: Sequence[Card] = ()) -> str:
+    """All techniques, one a line, under the recipe's key that takes them.
+
+    Args:
+        others: those that installed packages list, as `listed` gives them.
+    """
     lines: list[str] = []
-    width = max(map(len, [*(card["name"] for card in found), *presets()]))
+    width = max(map(len, [*(card["name"] for card in (*found, *others)), *presets()]))
     for key in dict.fromkeys(card["key"] for card in sorted(found, key=lambda card: _rank(card["key"]))):
         lines.append(f"{key}:")
         lines += [f"  {card['name']:<{width}}  {card['summary']}" for card in found if card["key"] == key]
+        lines.append("")
+    if others:
+        lines.append("of other packages (not imported; named in a recipe, they are code that needs consent):")
+        lines += [f"  {each['name']:<{width}}  {each['package']}, {each['path']}" for each in others]
         lines.append("")
     lines.append("preset:")
     lines += [f"  {name:<{width}}  {preset.about}" for name, preset in presets().items()]
@@ -155,7 +179,8 @@ def _example(card: Card) -> str:
     inner = ", ".join(
         f"{name}: {_flow(value)}" for name, value in (given or dict(list(values.items())[:2])).items()
     )
-    entry = f"{{{card['name']}: {{{inner}}}}}" if inner else card["name"]
+    name = _flow(card["written"])
+    entry = f"{{{name}: {{{inner}}}}}" if inner else name
     if card["key"] == "plan.numerics":
         return f"plan: {{numerics: {entry}}}"
     return f"techniques: [{entry}]" if card["key"] == "techniques" else f"{card['key']}: {entry}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
@@ -12,15 +12,20 @@ from snugfit.recipe import model as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, inner, known, of_kind, precisions, settings_of
 from snugfit.recipe.presets import presets
 from snugfit.recipe.write import plain_value
+from snugfit.system.user_objects import PYTHON_PATH
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
 
 
-def json_schema() -> dict[str, Any]:
-    """A JSON schema of recipes for editors; techniques and their settings are those that are installed.
+def json_schema(listed: Iterable[str] = ()) -> dict[str, Any]:
+    """A JSON schema of recipes for editors, with Snugfit's techniques and their settings.
 
-    In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`.
+    In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`. Techniques of other packages are not imported for it: it takes any
+    settings for a `package.module:Class`.
+
+    Args:
+        listed: names of techniques that other packages list, which it takes with any settings too.
     """
     from snugfit.techniques import discover
 
@@ -36,6 +41,10 @@ def json_schema() -> dict[str, Any]:
     names, whole = _entries(numerics, definitions)
     names["enum"] = list(precisions())
     definitions["PlanSettings"]["properties"]["numerics"] |= {"anyOf": [names, whole, {"type": "null"}]}
+    with_others = [properties[seam] for seam in SEAMS_OF_THEIR_OWN]
+    with_others += [properties["techniques"]["items"], definitions["PlanSettings"]["properties"]["numerics"]]
+    for place in with_others:
+        place["anyOf"] += _forms_of_others(listed)
     # an empty section is written `train:` with nothing after it only by mistake, so null is not allowed here either
     schema["required"] = list(dict.fromkeys(key.partition(".")[0] for key in m.REQUIRED))
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Snugfit recipe"}
@@ -95,6 +104,20 @@ def _forms(techniques: Mapping[str, type[Technique]]) -> list[dict[str, Any]]:
         "properties": {name: {"$ref": f"#/$defs/{name}"} for name in techniques},
     }
     return [names, whole]
+
+
+def _forms_of_others(listed: Iterable[str]) -> list[dict[str, Any]]:
+    """The name of a technique that is not Snugfit's, or that with settings."""
+    pattern = "|".join([rf"^{PYTHON_PATH}$", *(f"^{name}$" for name in listed)])
+    name: dict[str, Any] = {"type": "string", "pattern": pattern}
+    whole: dict[str, Any] = {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": False,
+        "patternProperties": {pattern: {"type": ["object", "null"]}},
+    }
+    return [name, whole]
 
 
 def _value_schema(annotation: Any) -> dict[str, Any]:

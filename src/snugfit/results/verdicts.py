@@ -24,8 +24,12 @@ TITLES: Mapping[str, str] = {
     "resume": "resume = uninterrupted",
     "skip": "a skipped window changes nothing",
     "ranks": "2 ranks = 1",
+    "card": "the card says what it fills",
+    "order": "beside others, in any order",
+    "placement": "with it = without it",
+    "oracle": "trains as its oracle",
 }
-"""The laws by name, as equations."""
+"""The laws by name, as equations; the last four are of techniques alone."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,10 @@ from typing import Any
 
 from snugfit.errors import SettingError, UserError, nearest
 
-_SPEC = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+PYTHON_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+"""The form `package.module:function`, as a regular expression."""
+
+_SPEC = re.compile(PYTHON_PATH)
 
 
 def is_python_path(text: str) -> bool:

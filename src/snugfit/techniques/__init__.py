@@ -6,11 +6,12 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from snugfit.core.technique import Technique
 from snugfit.errors import SettingError, nearest
 from snugfit.system.user_objects import is_python_path
-from snugfit.techniques.plugins import loaded
+from snugfit.techniques.plugins import Importer, entry_points, loaded
 
 _FAMILIES = ("learning", "placement", "numerics")
 
@@ -76,3 +77,24 @@ def find(name: str, setting: str = "techniques") -> type[Technique]:
     if name not in known:
         raise SettingError(f"{setting}: no technique '{name}'. {suggestion(name, known)}")
     return known[name]
+
+
+def find_any(name: str, folder: Path, others: Iterable[str] = ()) -> type[Technique]:
+    """A technique of any origin, by its name, an alias or its path, that somebody has named on a command line, which is consent to import it.
+
+    Args:
+        folder: where the module of a `package.module:Class` is looked for first.
+        others: names that were meant, perhaps, for a suggestion.
+    Raises:
+        SettingError: there is none, or it cannot be used.
+    """
+    known = discover()
+    ours = name if name in known else of_alias(name)
+    if ours is not None:
+        return known[ours]
+    own = Importer(folder=folder, allowed=True).technique(name, "techniques", known)
+    if own is None:
+        raise SettingError(
+            f"techniques: there is no '{name}'. {suggestion(name, [*known, *entry_points(), *others])}"
+        )
+    return own

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import SettingError
 from snugfit.system import code_consent
 from snugfit.system.user_objects import is_python_path, load_object
 
@@ -183,6 +183,24 @@ def check_technique(value: Any, path: str, setting: str, ours: Collection[str]) 
     return value
 
 
-def suggestion(name: str, ours: Collection[str]) -> str:
-    """Return the nearest name to one that nothing has, of Snugfit's techniques and of those that packages list."""
-    return nearest(name, [*ours, *entry_points()])
+def example_of(technique: type[Technique]) -> Technique:
+    """Return a technique with its example settings.
+
+    Raises:
+        SettingError: it has none, or refuses them.
+    """
+    name = technique.card.name
+    try:
+        made = technique.example()
+    except SettingError:
+        raise
+    except Exception as error:  # of the user's own class
+        raise SettingError(
+            f"{name}: its example settings cannot be made ({type(error).__name__}: {error}). Give every setting a default, or define "
+            "`example()`, a class method that returns the technique with settings that matter on a tiny model."
+        ) from error
+    if not isinstance(made, technique):
+        raise SettingError(
+            f"{name}: example() gave {made!r}, expected a {technique.__name__}. Return one from it."
+        )
+    return made

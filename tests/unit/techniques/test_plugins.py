@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -404,3 +406,55 @@ def test_a_class_that_no_path_leads_to_is_written_by_the_name_on_its_card(folder
     assert as_entry(kind()) == {PATH: {"factor": 0.5}}
     kind.__qualname__ = "make.<locals>.Scaled"
     assert as_entry(kind()) == {"scaled": {"factor": 0.5}}
+
+
+def test_the_listing_names_what_packages_list_and_imports_nothing(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, "own-package", scaled=PATH)
+    install(site, "broken-package", broken="trap_of_own:Nothing")
+    (site / "trap_of_own.py").write_text("1 / 0\n")
+    assert main(["techniques"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["scaled", "own-package", "1.0,", PATH] in lines
+    assert ["broken", "broken-package", "1.0,", "trap_of_own:Nothing"] in lines
+    assert main(["techniques", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"name": "scaled", "package": "own-package 1.0", "path": PATH} in found["packages"]
+    assert "own_package.scaling" not in sys.modules
+    assert main(["techniques", "broken"]) == 2
+    assert "the entry point 'broken' of broken-package 1.0 cannot be used" in capsys.readouterr().err
+    assert main(["techniques", "scalled"]) == 2
+    assert "there is no 'scalled'. Did you mean 'scaled'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [PATH, "scaled"])
+def test_the_page_of_one_says_how_a_recipe_names_it(
+    name: str, site: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, "own-package", scaled=PATH)
+    assert main(["techniques", name]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("scaled: Multiplies gradients.")
+    assert "factor  a number, 0.5 by default" in page
+    written = page.splitlines()[-1].strip().removeprefix("techniques: [").removesuffix("]")
+    recipe = load_recipe(recipe_in(folder, written), allow_code=True)
+    assert recipe.as_dict()["techniques"] == [{PATH: {"factor": 0.5}}]
+
+
+def test_a_technique_without_example_settings_is_told_what_to_define(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = TECHNIQUE.replace("factor: float = 0.5", "factor: float")
+    (folder / "own_package" / "scaling.py").write_text(source)
+    monkeypatch.chdir(folder)
+    assert main(["techniques", PATH]) == 2
+    assert "scaled: its example settings cannot be made (TypeError: " in capsys.readouterr().err
+
+
+def test_the_schema_takes_techniques_of_others(site: Path, folder: Path) -> None:
+    install(site, "own-package", scaled=PATH)
+    schema = json_schema(plugins.entry_points())
+    for entry, fits in ((PATH, True), (f"{PATH}: {{factor: 2}}", True), ("scaled", True), ("scald", False)):
+        recipe = yaml.safe_load(recipe_in(folder, entry).read_text())
+        assert jsonschema.Draft202012Validator(schema).is_valid(recipe) == fits, entry

@@ -140,7 +140,8 @@ def unseeded(tried: Trials) -> tuple[str, ...]:
     for _ in range(2):
         with step.computed(window.to(step.device)):
             found.append(compare.gradients(step))
-    same = compare.worst_of(compare.relative_errors(*found))[0] <= tried.bound
+    one, other = found
+    same = compare.worst_of(compare.relative_errors(one, other))[0] <= tried.bound
     return () if same else (UNSEEDED,)
 
 

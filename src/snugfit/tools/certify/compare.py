@@ -27,8 +27,13 @@ def weights(step: Step) -> dict[str, Tensor]:
     return {name: each.detach().clone() for name, each in step.model.named_parameters()}
 
 
-def relative_errors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
+def relative_errors(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], floor: float = FLOOR
+) -> dict[str, float]:
     """The relative L2 error of each tensor; infinite for one that is on one side only or not finite on one side.
+
+    Args:
+        floor: the part of the length of all tensors that a tensor is measured by at least.
 
     >>> one = {"weight": torch.tensor([3.0, 4.0]), "bias": torch.tensor([0.0])}
     >>> other = {"weight": torch.tensor([3.0, 4.5]), "bias": torch.tensor([0.0])}
@@ -42,7 +47,7 @@ def relative_errors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor])
     for name, tensor in expected.items():
         if name not in found:
             continue
-        own, length = _wide(found[name]), torch.maximum(_wide(tensor).norm(), FLOOR * total)
+        own, length = _wide(found[name]), torch.maximum(_wide(tensor).norm(), floor * total)
         error = (own - _wide(tensor)).norm() / length if length > 0 else own.norm()
         errors[name] = torch.nan_to_num(error, nan=torch.inf).item()
     return errors

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from snugfit.errors import RunFolderError
+from snugfit.core.entry import as_entry
+from snugfit.errors import RunFolderError, SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.results.verdicts import Certificate
+from snugfit.system.user_objects import load_object
+from snugfit.techniques import find_any
+from snugfit.techniques.plugins import example_of
 from snugfit.tools.certify.measure import ROWS
 from snugfit.tools.certify.measure import certify as certify_setup
 from snugfit.tools.certify.page import PAGE, write_certificate
+from snugfit.tools.certify.technique_certificate import certify_technique
 from snugfit.tools.setups import module_setup, output_of, recipe_setup
 from snugfit.tracking.spool import Spool
+from snugfit.training.source_code import code_of
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -79,6 +85,41 @@ def certify_recipe(
     if run is not None:
         add_to_run(run, found)
     return found, page
+
+
+def certify_technique_named(
+    name: str,
+    *,
+    oracle: str | None = None,
+    dtype: str | None = None,
+    output: Path = Path("runs"),
+    folder: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Certificate, Path]:
+    """Try the laws of techniques on one of any origin, with its example settings, on a small built-in problem.
+
+    Args:
+        name: of Snugfit's, `package.module:Class`, or what an installed package lists. Whoever names it consents to its import.
+        oracle: `package.module:function`, a loop that trains in the same way.
+        output: where the result lies, under the technique's name.
+        folder: where modules are looked for first; the current one by default.
+    Returns:
+        The certificate and its page.
+    Raises:
+        SettingError: there is no such technique or oracle, or it cannot be used.
+    """
+    folder = folder or Path.cwd()
+    technique = example_of(find_any(name, folder))
+    loop = None if oracle is None else load_object(oracle, setting="--oracle", folder=folder)
+    if loop is not None and not callable(loop):
+        raise SettingError(
+            f"--oracle: got '{oracle}', which is a {type(loop).__name__}, expected a function. Name one."
+        )
+    found = certify_technique(technique, dtype=dtype, oracle=loop, tell=tell)
+    place = new_folder(output, found.name, "certify")
+    identity = {"technique": code_of(type(technique)), "settings": as_entry(technique), "oracle": oracle}
+    keep(place, "certify", identity, found.summary, found.as_dict())
+    return found, write_certificate(found, place)
 
 
 def add_to_run(run: Path, found: Certificate) -> None:

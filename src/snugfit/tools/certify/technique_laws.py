@@ -1,0 +1,465 @@
+"""The laws of techniques: splits, partners in any order, resume, skipped windows, placement, an oracle. Each takes a problem and gives a
+verdict; Snugfit's own techniques are held to the same functions by tests/laws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from snugfit.core.batch import Batch
+from snugfit.core.composition import Composition
+from snugfit.core.technique import SEAM_NAMES, STAGED_SEAMS, Context, Family, Seams, Technique, as_settings
+from snugfit.errors import SettingError
+from snugfit.results.verdicts import Law, Trial, Verdict
+from snugfit.step.step import Step, StepResult
+from snugfit.tools.certify import compare
+from snugfit.tools.certify.technique_problem import (
+    TOTAL_UPDATES,
+    Problem,
+    evaluated_weights,
+    gradients,
+    make_step,
+    traces,
+    weights,
+)
+from snugfit.tools.certify.technique_windows import Window, poisoned, unlabelled
+
+Techniques = tuple[Technique, ...]
+SIZES = (1, 2, 4, 6)
+"""Micro-batches that a window of seven rows is split by."""
+RESUME_ROWS = (5, 5, 5, 5, 3)
+ORACLE_ROWS = (7, 6, 7, 5)
+COUNTED = {"/progress/windows", "/progress/skipped", "/progress/examples", "/inputs/copied", "/padding/cut"}
+"""What a window that makes no update may change: counters, and what was found out about inputs and padding."""
+_LEARNED_FLOOR = 0.01
+"""What was learned of a weight is measured by this part of all that was learned at least."""
+
+
+@dataclass
+class _Comparison:
+    """What a law has compared: the largest error and whose it is, and what did not hold at all."""
+
+    name: str
+    bound: float
+    floor: float = compare.FLOOR
+    error: float = 0.0
+    worst: str = ""
+    reasons: list[str] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+
+    def near(self, what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+        """Note how far tensors are apart."""
+        error, worst = compare.worst_of(compare.relative_errors(found, expected, self.floor))
+        if error > self.error:
+            self.error, self.worst = error, f"{worst} ({what})"
+
+    def numbers(self, what: str, found: Mapping[str, float], expected: Mapping[str, float]) -> None:
+        """Note how far numbers are apart, each by its own size."""
+        for name in found.keys() | expected.keys():
+            one, other = found.get(name, math.nan), expected.get(name, math.nan)
+            apart = 0.0 if one == other else abs(one - other) / max(abs(other), math.ulp(1.0))
+            error = math.inf if math.isnan(apart) else apart
+            if error > self.error:
+                self.error, self.worst = error, f"{name} ({what})"
+
+    def same(self, what: str, found: Any, expected: Any) -> None:
+        """Note where two states are not the same bit for bit."""
+        apart = compare.differences(found, expected)
+        if apart:
+            error, worst = compare.worst_weight(apart)
+            self.require(
+                False,
+                f"{what}: {len(apart)} tensors and numbers differ, such as {worst or next(iter(apart))}",
+            )
+            self.error = max(self.error, error or math.inf)
+            self.worst = self.worst or f"{worst} ({what})"
+
+    def require(self, holds: bool, reason: str) -> None:
+        """Note a sentence that does not hold, once."""
+        if not holds and reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def trial(self, what: str) -> None:
+        """Note the largest error so far as that of one way to compute the same."""
+        self.trials.append(Trial(what, self.error, self.worst))
+
+    def law(self) -> Law:
+        """The verdict."""
+        broken = self.error > self.bound or self.reasons
+        verdict = Verdict.BROKEN if broken else Verdict.HELD
+        return Law(
+            self.name,
+            verdict,
+            self.error,
+            self.bound,
+            self.worst,
+            "",
+            tuple(self.reasons),
+            tuple(self.trials),
+        )
+
+
+def _exempt(name: str, reason: str, bound: float) -> Law:
+    return Law(name, Verdict.EXEMPT, None, bound, reasons=(reason,))
+
+
+def card_faults(technique: Technique, seams: Seams) -> list[str]:
+    """Return what a card says that its technique does not do, and the other way round; empty where they agree.
+
+    Args:
+        seams: those that it fills on some model.
+    """
+    card, faults = technique.card, []
+    exchange = {"exchange"} if technique.exchange() is not None else set()  # asked without a model
+    filled = {*seams.filled(), *exchange}
+    if unknown := {*card.seams} - {*SEAM_NAMES, "exchange"}:
+        faults.append(f"card.seams: there is no seam {', '.join(sorted(unknown))}")
+    if {*card.seams} != filled:
+        faults.append(
+            f"card.seams: names {', '.join(sorted(card.seams)) or 'none'}, and seams() fills {', '.join(sorted(filled)) or 'none'}"
+        )
+    for seam in filled & {*STAGED_SEAMS}:
+        if card.stage(seam) is None:
+            faults.append(f"card.stages: has no place in the chain of {seam}, whose order is by stages")
+    for stage in card.stages:
+        if stage.seam not in {*filled, "prepare"}:
+            faults.append(f"card.stages: {stage.name} is a place of {stage.seam}, which it does not fill")
+    if seams.updated is not None and seams.state is None:
+        faults.append("seams: what follows the updates has a state to resume, and `state` is not given")
+    return faults
+
+
+def card(problem: Problem, technique: Technique) -> Law:
+    """The card names the seams that are filled, with a place in each chain."""
+    model = problem.model()
+    seams = technique.seams(Context(technique.prepare(model), torch.device("cpu"), TOTAL_UPDATES))
+    faults = card_faults(technique, seams)
+    return Law("card", Verdict.BROKEN if faults else Verdict.HELD, None, 0.0, reasons=tuple(faults))
+
+
+def split(problem: Problem, techniques: Techniques, sizes: Sequence[int] = SIZES) -> Law:
+    """Any split of a window gives the gradient, the update, the metrics and the evaluated weights of the whole."""
+    coupling = [each.card.name for each in techniques if each.card.couples_examples]
+    if coupling:
+        reason = f"'{coupling[0]}' couples the examples of a micro-batch, as its card says"
+        return _exempt("accumulation", reason, problem.tolerance)
+    windows = problem.windows()
+    found = _Comparison("accumulation", problem.tolerance, problem.floor)
+    expected = trajectory(problem, techniques, windows, None)
+    found.require(all(each.loss > 0 for each in expected), "a loss is not positive")
+    group = rows_kept_together(problem, techniques, windows[0])
+    for size in sizes:
+        if size < group:
+            found.require(
+                _is_refused(problem, techniques, windows, size),
+                f"micro-batches of {size} are taken, and {group} rows stay together",
+            )
+            continue
+        for number, (one, other) in enumerate(
+            zip(trajectory(problem, techniques, windows, size), expected, strict=True)
+        ):
+            one.compare(other, found, f"window {number}, micro-batches of {size}")
+        found.trial(f"micro-batches of {size}")
+    return found.law()
+
+
+class Trace:
+    """What one window left behind."""
+
+    def __init__(self, step: Step, window: Window) -> None:
+        result = step(window)
+        self.applied, self.refused = result.applied, result.refused
+        self.loss, self.weight = result.loss, result.weight
+        self.metrics = {name: float(value) for name, value in result.metrics.items()}
+        self.gradients = traces(step)
+        self.weights = weights(step)
+        self.evaluated = evaluated_weights(step)
+
+    def compare(self, expected: Trace, found: _Comparison, where: str) -> None:
+        """Note how far it is from what another way to compute it left."""
+        found.require(
+            self.applied and expected.applied, f"{where}: the window makes no update ({self.refused})"
+        )
+        found.near(f"gradient, {where}", self.gradients, expected.gradients)
+        found.near(f"weight, {where}", self.weights, expected.weights)
+        found.near(f"evaluated weight, {where}", self.evaluated, expected.evaluated)
+        found.numbers(where, self._numbers(), expected._numbers())
+
+    def _numbers(self) -> dict[str, float]:
+        return {"loss": self.loss, "weight of the window": self.weight, **self.metrics}
+
+
+def trajectory(
+    problem: Problem, techniques: Techniques, windows: Iterable[Window], micro_batch: int | None
+) -> list[Trace]:
+    """Return what each window leaves behind in a run from the beginning."""
+    step = make_step(problem, techniques, micro_batch=micro_batch)
+    assert problem.changes_weights or next(step.model.parameters()).dtype == problem.dtype
+    return [Trace(step, window) for window in windows]
+
+
+def rows_kept_together(problem: Problem, techniques: Techniques, window: Window) -> int:
+    step = make_step(problem, techniques)
+    return step.seams.batch(Batch.of(window), step.progress, step.seed).group
+
+
+def _is_refused(problem: Problem, techniques: Techniques, windows: list[Window], size: int) -> bool:
+    try:
+        trajectory(problem, techniques, windows, size)
+    except SettingError as error:
+        return "which stay together" in str(error)
+    return False
+
+
+def resume(problem: Problem, techniques: Techniques, stops: Sequence[int] = (1, 2, 3, 4)) -> Law:
+    """A run that stops after any window and goes on in a new process is the uninterrupted one, bit for bit."""
+    windows = problem.windows(torch.float32, RESUME_ROWS)
+    windows[1] = poisoned(windows[1], math.nan) if problem.floats else unlabelled(windows[1])
+    found = _Comparison("resume", 0.0)
+    unbroken = _resumable(problem, techniques, model_seed=1)
+    states, results = [], []
+    for window in windows:
+        results.append(_told(unbroken(window)))
+        states.append(compare.copied(unbroken.state_dict()))
+    for state in states:
+        _require_savable(state, found)
+    applied = [result["applied"] for result in results]
+    found.require(
+        applied == [True, False, True, True, True],
+        f"windows make updates {applied}, and the second alone is not finite",
+    )
+    for stop in stops:
+        # another initialisation, so that what is not restored shows
+        resumed = _resumable(problem, techniques, model_seed=2)
+        torch.manual_seed(stop)
+        resumed.load_state_dict(compare.copied(states[stop - 1]))
+        found.same(f"loaded after {stop}", resumed.state_dict(), states[stop - 1])
+        for place in range(stop, len(windows)):
+            where = f"window {place}, stopped after {stop}"
+            found.require(_told(resumed(windows[place])) == results[place], f"{where}: another result")
+            found.same(where, resumed.state_dict(), states[place])
+        found.trial(f"stopped after {stop}")
+    return found.law()
+
+
+def _resumable(problem: Problem, techniques: Techniques, model_seed: int) -> Step:
+    return make_step(
+        problem, techniques, micro_batch=3, dtype=torch.float32, dropout=0.2, model_seed=model_seed
+    )
+
+
+def _told(result: StepResult) -> dict[str, Any]:
+    """What a step returned, in a form in which NaN equals NaN."""
+    return {
+        "loss": repr(result.loss),
+        "weight": result.weight,
+        "applied": result.applied,
+        "learning_rate": result.learning_rate,
+        "metrics": {name: float(value) for name, value in result.metrics.items()},
+    }
+
+
+def _require_savable(state: Any, found: _Comparison, path: str = "") -> None:
+    """Note what a checkpoint of tensors and JSON cannot hold."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            _require_savable(value, found, f"{path}/{key}")
+    elif isinstance(state, (list, tuple)):
+        for place, value in enumerate(state):
+            _require_savable(value, found, f"{path}/{place}")
+    elif not (state is None or isinstance(state, (Tensor, bool, int, float, str))):
+        found.require(False, f"{path}: a checkpoint cannot hold a {type(state).__name__}")
+
+
+BAD: Mapping[str, Callable[[Window], Window]] = {
+    "nan": lambda window: poisoned(window, math.nan),
+    "infinite": lambda window: poisoned(window, math.inf),
+    "unlabelled": unlabelled,
+}
+"""Windows that can make no update."""
+
+
+def skip(problem: Problem, techniques: Techniques, micro_batches: Sequence[int | None] = (None, 4)) -> Law:
+    """A window that is not finite, or has no label that counts, changes no weight, buffer, moment, average or schedule."""
+    found = _Comparison("skip", 0.0)
+    for micro_batch in micro_batches:
+        _skip(problem, techniques, micro_batch, found)
+        found.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
+    return found.law()
+
+
+def _skip(problem: Problem, techniques: Techniques, micro_batch: int | None, found: _Comparison) -> None:
+    first, second, third = problem.windows()
+    # token ids are always finite
+    bad = [BAD[name](second) for name in (BAD if problem.floats else ["unlabelled"] * 3)]
+    skipping = make_step(problem, techniques, micro_batch=micro_batch)
+    never = make_step(problem, techniques, micro_batch=micro_batch)
+    may_draw = any({"batch", "adjust"} & {*technique.card.seams} for technique in techniques)
+    _skipped(skipping, bad[0], found)
+    for window, bad_window in zip((first, third), bad[1:], strict=True):
+        if may_draw:  # and draws are of the window's number
+            never.progress.windows = skipping.progress.windows
+        one, other = skipping(window), never(window)
+        found.require(one.applied and other.applied, "a window after a skipped one makes no update")
+        found.require(
+            one.learning_rate == other.learning_rate, "the schedule has moved on with a skipped window"
+        )
+        _skipped(skipping, bad_window, found)
+    moved = changed(never.state_dict()["optimizer"], skipping.state_dict()["optimizer"])
+    found.require(
+        not moved, f"the optimizer is another one after skipped windows: {', '.join(sorted(moved)[:3])}"
+    )
+    found.same("weights after skipped windows", weights(skipping), weights(never))
+    found.same(
+        "evaluated weights after skipped windows", evaluated_weights(skipping), evaluated_weights(never)
+    )
+    found.require(
+        never.progress.updates == skipping.progress.updates == 2, "a skipped window counts as an update"
+    )
+    found.require(skipping.progress.skipped == 3, "a skipped window is not counted as one")
+
+
+def _skipped(step: Step, window: Window, found: _Comparison) -> None:
+    before = compare.copied(step.state_dict())
+    result = step(window)
+    found.require(not result.applied, "a window that is not finite, or without labels, makes an update")
+    found.require(not result.metrics, "a skipped window has metrics of techniques")
+    found.require(result.weight > 0 or result.loss == 0, "a window without labels has a loss")
+    moved = changed(before, step.state_dict())
+    # an empty window says nothing about the scale of the loss
+    moved = (besides_scale(step.seams, moved) if result.weight > 0 else moved) - COUNTED
+    found.require(not moved, f"a skipped window changes {', '.join(sorted(moved)[:3])}")
+    found.require(not gradients(step), "a skipped window leaves gradients behind")
+
+
+def changed(before: object, after: object) -> set[str]:
+    """Paths at which two states differ; the rate and the momentum of the next update may already be set."""
+    return {
+        path
+        for path in compare.differences(before, after)
+        if not path.endswith(("/lr", "/momentum", "/betas/0"))
+    }
+
+
+def besides_scale(seams: Composition, paths: set[str]) -> set[str]:
+    """The paths that are not of the loss scale, which alone may change when a window is not finite."""
+    names = [name for name, state in seams.states.items() if state is seams.scale]
+    return {path for path in paths if not any(path.startswith(f"/techniques/{name}/") for name in names)}
+
+
+_BAD_PLACE = 1
+
+
+def pair(problem: Problem, techniques: Techniques) -> Law:
+    """Techniques keep the laws together: windows whole against split with the list turned round, a window in between that is not finite, and
+    the split run stopped behind that window and gone on with."""
+    found = _Comparison("order", problem.tolerance, problem.floor)
+    first, second, third = problem.windows()
+    windows = [first, poisoned(second, math.nan), second, third]
+    whole = make_step(problem, techniques)
+    split_step = make_step(problem, techniques[::-1], micro_batch=3)
+    couples_examples = any(each.card.couples_examples for each in techniques)
+    states: list[Any] = []
+    for number, window in enumerate(windows):
+        before = compare.copied(split_step.state_dict())
+        one, other = whole(window), split_step(window)
+        states.append(compare.copied(split_step.state_dict()))
+        found.require(
+            one.applied == other.applied == (number != _BAD_PLACE),
+            f"window {number}: its update is not as its numbers say",
+        )
+        if number == _BAD_PLACE:
+            moved = besides_scale(split_step.seams, changed(before, states[-1])) - COUNTED
+            found.require(not moved, f"a skipped window changes {', '.join(sorted(moved)[:3])}")
+        elif not couples_examples:
+            where = f"window {number}"
+            found.numbers(where, {"loss": other.loss}, {"loss": one.loss})
+            found.near(f"gradient, {where}", traces(split_step), traces(whole))
+            found.near(f"weight, {where}", weights(split_step), weights(whole))
+            found.near(f"evaluated weight, {where}", evaluated_weights(split_step), evaluated_weights(whole))
+    resumed = make_step(problem, techniques, micro_batch=3, model_seed=2)
+    resumed.load_state_dict(states[_BAD_PLACE])
+    for number in range(_BAD_PLACE + 1, len(windows)):
+        resumed(windows[number])
+        found.same(f"window {number} after a stop", resumed.state_dict(), states[number])
+    return found.law()
+
+
+def placement(problem: Problem, technique: Technique) -> Law:
+    """With a placement technique and without it, in micro-batches, the updates are the same."""
+    if technique.card.family is not Family.PLACEMENT:
+        reason = f"its family is {technique.card.family}, which may change the update"
+        return _exempt("placement", reason, problem.tolerance)
+    found = _Comparison("placement", problem.tolerance, problem.floor)
+    windows = problem.windows()
+    plain = make_step(problem, ())
+    for micro_batch in (None, 3):
+        plain, changing = make_step(problem, ()), make_step(problem, (technique,), micro_batch=micro_batch)
+        for number, window in enumerate(windows):
+            expected, result = plain(window), changing(window)
+            where = f"window {number}"
+            found.numbers(where, {"loss": result.loss}, {"loss": expected.loss})
+            if not changing.seams.irrevocable:
+                found.near(f"gradient, {where}", gradients(changing), gradients(plain))
+            found.near(f"weight, {where}", weights(changing), weights(plain))
+        found.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
+    return found.law()
+
+
+Oracle = Callable[[nn.Module, list[Window], dict[str, Any], int], Any]
+"""A slow, obvious loop: from a model, windows, settings and the number of updates of the run to the loss of each window. It trains the model
+in place; or returns an object with `losses`, `weights` and `evaluated`, the last two by the parameters' names."""
+
+
+def as_oracle(problem: Problem, technique: Technique, train: Oracle, momentum: float = 0.0) -> Law:
+    """A step with the technique trains as its oracle does, whole and split, from the same weights on the same windows."""
+    windows = problem.windows(rows=ORACLE_ROWS)
+    start = {name: each.detach() for name, each in problem.model().named_parameters()}
+    found = _Comparison("oracle", problem.tolerance, _LEARNED_FLOOR)
+    for micro_batch in (None, 3):
+        step = make_step(problem, (technique,), micro_batch=micro_batch, momentum=momentum)
+        losses = [step(window).loss for window in windows]
+        model = problem.model()
+        returned = train(model, windows, as_settings(technique), TOTAL_UPDATES)
+        trained = {name: each.detach() for name, each in model.named_parameters()}
+        expected: list[Any] = list(returned.losses if hasattr(returned, "losses") else returned)
+        learned_by = getattr(returned, "weights", trained)
+        found.require(
+            len(expected) == len(losses), f"the oracle gives {len(expected)} losses for {len(losses)} windows"
+        )
+        for place, (one, other) in enumerate(zip(losses, expected, strict=False)):
+            found.numbers(f"window {place}", {"loss": one}, {"loss": float(other)})
+        for what, own, its in (
+            ("what was learned", delivered(step), learned_by),
+            ("what is evaluated", delivered_evaluated(step), getattr(returned, "evaluated", learned_by)),
+        ):
+            found.near(what, *(_learned(named, start) for named in (own, its)))
+        found.require(
+            any(bool(each.norm() > 1e-3) for each in _learned(learned_by, start).values()),
+            "nothing was learned",
+        )
+        found.trial("the window whole" if micro_batch is None else f"micro-batches of {micro_batch}")
+    return found.law()
+
+
+def delivered(step: Step) -> dict[str, Tensor]:
+    """The weights of the model as it is exported, or as it stands."""
+    if step.seams.export is None:
+        return weights(step)
+    return {name: each.detach() for name, each in step.seams.export(step.model).named_parameters()}
+
+
+def delivered_evaluated(step: Step) -> dict[str, Tensor]:
+    """The same of the weights that are evaluated."""
+    with step.seams.weights(step.model):
+        return delivered(step)
+
+
+def _learned(named: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor - start.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}
