@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
     from snugfit.tools.certify.door import certify as certify
+    from snugfit.tools.certify.technique_certificate import certify_technique as certify_technique
     from snugfit.tools.cross_validation.door import cross_validate as cross_validate
     from snugfit.tools.find_batch.door import find_batch as find_batch
     from snugfit.tools.find_lr.door import find_lr as find_lr
@@ -51,6 +52,7 @@ _HOMES = {
     "TrainingFailed": "snugfit.errors",
     "UserError": "snugfit.errors",
     "certify": "snugfit.tools.certify.door",
+    "certify_technique": "snugfit.tools.certify.technique_certificate",
     "cross_validate": "snugfit.tools.cross_validation.door",
     "examine": "snugfit.doctor.door",
     "find_batch": "snugfit.tools.find_batch.door",

@@ -21,6 +21,7 @@ from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
 from snugfit.cli.env import env
 from snugfit.cli.find import find_app
+from snugfit.cli.new import new_app
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
@@ -49,6 +50,7 @@ app = typer.Typer(
 track_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(track_app, name="track", help="Send runs to a tracker.")
 app.add_typer(find_app, name="find", help="Find a setting of a recipe by trying it.")
+app.add_typer(new_app, name="new", help="Begin a technique of your own.")
 
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder: runs/agnews/20261121-0930-1a2b.")]
 _Source = Annotated[

@@ -177,10 +177,9 @@ def _partners(technique: Technique) -> Iterator[Technique]:
     for kind in discover().values():
         card = kind.card
         # adapters load a library, which takes longer than all laws
-        wanted = (
-            card.family is Family.LEARNING and Stage.ADAPT not in card.stages
-        ) or Stage.RECOMPUTE in card.stages
-        if not wanted or all(count.get(seam, 0) >= _EACH for seam in card.seams):
+        new = card.family is Family.LEARNING and Stage.ADAPT not in card.stages
+        new = new and any(count.get(seam, 0) < _EACH for seam in card.seams)
+        if not new and Stage.RECOMPUTE not in card.stages:
             continue
         other = kind.example()
         if is_legal((technique, other)):
