@@ -16,10 +16,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CONSTRAINTS = HERE.parents[1] / "constraints.txt"
 WANTED = (
-    "pydantic",
-    "pydantic_core",
-    "annotated-types",
-    "typing-inspection",
     "PyYAML",
     "bitsandbytes",
     "torchao",

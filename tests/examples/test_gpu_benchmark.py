@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "benchmarks" / "gpu"
-HIDDEN = ("pydantic", "bitsandbytes", "torchao", "mlflow", "datasets")
+HIDDEN = ("typer", "bitsandbytes", "torchao", "mlflow", "datasets")
 HIDING = f"""
 from importlib.machinery import PathFinder
 

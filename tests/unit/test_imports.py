@@ -28,7 +28,7 @@ HEAVY = (
     "optuna",
     "pandas",
 )
-LIGHT_ONLY = (*HEAVY, "torch", "numpy", "pydantic", "rich.progress")
+LIGHT_ONLY = (*HEAVY, "torch", "numpy", "pydantic", "yaml", "rich.progress")
 
 
 def loaded_by(code: str) -> set[str]:

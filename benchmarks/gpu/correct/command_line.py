@@ -148,7 +148,7 @@ def another_order_after_resume() -> Iterator[None]:
 @check(
     "a run of the command line that is stopped and resumed is the run that was not, bit for bit",
     150,
-    modules=("pydantic", "yaml", "typer", "tokenizers"),
+    modules=("yaml", "typer", "tokenizers"),
     plants={"resume": another_order_after_resume},
 )
 def stopped_and_resumed(settings: Settings) -> Mapping[str, Any]:
@@ -182,7 +182,7 @@ def stopped_and_resumed(settings: Settings) -> Mapping[str, Any]:
     return figures
 
 
-@check("snugfit plan says a plan for this device", 90, modules=("pydantic", "yaml", "typer", "tokenizers"))
+@check("snugfit plan says a plan for this device", 90, modules=("yaml", "typer", "tokenizers"))
 def plan(settings: Settings) -> Mapping[str, Any]:
     recipe, _ = write_recipe(settings)
     printed = settings.folder / "printed"

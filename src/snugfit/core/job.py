@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt
-
-from snugfit.core.settings import Count, Section, setting
+from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.errors import SettingError, nearest
 
 AUTO: Literal["auto"] = "auto"
@@ -37,10 +35,10 @@ class Train(Section):
 
     key: ClassVar[str] = "train"
 
-    epochs: Annotated[float, Gt(0)] | None = setting("passes over the training data", 3.0)
+    epochs: Annotated[float, Bound(above=0)] | None = setting("passes over the training data", 3.0)
     updates: Count | None = setting("optimizer steps of the run, in place of epochs", None, example=1000)
     global_batch: Count = setting("examples of one update, over all micro-batches and devices", 32)
-    seed: Annotated[int, Ge(0)] = setting(
+    seed: Annotated[int, Bound(least=0)] = setting(
         "seed of the split, the order of examples, new weights and dropout", 0
     )
 
@@ -100,7 +98,7 @@ class EarlyStopping(Section):
     patience: Count | None = setting(
         "evaluations without an improvement of evaluate.best after which the run ends", None, example=3
     )
-    min_delta: Annotated[float, Ge(0)] = setting(
+    min_delta: Annotated[float, Bound(least=0)] = setting(
         "difference from the best value so far that an improvement has to exceed", 0.0
     )
     stop_when: StopWhen | str | None = setting(
@@ -148,7 +146,7 @@ class Checkpoint(Section):
         keyword="checkpoint_every",
     )
     # one of two may be torn
-    keep: Annotated[int, Ge(2)] = setting(
+    keep: Annotated[int, Bound(least=2)] = setting(
         "number of checkpoints kept, at least 2", 2, keyword="checkpoint_keep"
     )
     save: Literal["sync", "async"] = setting(
@@ -247,7 +245,7 @@ class Execution(Section):
         example=8,
     )
     devices: Count = setting("devices of this machine that share each update, a process for each", 1)
-    num_workers: Annotated[int, Ge(0)] = setting("processes that prepare batches", 0)
+    num_workers: Annotated[int, Bound(least=0)] = setting("processes that prepare batches", 0)
     cut_padding: bool = setting(
         "micro-batches as wide as their longest text, where outputs and losses are checked to be equal; false: never",
         True,

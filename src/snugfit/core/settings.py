@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Lt, MinLen
-
 from snugfit.errors import SettingError
 
 _NAMES: dict[Any, str] = {
@@ -30,7 +28,32 @@ _NAMES: dict[Any, str] = {
     type(None): "null",
 }
 
-Count = Annotated[int, Gt(0)]
+
+@dataclass(frozen=True)
+class Bound:
+    """A condition on the values of a type, as in `Annotated[float, Bound(above=0)]`.
+
+    Args:
+        above, least, below: of a number.
+        entries: of a list, at least.
+    """
+
+    above: float | None = None
+    least: float | None = None
+    below: float | None = None
+    entries: int = 0
+
+    def admits(self, value: Any) -> bool:
+        if isinstance(value, tuple):
+            return len(value) >= self.entries
+        return (
+            (self.above is None or value > self.above)
+            and (self.least is None or value >= self.least)
+            and (self.below is None or value < self.below)
+        )
+
+
+Count = Annotated[int, Bound(above=0)]
 """A positive whole number."""
 
 
@@ -95,7 +118,7 @@ class Setting:
         Raises:
             ValueError: the setting does not take it.
         """
-        checked = _checked(self.annotation, value)
+        checked = check_type(self.annotation, value)
         pattern = self.declaration.pattern
         if pattern and isinstance(value, str) and not re.fullmatch(pattern, value):
             raise ValueError(value)
@@ -150,50 +173,53 @@ def _names(annotation: Any) -> Iterator[str]:
         yield from _names(part)
 
 
-def _checked(annotation: Any, value: Any) -> Any:
+def check_type(annotation: Any, value: Any) -> Any:
+    """Return a value as a type has it: a whole number becomes a float where one is taken, nothing else is converted.
+
+    >>> check_type(float | None, 3), check_type(tuple[float, ...], (1, 2))
+    (3.0, (1.0, 2.0))
+
+    Raises:
+        ValueError: the value is not of that type, or outside its bounds.
+    """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         for each in arguments:
             try:
-                return _checked(each, value)
+                return check_type(each, value)
             except ValueError:
                 continue
     elif origin is Annotated:
-        value = _checked(arguments[0], value)
-        if all(_within(value, bound) for bound in arguments[1:]):
+        value = check_type(arguments[0], value)
+        if all(bound.admits(value) for bound in arguments[1:]):
             return value
-    elif origin is tuple:
-        if isinstance(value, tuple):
-            return tuple(_checked(arguments[0], entry) for entry in value)
+    elif origin is tuple and isinstance(value, tuple):
+        if arguments[-1] is Ellipsis:
+            return tuple(check_type(arguments[0], entry) for entry in value)
+        if len(value) == len(arguments):
+            return tuple(check_type(each, entry) for each, entry in zip(arguments, value, strict=True))
+    elif origin in (Mapping, dict) and isinstance(value, Mapping):
+        key, entry = arguments
+        return {check_type(key, name): check_type(entry, each) for name, each in value.items()}
     elif annotation is float:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    elif _is_of(annotation, origin, arguments, value):
+    elif _is_of(annotation, value):
         return value
     raise ValueError(value)
 
 
-def _is_of(annotation: Any, origin: Any, arguments: tuple[Any, ...], value: Any) -> bool:
+def _is_of(annotation: Any, value: Any) -> bool:
+    origin = get_origin(annotation)
     if origin is Literal:
-        return isinstance(value, str) and value in arguments
+        return isinstance(value, str) and value in get_args(annotation)
     if origin is Callable:
         return callable(value)
     if isinstance(value, bool) and annotation is int:
         return False
-    return annotation is Any or isinstance(value, annotation)
-
-
-def _within(value: Any, bound: Any) -> bool:
-    match bound:
-        case Gt():
-            return bool(value > bound.gt)
-        case Ge():
-            return bool(value >= bound.ge)
-        case Lt():
-            return bool(value < bound.lt)
-        case MinLen():
-            return len(value) >= bound.min_length
-    raise AssertionError(bound)
+    kind = origin or annotation
+    # what is no class cannot be checked here: whoever declares it does
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
 
 
 def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
@@ -206,8 +232,7 @@ def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        inner = (part for entry in arguments[1:] for part in (entry, *getattr(entry, "metadata", ())))
-        return wanted(arguments[0], (*metadata, *inner))
+        return wanted(arguments[0], (*metadata, *arguments[1:]))
     if origin in (Union, types.UnionType):
         return " or ".join(wanted(argument, metadata) for argument in arguments)
     if origin is Literal:
@@ -234,20 +259,14 @@ def shown(value: Any) -> str:
 
 
 def _bounded(name: str, metadata: tuple[Any, ...]) -> str:
+    words = {"above": "above", "least": "of at least", "below": "below"}
     bounds = {
-        kind: getattr(entry, kind)
-        for entry in metadata
-        for kind in ("gt", "ge", "lt", "le")
-        if hasattr(entry, kind)
+        kind: value for bound in metadata for kind in words if (value := getattr(bound, kind)) is not None
     }
-    if bounds == {"gt": 0}:
+    if bounds == {"above": 0}:
         return name.replace("a ", "a positive ", 1)
-    words = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
-    return (
-        f"{name} {' and '.join(f'{words[kind]} {value}' for kind, value in bounds.items())}"
-        if bounds
-        else name
-    )
+    limits = " and ".join(f"{words[kind]} {value}" for kind, value in bounds.items())
+    return f"{name} {limits}" if limits else name
 
 
 def _list_of(arguments: tuple[Any, ...]) -> str:

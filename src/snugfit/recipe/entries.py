@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from snugfit.core.settings import shown, wanted
+from snugfit.core.settings import check_type, shown, wanted
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.source import Keys, Places
 
@@ -241,14 +241,12 @@ def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) 
 
 def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Importer | None) -> Any:
     """A setting's value, checked; an entry that it holds becomes its technique."""
-    from pydantic import TypeAdapter, ValidationError
-
     problem = f"must be {wanted(annotation)}, found {shown(value)}."
     holds = inner(annotation)
     if holds is None:
         try:
-            return TypeAdapter(annotation).validate_python(value, strict=True)
-        except ValidationError as error:
+            return check_type(annotation, value)
+        except ValueError as error:
             raise places.error(keys, problem) from error
     kind, container = holds
     if container is not None and not isinstance(value, container):

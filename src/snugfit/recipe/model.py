@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Lt, MinLen
-
 from snugfit.core.job import (
     Checkpoint,
     EarlyStopping,
@@ -18,7 +16,7 @@ from snugfit.core.job import (
     StrategyName,
     Train,
 )
-from snugfit.core.settings import Count, Section, setting
+from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
 
@@ -45,7 +43,7 @@ COMMANDS = (*RUNS, "plan", "find lr", "find batch", "profile", "certify", "docto
 REQUIRED = ("task", "model", "data.train")
 """Settings that a recipe has to give."""
 
-_Times = Annotated[float, Ge(1)]
+_Times = Annotated[float, Bound(least=1)]
 _SIZE = "a size, such as 24GiB, or null"
 
 
@@ -58,12 +56,12 @@ class Data(Section):
     train: str = setting(
         "training rows: a CSV, TSV, JSONL or text file, or package.module:function", example="rows.csv"
     )
-    validation: Annotated[float, Gt(0), Lt(1)] | str | None = setting(
+    validation: Annotated[float, Bound(above=0, below=1)] | str | None = setting(
         "held-out rows: a fraction of the training rows, a file, or null for none",
         0.1,
         takes="a fraction between 0 and 1, a file or null",
     )
-    text: Annotated[tuple[str, ...], MinLen(1)] = setting(
+    text: Annotated[tuple[str, ...], Bound(entries=1)] = setting(
         "columns of text, joined by a line break", ("text",), takes="a name or a list of names"
     )
     label: str = setting("column of labels", "label")
@@ -127,7 +125,7 @@ class PlanSettings(Execution):
         SLOWER,
         commands=PLANNED,
     )
-    price: Annotated[float, Gt(0)] | None = setting(
+    price: Annotated[float, Bound(above=0)] | None = setting(
         "price of one device for one hour, in any currency, for plan.goal cheapest",
         None,
         example=2.5,
@@ -227,7 +225,7 @@ class Recipe(Section):
     output: str = setting(
         "folder of the runs, relative to where the command is given",
         "runs",
-        commands=(*RUNS, "find lr", "find batch", "profile", "certify"),
+        commands=(*RUNS, "find lr", "find batch", "profile", "certify", "doctor"),
     )
     folder: Path = setting(
         "folder of the files and Python modules that the recipe names; the recipe's own by default",

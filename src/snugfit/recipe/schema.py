@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from snugfit.core.settings import Section
 from snugfit.recipe import model as m
@@ -56,7 +57,7 @@ def _section_schema(section: type[Section], definitions: dict[str, Any]) -> dict
     properties: dict[str, Any] = {}
     for name, each in section.settings().items():
         if each.section is None:
-            schema = _value_schema(_in_a_file(each.annotation))
+            schema = _value_schema(each.annotation)
             if schema.get("type") == "array":  # a name alone is a list of one
                 schema = {"anyOf": [schema["items"], schema]}
             if each.declaration.pattern:
@@ -77,13 +78,6 @@ def _section_schema(section: type[Section], definitions: dict[str, Any]) -> dict
         "additionalProperties": False,
         "required": [name for name, each in section.settings().items() if each.required],
     }
-
-
-def _in_a_file(annotation: Any) -> Any:
-    """Return the type of what a file may hold: a function is written as `package.module:function`, which is text."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    return Union[tuple(each for each in get_args(annotation) if get_origin(each) is not Callable)]  # noqa: UP007
 
 
 def _entries(techniques: Mapping[str, type[Technique]], definitions: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,16 +115,58 @@ def _forms_of_others(listed: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _value_schema(annotation: Any) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
     holds = inner(annotation)
     if holds is None:
-        return TypeAdapter(annotation).json_schema()
+        return type_schema(annotation)
     kind, container = holds
     entry = {"anyOf": _forms(of_kind(kind))}
     if container is tuple:
         return {"type": "array", "items": entry}
     return {"type": "object", "additionalProperties": entry} if container is Mapping else entry
+
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string", type(None): "null"}
+_BOUNDS = {
+    "above": "exclusiveMinimum",
+    "least": "minimum",
+    "below": "exclusiveMaximum",
+    "entries": "minItems",
+}
+
+
+def type_schema(annotation: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type; {} of one that has none, which takes everything.
+
+    >>> from snugfit.core.settings import Count
+    >>> type_schema(Count | None)
+    {'anyOf': [{'type': 'integer', 'exclusiveMinimum': 0}, {'type': 'null'}]}
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        # a function is written as `package.module:function`, which is text
+        return {"anyOf": [type_schema(each) for each in arguments if get_origin(each) is not Callable]}
+    if origin is Annotated:
+        bounds = (
+            (word, value)
+            for bound in arguments[1:]
+            for name, word in _BOUNDS.items()
+            if (value := getattr(bound, name)) is not None and (name != "entries" or value)
+        )
+        return {**type_schema(arguments[0]), **dict(bounds)}
+    if origin is Literal:
+        return (
+            {"type": "string", "const": arguments[0]}
+            if len(arguments) == 1
+            else {"type": "string", "enum": list(arguments)}
+        )
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": type_schema(arguments[0])}
+    if origin is tuple:
+        places = {"prefixItems": [type_schema(each) for each in arguments]}
+        return {"type": "array", "minItems": len(arguments), "maxItems": len(arguments), **places}
+    if origin in (Mapping, dict):
+        return {"type": "object", "additionalProperties": type_schema(arguments[1])}
+    return {"type": _TYPES[annotation]} if annotation in _TYPES else {}
 
 
 def _settings_schema(technique: type[Technique]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def train(
             raise SettingError(
                 "preset: brings an optimizer, and a torch optimizer is given too. Give its schedule and techniques by name."
             )
-        from snugfit.recipe.presets import completed  # pydantic, which `sf.train` does without
+        from snugfit.recipe.presets import completed  # recipes, which most runs from Python do without
 
         all_techniques = completed(all_techniques, preset)
     numerics = [each.card.name for each in all_techniques if each.card.family is Family.NUMERICS]

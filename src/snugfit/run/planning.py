@@ -113,7 +113,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
     with machine_of(target) as machine:
         if not target.search or target.largest is not None or target.probe:  # else the search decides
             from snugfit.recipe.plan_choices import (
-                with_usual_precision,  # pydantic, which `sf.train` does without
+                with_usual_precision,  # recipes, which most runs from Python do without
             )
 
             recipe = with_usual_precision(recipe, machine.device)[0]

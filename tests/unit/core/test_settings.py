@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
-from annotated_types import Ge, Gt, Lt, MinLen
 
 import snugfit as sf
 from snugfit.core.job import EarlyStopping, Evaluate, Job, Train, keywords
-from snugfit.core.settings import Count, Section, setting
+from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.errors import SettingError
 
 
@@ -24,11 +23,11 @@ class Example(Section):
     key: ClassVar[str] = "example"
 
     count: Count | None = setting("a count", None)
-    share: Annotated[float, Gt(0), Lt(1)] = setting("a share", 0.5)
-    size: Annotated[int, Ge(2)] = setting("a size", 2)
+    share: Annotated[float, Bound(above=0, below=1)] = setting("a share", 0.5)
+    size: Annotated[int, Bound(least=2)] = setting("a size", 2)
     way: Literal["here", "there"] = setting("a way", "here")
     every: Literal["epoch"] | Count = setting("a time", "epoch")
-    names: Annotated[tuple[str, ...], MinLen(1)] = setting("names", ("a",))
+    names: Annotated[tuple[str, ...], Bound(entries=1)] = setting("names", ("a",))
     text: str | None = setting("a text", None, pattern=r"[a-z]+", takes="small letters or null")
     switch: bool = setting("a switch", False)
     function: Callable[[int], int] | str | None = setting("a function", None, takes="a function")
