@@ -18,6 +18,8 @@ from snugfit.errors import RunFolderError, TrackingError
 from snugfit.tracking.sender import replay
 from snugfit.tracking.spool import Spool
 
+pytestmark = pytest.mark.slow  # the model is trained, stored and loaded in processes of its own first
+
 pytest.importorskip("mlflow")
 
 ROWS = [

@@ -180,9 +180,12 @@ def test_a_budget_below_what_stands_there_anyway_is_refused_with_both_numbers() 
     [
         (),
         pytest.param(problems.together(), marks=pytest.mark.slow),
-        (sf.AdamW(learning_rate=0.1), sf.OptimizerInBackward()),
+        pytest.param((sf.AdamW(learning_rate=0.1), sf.OptimizerInBackward()), marks=pytest.mark.slow),
         pytest.param((sf.ScheduleFree(), sf.SAM()), marks=pytest.mark.slow),
-        (sf.SGD(learning_rate=0.1), sf.FP16(), sf.EMA(), sf.GradualUnfreeze(every=2)),
+        pytest.param(
+            (sf.SGD(learning_rate=0.1), sf.FP16(), sf.EMA(), sf.GradualUnfreeze(every=2)),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=problems.name_of,
 )
