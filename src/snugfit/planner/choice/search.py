@@ -246,6 +246,9 @@ class Search:
             return
         if not self._may_be_faster(steps[0]):
             return
+        if freezes(first.techniques):  # whose states may be too few to be placed
+            usable, more = self.budget.usable, len(format)
+            steps = [each for each in steps if self._matter(each[more:], first, usable)]
         room = self._lasting(first) <= self.budget.usable
         if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
             return  # no other placement would be faster by so much
@@ -305,7 +308,7 @@ class Search:
         less = [tuple(each for each in known if each is not rung) for rung in known]
         found = [*less]
         for rung in rungs:
-            if rung in known or not self._matters(rung, one, whole):
+            if rung in known or not self._matter((rung,), one, whole):
                 continue
             if self._goes((*known, rung)):
                 found.append((*known, rung))
@@ -318,12 +321,12 @@ class Search:
                 found += [(*each, rung) for each in less]
         return [each for each in found if self._goes(each)]
 
-    def _matters(self, rung: Technique, one: Candidate, whole: int) -> bool:
-        """Whether there is anything to save for a rung that is about optimizer states and gradients, which adapters hardly have."""
-        if not {"optimizer", "stepping"} & {*rung.card.seams} or rung.card.precision:
-            return True
+    def _matter(self, rungs: Techniques, one: Candidate, whole: int) -> bool:
+        """Whether there is anything to save for those that are about optimizer states and gradients, which adapters hardly have."""
+        states = [{"optimizer", "stepping"} & {*each.card.seams} for each in rungs if not each.card.precision]
         kinds = one.found.peak_by_kind
-        return not kinds or sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) > _LITTLE * whole
+        little = sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) <= _LITTLE * whole
+        return not (any(states) and kinds and little)
 
     def _goes(self, added: Techniques) -> bool:
         rest: Techniques = ()

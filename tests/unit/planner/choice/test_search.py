@@ -611,6 +611,14 @@ class FullHost(Streamed):
         return replace(found, host_peak_bytes=500 * MB if "weight_streaming" in names else 0)
 
 
+def test_states_of_adapters_are_placed_nowhere_where_they_are_next_to_nothing() -> None:
+    laws = Streamed()
+    searched(laws, 150, Fidelity.ADAPTERS).best()
+    adapted = [names for names, _ in laws.asked if "lora" in names]
+    assert any("recompute" in names for names in adapted)
+    assert not any({"optimizer_offload", "optimizer_in_backward"} & {*names} for names in adapted)
+
+
 def test_where_the_host_has_no_room_for_weights_activations_are_not_sent_there_too() -> None:
     laws = FullHost()
     search = searched(laws, 130, Fidelity.ADAPTERS)
