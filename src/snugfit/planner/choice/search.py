@@ -127,9 +127,9 @@ class Search:
         plans = (self.planner, self.plan, self.budget, self.deadline, self.asked, Goal())
         made = Search(*plans, progress=self.progress, may_add=self.may_add, even=self.even, only=level)
         made.tried = list(self.tried)
-        made._sized, made._too_heavy = self._sized, self._too_heavy
-        made._least_seconds, made._exact, made._short = self._least_seconds, list(self._exact), self._short
-        made._least_bytes = self._least_bytes
+        made._sized, made._too_heavy, made._exact = self._sized, self._too_heavy, list(self._exact)
+        made._least_seconds, made._least_bytes = self._least_seconds, self._least_bytes
+        made._short = self._short
         return made
 
     def shrink(self) -> None:
@@ -247,7 +247,7 @@ class Search:
         if not self._may_be_faster(steps[0]):
             return
         if freezes(first.techniques):  # whose states may be too few to be placed
-            usable, more = self.budget.usable, len(format)
+            more, usable = len(format), self.budget.usable
             steps = [each for each in steps if self._matter(each[more:], first, usable)]
         room = self._lasting(first) <= self.budget.usable
         if room and self._look(steps[0]) and not self._may_be_faster(steps[0]):
@@ -269,7 +269,8 @@ class Search:
                 break
 
     def _improve(self) -> None:
-        """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better."""
+        """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better; what is
+        too slow in one pass is so in several, but for a CPU."""
         settled: set[Techniques] = set()
         while left := [each for each in self._leaders() if each.techniques not in settled]:
             best = left[0]
@@ -277,7 +278,7 @@ class Search:
             for added in self._neighbours(best, self.budget.usable):
                 if self._allows(added) and self._may_be_better(added):
                     first = self._trace(added, self._sizes[0]) if best.fits else None
-                    if first is None or first.fits or self._may_be_faster(added):
+                    if first is None or (first.fits and self._on_cpu) or self._may_be_faster(added):
                         self._look(added)
 
     def _leaders(self) -> Iterator[Candidate]:
@@ -322,7 +323,7 @@ class Search:
         return [each for each in found if self._goes(each)]
 
     def _matter(self, rungs: Techniques, one: Candidate, whole: int) -> bool:
-        """Whether there is anything to save for those that are about optimizer states and gradients, which adapters hardly have."""
+        """Whether there is anything to save for those that are about states and gradients, which adapters hardly have."""
         states = [{"optimizer", "stepping"} & {*each.card.seams} for each in rungs if not each.card.precision]
         kinds = one.found.peak_by_kind
         little = sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) <= _LITTLE * whole
@@ -444,8 +445,8 @@ class Search:
 
     def _keeps_host_full(self, one: Candidate) -> bool:
         """Whether what lasts takes more of the host than there is, whatever else is placed."""
-        full = one.found.host_peak_bytes > (self.budget.host_bytes or math.inf)
-        return full and one.micro_batch == self._ends[1] and not offloads_activations(one.techniques)
+        full, smallest = one.found.host_peak_bytes > (self.budget.host_bytes or math.inf), self._ends[1]
+        return full and one.micro_batch == smallest and not offloads_activations(one.techniques)
 
     def _overfills_host(self, added: Techniques) -> bool:
         """Whether a set of rungs leaves on the host what does not fit there with fewer placements."""
@@ -475,8 +476,7 @@ class Search:
 
     def _may_be_faster(self, added: Techniques) -> bool:
         """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower."""
-        mine = self._techniques(added)
-        limit = self._limit(level_of(mine))
+        mine, limit = self._techniques(added), self._limit(self.level(added))
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 

@@ -565,6 +565,25 @@ def test_states_are_in_pages_where_they_do_not_fit_in_few_bits(room: int, chosen
     assert one.learning_rate == OWN[0].learning_rate  # type: ignore[attr-defined]
 
 
+class Heavy(Laws):
+    """Whose states take most of the memory."""
+
+    def law(self, names: Sequence[str], size: int) -> Prediction:
+        kinds = {"weights": 100 * MB, "optimizer": 300 * MB}
+        return replace(super().law(names, size), peak_by_kind=kinds)
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("cuda", {ROWS}), ("cpu", {*SIZES})])
+def test_what_fits_in_one_pass_and_is_too_slow_is_tried_in_several_on_a_cpu_alone(
+    kind: str, sizes: set[int]
+) -> None:
+    laws = Heavy()
+    laws.machine.type = kind
+    searched(laws, 4000, Fidelity.COMPACT).best()
+    asked = {size for names, size in laws.asked if {*names} == {"adamw_4bit", "bf16"}}
+    assert asked == sizes
+
+
 def test_batch_norm_keeps_the_window_whole() -> None:
     search = searched(Laws(fixed_micro_batch=True), 900)
     search.best()
