@@ -24,7 +24,9 @@ from snugfit.data.validation import text_of
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
-from snugfit.techniques import find
+from snugfit.system.user_objects import is_python_path, load_object
+from snugfit.techniques import discover, find
+from snugfit.techniques.plugins import check_technique
 from snugfit.training.assemble import find_device
 
 if TYPE_CHECKING:
@@ -122,9 +124,12 @@ def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]
 
 
 def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -> Technique:
-    """The technique of an entry as JSON has it."""
+    """The technique of an entry as JSON has it; to import one of the user's own was consented to when the bundle was loaded."""
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
-    return find(name, setting)(**values)
+    if not is_python_path(name):
+        return find(name, setting)(**values)
+    found = load_object(name, setting=setting, folder=Path.cwd())
+    return check_technique(found, name, setting, discover())(**values)
 
 
 _ADDED = ("prediction", "probability", "source_line")

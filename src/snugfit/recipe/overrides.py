@@ -9,7 +9,7 @@ from typing import Any
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.source import Keys, Places, read_value
 
-_FORM = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?==)")
+_FORM = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)*(?==)")
 _ALTERNATIVES: Mapping[Keys, Keys] = {
     ("train", "epochs"): ("train", "updates"),
     ("train", "updates"): ("train", "epochs"),
@@ -29,7 +29,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
     """The settings with each override in its place; a later one wins.
 
     A whole section may be replaced (`techniques=[ema]`), and a technique in a list is found by its name
-    (`techniques.ema.decay=0.99`).
+    (`techniques.ema.decay=0.99`), one of the user's own by its path (`techniques.my_pkg.module:Scaled.factor=3`).
 
     Raises:
         SettingError: not of the form key=value, or the key goes through something that has no settings.
@@ -42,7 +42,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
                 f"'{text}' is not an override. Write it as key=value, for example train.epochs=3."
             )
         place = f"override '{text}'"
-        keys = tuple(found[0].split("."))
+        keys = _keys(found[0], result)
         value = read_value(text[found.end() + 1 :], place)
         result = _with(result, keys, value, place, done=())
         for count in range(1, len(keys)):
@@ -52,6 +52,26 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
             # one of the two says how long a run is; the later word counts
             result = _with(result, _ALTERNATIVES[keys], None, place, done=())
     return result
+
+
+def _keys(name: str, tree: Mapping[str, Any]) -> Keys:
+    """Return the keys of a dotted name; the path of a technique of the user's own is one key, where the settings have it.
+
+    >>> _keys("techniques.nets.wide:Scaled.factor", {"techniques": ({"nets.wide:Scaled": {"factor": 2}},)})
+    ('techniques', 'nets.wide:Scaled', 'factor')
+    """
+    keys: Keys = ()
+    parts = name.split(".")
+    node: list[Any] = [tree]
+    while parts:
+        names = [key for each in node for key in (each if isinstance(each, Mapping) else [each])]
+        paths = (key for key in names if isinstance(key, str) and ":" in key)
+        key = next((path for path in paths if parts[: path.count(".") + 1] == path.split(".")), parts[0])
+        parts = parts[key.count(".") + 1 :]
+        keys = (*keys, key)
+        found = next((each[key] for each in node if isinstance(each, Mapping) and key in each), None)
+        node = list(found) if isinstance(found, tuple) else [found]
+    return keys
 
 
 def _with(node: Any, keys: Keys, value: Any, place: str, done: Keys) -> Any:

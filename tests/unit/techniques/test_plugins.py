@@ -13,10 +13,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from snugfit.cli import main
 from snugfit.core.entry import as_entry
+from snugfit.deliver.predict import extended
 from snugfit.errors import CodeRefused, SettingError
 from snugfit.recipe import Recipe, json_schema, load_recipe
 from snugfit.system import code_consent
@@ -458,3 +459,33 @@ def test_the_schema_takes_techniques_of_others(site: Path, folder: Path) -> None
     for entry, fits in ((PATH, True), (f"{PATH}: {{factor: 2}}", True), ("scaled", True), ("scald", False)):
         recipe = yaml.safe_load(recipe_in(folder, entry).read_text())
         assert jsonschema.Draft202012Validator(schema).is_valid(recipe) == fits, entry
+
+
+def test_an_override_reaches_a_setting_by_the_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = recipe_in(folder, f"{PATH}: {{factor: 2}}")
+    changed = load_recipe(recipe, [f"techniques.{PATH}.factor=3"], allow_code=True)
+    assert changed.as_dict()["techniques"] == [{PATH: {"factor": 3.0}}]
+    assert (
+        load_recipe(recipe_in(folder, PATH), [f"techniques.{PATH}.factor=3"], allow_code=True).techniques
+        == changed.techniques
+    )
+    with pytest.raises(
+        SettingError,
+        match=f"override 'techniques.{PATH}.factor=-1': techniques.{PATH}.factor: must be positive",
+    ):
+        load_recipe(recipe, [f"techniques.{PATH}.factor=-1"], allow_code=True)
+    with pytest.raises(SettingError, match="of this recipe has no 'own_package'"):
+        load_recipe(recipe, ["techniques.own_package.scaling:Other.factor=3"], allow_code=True)
+
+
+def test_a_bundle_is_made_again_with_a_technique_of_the_users_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own_package" / "scaling.py").write_text(
+        TECHNIQUE + "\n    def prepare(self, model):\n        return nn.Sequential(model, nn.Linear(3, 2))\n"
+    )
+    with pytest.raises(SettingError, match="there is no module 'own_package'"):
+        extended(nn.Linear(4, 3), [{PATH: {"factor": 2.0}}])
+    monkeypatch.chdir(folder)
+    made = extended(nn.Linear(4, 3), [{PATH: {"factor": 2.0}}])
+    assert made(torch.zeros(1, 4)).shape == (1, 2)
