@@ -24,6 +24,7 @@ class Example(Section):
 
     count: Count | None = setting("a count", None)
     share: Annotated[float, Bound(above=0, below=1)] = setting("a share", 0.5)
+    rate: Annotated[float, Bound(least=0)] = setting("a rate", 0.0)
     size: Annotated[int, Bound(least=2)] = setting("a size", 2)
     way: Literal["here", "there"] = setting("a way", "here")
     every: Literal["epoch"] | Count = setting("a time", "epoch")
@@ -65,6 +66,8 @@ def test_a_section_has_the_values_that_its_settings_take(name: str, given: Any, 
         ("share", math.inf, "a number above 0 and below 1, found Infinity"),
         ("share", True, "a number above 0 and below 1, found true"),
         ("share", None, "a number above 0 and below 1, found null"),
+        ("rate", math.inf, "a number of at least 0, found Infinity"),
+        ("rate", math.nan, "a number of at least 0, found NaN"),
         ("size", 1, "a whole number of at least 2, found 1"),
         ("way", "where", "here or there, found 'where'"),
         ("every", "day", "epoch or a positive whole number, found 'day'"),

@@ -321,14 +321,26 @@ def test_a_run_is_not_resumed_with_other_settings(
         ({"best": "accuracy", "validation": 0.5}, SettingError, "^evaluate.best: 'accuracy' is not among"),
         ({"patience": 2}, SettingError, "^early_stopping.patience: needs data"),
         ({"stop_when": print}, SettingError, "^early_stopping.stop_when: needs data"),
-        ({"min_delta": 0.1, "validation": 0.5}, SettingError, "^early_stopping.min_delta: .*Give patience"),
-        ({"patience": 0, "validation": 0.5}, SettingError, "^early_stopping.patience: must be positive"),
-        ({"epochs": None}, SettingError, "^train: give one of epochs and updates"),
-        ({"epochs": -1}, SettingError, "^train.epochs: must be positive"),
-        ({"updates": 0}, SettingError, "^train.updates: must be positive"),
-        ({"global_batch": 0}, SettingError, "^train.global_batch: must be positive"),
-        ({"micro_batch": 0}, SettingError, "micro_batch: must be at least 1"),
-        ({"num_workers": -1}, SettingError, "^plan.num_workers: must be zero or positive"),
+        (
+            {"min_delta": 0.1, "validation": 0.5},
+            SettingError,
+            "^early_stopping.patience: is missing.*min_delta says what it counts",
+        ),
+        (
+            {"patience": 0, "validation": 0.5},
+            SettingError,
+            "^early_stopping.patience: must be a positive whole number",
+        ),
+        (
+            {"epochs": None},
+            SettingError,
+            "^train: one of epochs and updates says how long the run is, found neither",
+        ),
+        ({"epochs": -1}, SettingError, "^train.epochs: must be a positive number"),
+        ({"updates": 0}, SettingError, "^train.updates: must be a positive whole number"),
+        ({"global_batch": 0}, SettingError, "^train.global_batch: must be a positive whole number"),
+        ({"micro_batch": 0}, SettingError, "plan.micro_batch: must be a positive whole number, auto or null"),
+        ({"num_workers": -1}, SettingError, "^plan.num_workers: must be a whole number of at least 0"),
         ({"device": "cuda:99"}, SettingError, "^plan.device: 'cuda:99' cannot be used here"),
         ({"device": "gpu"}, SettingError, "^plan.device: 'gpu' cannot be used here"),
         (
@@ -472,7 +484,7 @@ def test_what_is_not_finite_and_how_many_checkpoints_are_kept_can_be_said(tmp_pa
         train(output=tmp_path / "stop", non_finite="stop", **settings)
     with pytest.raises(TrainingFailed, match="non_finite.limit: 1"):
         train(output=tmp_path / "limit", non_finite_limit=1, **settings)
-    with pytest.raises(SettingError, match="checkpoint.keep: must be at least 2, found 1"):
+    with pytest.raises(SettingError, match="checkpoint.keep: must be a whole number of at least 2, found 1"):
         train(output=tmp_path / "keep", checkpoint_keep=1, **settings)
 
 
