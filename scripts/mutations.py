@@ -95,11 +95,11 @@ MUTATIONS = (
     ),
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
-        "training/best.py",
+        "run/training/best.py",
         '    with phase("save"), seams.weights(step.model):\n',
         "    if True:\n",
         (
-            "tests/unit/training/test_averaged_runs.py::test_the_best_model_loaded_again_scores_what_was_reported",
+            "tests/unit/run/training/test_averaged_runs.py::test_the_best_model_loaded_again_scores_what_was_reported",
         ),
     ),
     Mutation(
@@ -125,11 +125,11 @@ MUTATIONS = (
     ),
     Mutation(
         "a save beside the training: what is written is what the training goes on to change",
-        "training/host_copy.py",
+        "run/checkpoint/host_copy.py",
         "return kept.tensor.copy_(tensor, non_blocking=True)",
         "return tensor",
         (
-            "tests/unit/training/test_checkpoint_saver.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
+            "tests/unit/run/checkpoint/test_saver.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
         ),
     ),
     Mutation(
@@ -138,7 +138,7 @@ MUTATIONS = (
         "            self.kept_buffers(),\n            self.averaged(),\n",
         "            self.averaged(),\n",
         (
-            "tests/unit/training/test_averaged_runs.py::test_evaluating_often_or_never_trains_the_same_weights",
+            "tests/unit/run/training/test_averaged_runs.py::test_evaluating_often_or_never_trains_the_same_weights",
         ),
     ),
     Mutation(
@@ -150,10 +150,10 @@ MUTATIONS = (
     ),
     Mutation(
         "best beside averaging: an average has to beat the best of the raw weights before it",
-        "training/watch.py",
+        "run/training/watch.py",
         "if weights != self.best_weights:",
         "if False:",
-        ("tests/unit/training/test_watch.py", "tests/unit/training/test_averaged_runs.py"),
+        ("tests/unit/run/training/test_watch.py", "tests/unit/run/training/test_averaged_runs.py"),
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
@@ -192,7 +192,7 @@ MUTATIONS = (
         "step/compute.py",
         "            _divide(gradients, share)\n            found.append",
         "            found.append",
-        ("tests/unit/training/test_handing.py",),
+        ("tests/unit/run/training/test_handing.py",),
     ),
     Mutation(
         "out of memory: what the failed pass added up stays in the gradients",

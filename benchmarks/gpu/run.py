@@ -37,7 +37,7 @@ IMPORTED = (
     "torch.distributed",
     "transformers.models.llama.modeling_llama",
     "transformers.models.gpt2.modeling_gpt2",
-    "snugfit.training.assemble",
+    "snugfit.step.build",
     "snugfit.step.step",
     "snugfit.techniques",
     "snugfit.planner.prediction.predict",

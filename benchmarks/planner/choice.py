@@ -50,11 +50,11 @@ from snugfit.planner.devices.device import BASELINE, Device, Machine  # noqa: E4
 from snugfit.planner.plan import Request, make_plan  # noqa: E402
 from snugfit.planner.prediction.predict import Planner  # noqa: E402
 from snugfit.planner.trace.dry_run import Subject  # noqa: E402
+from snugfit.step.build import Material, make_step  # noqa: E402
 from snugfit.step.micro_batching import sizes  # noqa: E402
 from snugfit.step.step import Step  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.techniques import discover, find  # noqa: E402
-from snugfit.training.assemble import Material, make_step  # noqa: E402
 
 PAIRS = (
     # the model, the cap as a share of the plain peak, and the coarsest precision

@@ -41,10 +41,10 @@ from snugfit.planner.answers.answer import Prediction  # noqa: E402
 from snugfit.planner.devices.device import Machine  # noqa: E402
 from snugfit.planner.devices.hardware import uncalibrated  # noqa: E402
 from snugfit.planner.prediction.predict import Planner  # noqa: E402
+from snugfit.step.build import Material, make_step  # noqa: E402
 from snugfit.step.evaluate import Scored, evaluate  # noqa: E402
 from snugfit.system.malloc import resident_bytes, tune_malloc  # noqa: E402
 from snugfit.system.memory import memory_bytes  # noqa: E402
-from snugfit.training.assemble import Material, make_step  # noqa: E402
 
 BOUNDS = {"transformer": 0.005, "convolution": 0.015, "other": 0.015}
 """Of the error of a case, by the kind of its model."""

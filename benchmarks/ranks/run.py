@@ -95,7 +95,7 @@ def theirs(way: str, batch: dict[str, Tensor]) -> Update:
 
 def ours(way: str, batch: dict[str, Tensor]) -> Update:
     import snugfit as sf
-    from snugfit.training.ranks import STRATEGIES, mesh_of
+    from snugfit.strategies.registry import STRATEGIES, mesh_of
 
     step = sf.Step(
         model(),

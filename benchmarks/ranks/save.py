@@ -32,12 +32,12 @@ from torch import nn  # noqa: E402
 
 from snugfit.core.job import Job, Plan  # noqa: E402
 from snugfit.results.run_folder import RunFolder  # noqa: E402
+from snugfit.run.training.loop import Training  # noqa: E402
+from snugfit.step.build import Material, assemble  # noqa: E402
 from snugfit.strategies.base import Strategy  # noqa: E402
+from snugfit.strategies.registry import strategy_of  # noqa: E402
 from snugfit.system.processes import World  # noqa: E402
 from snugfit.techniques.learning.adamw import AdamW  # noqa: E402
-from snugfit.training.assemble import Material, assemble  # noqa: E402
-from snugfit.training.loop import Training  # noqa: E402
-from snugfit.training.ranks import strategy_of  # noqa: E402
 
 ROWS, TOKENS, VOCABULARY = 2, 64, 4096
 WAYS = {"single": 1, "ddp": 2, "fsdp": 2}

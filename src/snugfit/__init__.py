@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from snugfit.recipe import load_recipe as load_recipe
     from snugfit.run.from_python import plan as plan
     from snugfit.run.from_python import train as train
+    from snugfit.run.training.result import RunResult as RunResult
     from snugfit.step.step import Step as Step
     from snugfit.step.step import StepResult as StepResult
     from snugfit.tools.certify.door import certify as certify
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
     from snugfit.tools.find_lr.door import find_lr as find_lr
     from snugfit.tools.profile.door import profile as profile
     from snugfit.tools.tune.door import tune as tune
-    from snugfit.training.result import RunResult as RunResult
 
 _HOMES = {
     "Card": "snugfit.core.technique",
     "LossTerms": "snugfit.core.losses",
     "Recipe": "snugfit.recipe",
-    "RunResult": "snugfit.training.result",
+    "RunResult": "snugfit.run.training.result",
     "Seams": "snugfit.core.technique",
     "SnugfitError": "snugfit.errors",
     "Step": "snugfit.step.step",

@@ -15,8 +15,8 @@ from snugfit.core.losses import LOSSES, Loss
 from snugfit.errors import DataError, ModelError
 from snugfit.kit.sharded_loading import KeepPart
 from snugfit.models.bundle import save_bundle
+from snugfit.step.build import Material, hold_out
 from snugfit.system.user_objects import is_python_path, load_object
-from snugfit.training.assemble import Material, hold_out
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.training.stop import StopRequest
+from snugfit.run.training.stop import StopRequest
 
 EXAMPLES = 40
 UPDATES = 18
@@ -121,7 +121,7 @@ def train(
 
 def hang_in_checkpoint(update: int) -> None:
     """Stop in the middle of a checkpoint: half of its files are there."""
-    from snugfit.training import checkpoint
+    from snugfit.run.checkpoint import checkpoint
 
     save_file = checkpoint.save_file
 
@@ -156,7 +156,7 @@ class WritePoints:
     def install(self) -> None:
         import shutil
 
-        from snugfit.training import checkpoint
+        from snugfit.run.checkpoint import checkpoint
 
         for owner, name in (
             (os, "fsync"),
@@ -204,7 +204,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     import shutil
 
     from snugfit.kit.serialize import pack
-    from snugfit.training import checkpoint
+    from snugfit.run.checkpoint import checkpoint
 
     root = Path(folder)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from snugfit.run.checkpoint import checkpoint
 from snugfit.tracking.spool import read_events
-from snugfit.training import checkpoint
 from tests.faults.scenarios import UPDATES
 from tests.laws.problems import differences
 

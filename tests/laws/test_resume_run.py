@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
+from snugfit.run.checkpoint import checkpoint
+from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.cosine import Cosine
@@ -31,12 +33,10 @@ from snugfit.techniques.learning.label_smoothing import LabelSmoothing
 from snugfit.techniques.learning.linear import Linear
 from snugfit.techniques.learning.sam import SAM
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training import checkpoint
-from snugfit.training.loop import Training
 from tests.laws import problems
 from tests.laws.models import FEATURES, LONGEST, VOCABULARY, Normed, Reader
 from tests.laws.problems import differences
-from tests.unit.training.runs import finish, make_training, points, resumed, seen, stop_at, told
+from tests.unit.run.training.runs import finish, make_training, points, resumed, seen, stop_at, told
 
 EXAMPLES, WINDOW = 19, 7  # three windows an epoch, the last of 5
 WINDOWS = 6

@@ -17,8 +17,8 @@ from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
+from snugfit.strategies.registry import strategy_of
 from snugfit.system.processes import World
-from snugfit.training.ranks import strategy_of
 from tests.laws import problems
 from tests.laws.problems import make_step, relative_error
 from tests.ranks.pool import Ranks

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from snugfit.core.batch import Batch
 from snugfit.errors import RunFolderError, SaidElsewhere, SettingError
 from snugfit.kit.sharded_tensors import own_part
+from snugfit.run.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
 from snugfit.strategies.base import SeveralRanks
-from snugfit.training.culprit import KEPT_WINDOWS, find_culprit, keep_window
 from tests.laws.problems import find_examples, gpt2, make_step, relative_error, weights
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import Never, events, make_training, points, small_model
+from tests.unit.run.training.runs import Never, events, make_training, points, small_model
 
 EXAMPLES = 8
 OF_RANK_1 = 2

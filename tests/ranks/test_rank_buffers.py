@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.errors import SettingError, SnugfitWarning
-from snugfit.training.loop import Training
+from snugfit.run.training.loop import Training
 from tests.laws.problems import whole
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import Never, make_training, points, resumed, stop_at
+from tests.unit.run.training.runs import Never, make_training, points, resumed, stop_at
 
 BOTH = pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 WINDOWS, STOP = 3, 2

@@ -13,7 +13,7 @@ from torch import nn
 from snugfit.errors import SaidElsewhere, SettingError
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import make_training, points, small_model
+from tests.unit.run.training.runs import make_training, points, small_model
 
 
 def other(what: str) -> dict[str, Any]:

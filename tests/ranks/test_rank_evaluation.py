@@ -19,7 +19,7 @@ from tests.laws import problems
 from tests.laws.models import contrastive
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import Never, make_training, points
+from tests.unit.run.training.runs import Never, make_training, points
 
 TOLERANCE = 1e-10  # float64; torchmetrics counts
 EXACT_IN_FLOAT32 = 1e-6

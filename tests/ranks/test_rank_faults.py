@@ -14,8 +14,8 @@ import yaml
 from safetensors.torch import load_file
 
 from snugfit.cli import main
+from snugfit.run.checkpoint import checkpoint, shards
 from snugfit.tracking.spool import read_events
-from snugfit.training import checkpoint, checkpoint_shards
 from tests.ranks import faulty
 from tests.ranks.forked import run_command
 
@@ -75,7 +75,7 @@ def trained(run_dir: str | Path) -> dict[str, Any]:
         "windows": [event["window"] for event in events if event["event"] == "update"],
         "losses": [event["metrics"]["loss"] for event in events if event["event"] == "update"],
         "evaluations": [event["metrics"]["loss"] for event in events if event["event"] == "evaluation"],
-        "weights": checkpoint_shards.loaded(saved, {}),
+        "weights": shards.loaded(saved, {}),
         "best": load_file(next(Path(run_dir, "best").glob("*.safetensors"))),
     }
 

@@ -13,16 +13,16 @@ from snugfit.core.batch import Batch
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
 from snugfit.kit.sharded_tensors import whole
+from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.clip_norm import ClipNorm
 from snugfit.techniques.learning.cosine import Cosine
 from snugfit.techniques.learning.ema import EMA
-from snugfit.training.loop import Training
 from tests.laws import problems
 from tests.laws.problems import relative_error
 from tests.ranks.law import STRATEGIES, across, allowed
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import events, finish, make_training, seen, stop_at
+from tests.unit.run.training.runs import events, finish, make_training, seen, stop_at
 
 ROWS, WINDOW, WINDOWS, STOP = 19, 7, 6, 3
 USUAL = (AdamW(learning_rate=0.01), Cosine(warmup=1), ClipNorm(max_norm=0.05), EMA(decay=0.8))

@@ -14,13 +14,13 @@ import pytest
 from safetensors.torch import load_file
 
 from snugfit.core.job import Plan
+from snugfit.run.checkpoint import checkpoint
+from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
-from snugfit.training import checkpoint
-from snugfit.training.loop import Training
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import Never, make_training, points
+from tests.unit.run.training.runs import Never, make_training, points
 
 SECONDS = 20.0
 

@@ -13,7 +13,7 @@ from snugfit.core.technique import Technique
 from tests.laws.problems import find_examples, name_of, relative_error, whole
 from tests.ranks.law import STRATEGIES, part_of
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import Never, make_training, points, resumed, stop_at
+from tests.unit.run.training.runs import Never, make_training, points, resumed, stop_at
 
 TOLERANCE = 1e-10  # float64
 

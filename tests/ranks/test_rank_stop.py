@@ -10,7 +10,7 @@ import torch.distributed as dist
 from snugfit.core.job import Plan
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
-from tests.unit.training.runs import Never, StopAt, make_training
+from tests.unit.run.training.runs import Never, StopAt, make_training
 
 
 @pytest.mark.parametrize("asked", [0, 1])

@@ -18,9 +18,9 @@ from snugfit.kit.streaming.host import Packed
 from snugfit.kit.streaming.layout import Weight
 from snugfit.models.bundle import save_bundle
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
 from snugfit.run.events import opened
 from snugfit.tracking.spool import Spool, read_events
-from snugfit.training import checkpoint
 
 
 def train(folder: Path, **settings: Any) -> Any:

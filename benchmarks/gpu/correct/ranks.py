@@ -75,7 +75,7 @@ def trained(settings: Settings, strategy: Any, precision: list[Any]) -> tuple[di
 def as_alone(settings: Settings, name: str) -> Mapping[str, Any]:
     """Compare a strategy's weights after some updates with those without one."""
     from snugfit.strategies.base import Strategy
-    from snugfit.training.ranks import STRATEGIES, mesh_of
+    from snugfit.strategies.registry import STRATEGIES, mesh_of
 
     figures: dict[str, Any] = {}
     precisions = {"fp32": [], "bf16": [technique("bf16")]}

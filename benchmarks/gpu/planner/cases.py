@@ -74,7 +74,7 @@ def step_of(
 ) -> Any:
     """Return a step as a run makes it; of a copy, so that it is counted, and let go where a technique packs the weights."""
     from snugfit.core.job import Plan
-    from snugfit.training.assemble import Material, make_step
+    from snugfit.step.build import Material, make_step
 
     material = Material(copy.deepcopy(model), range(window.rows * UPDATES), None, loss)
     return make_step(job_of(window), Plan(micro_batch, device=settings.device), material, None, techniques)

@@ -204,7 +204,7 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
         stack.callback(worker.close)
         from snugfit.cli import recipes
         from snugfit.recipe import located
-        from snugfit.training.warning_events import warnings_told
+        from snugfit.run.training.warning_events import warnings_told
 
         with located(path, overrides), warnings_told(_warn):
             recipe = recipes.load(path, overrides, allow_code=allow_code)
@@ -242,7 +242,7 @@ def _calibrate() -> None:
     import torch
 
     from snugfit.planner.calibration.calibrate import calibrate as measure
-    from snugfit.training.assemble import find_device
+    from snugfit.step.build import find_device
 
     print("measuring this device, for some 20 seconds; let nothing else run beside it", file=sys.stderr)
     found = measure(torch.device(find_device("auto")))

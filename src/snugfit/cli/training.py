@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.run.events import Display
     from snugfit.run.session import RunOptions
+    from snugfit.run.training.result import RunResult
     from snugfit.tools.many_runs import Watch
-    from snugfit.training.result import RunResult
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 

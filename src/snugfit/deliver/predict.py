@@ -23,11 +23,11 @@ from snugfit.data.tokens import encode, padding_for
 from snugfit.data.validation import text_of
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle
+from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.system.user_objects import is_python_path, load_object
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
-from snugfit.training.assemble import find_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

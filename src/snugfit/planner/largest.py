@@ -26,7 +26,7 @@ from snugfit.planner.prediction.extrapolate import NotLinear
 from snugfit.planner.prediction.figures import Run
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
-from snugfit.training.assemble import describe_model
+from snugfit.step.build import describe_model
 from snugfit.units import format_bytes
 
 What = Literal["batch", "sequence", "model"]

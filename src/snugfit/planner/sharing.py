@@ -34,7 +34,7 @@ from snugfit.planner.prediction.rank import PASSES, Rank, seconds_of, whole
 from snugfit.planner.trace.dry_run import Subject, longest_rows
 from snugfit.planner.trace.segments import ROLES
 from snugfit.step.micro_batching import sizes
-from snugfit.training.ranks import HYBRID, check_hybrid, known_strategy
+from snugfit.strategies.registry import HYBRID, check_hybrid, known_strategy
 from snugfit.units import format_bytes
 
 _MOST_RUNS = 4

@@ -21,7 +21,7 @@ from snugfit.recipe.entries import FULL, own_key
 from snugfit.recipe.parse import build
 from snugfit.recipe.source import Places
 from snugfit.recipe.write import as_dict
-from snugfit.training.assemble import find_device
+from snugfit.step.build import find_device
 
 if TYPE_CHECKING:
     from snugfit.planner.answers.answer import Choice

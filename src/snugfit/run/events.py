@@ -9,10 +9,10 @@ from typing import Any
 
 from snugfit.errors import RunFolderError, UserError
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.world import agreed
 from snugfit.tracking.spool import Spool, read_events
-from snugfit.training import checkpoint
 
 Display = Callable[[dict[str, Any]], None]
 """Sees every event of the spool; changes nothing."""

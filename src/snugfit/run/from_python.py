@@ -34,17 +34,17 @@ from snugfit.run.session import (
     run_session,
     versions,
 )
+from snugfit.run.training.result import RunResult
+from snugfit.step.build import Material, assemble, check_dataset, check_settings, find_device, hold_out
 from snugfit.step.metrics import RowMetric
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward
+from snugfit.strategies.registry import named_strategy, shared_folder, strategy_of
 from snugfit.strategies.world import check_same, device_of, joined
 from snugfit.system.processes import this_world
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training.assemble import Material, assemble, check_dataset, check_settings, find_device, hold_out
-from snugfit.training.ranks import named_strategy, shared_folder, strategy_of
-from snugfit.training.result import RunResult
 from snugfit.units import parse_bytes
 
 _TIMEOUT_SECONDS = 1800.0

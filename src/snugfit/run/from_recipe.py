@@ -19,6 +19,7 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.plan_cache import PLANNED
 from snugfit.run.planning import expected, is_tight
@@ -33,19 +34,18 @@ from snugfit.run.session import (
     versions,
 )
 from snugfit.run.smoke import overfit_verdict, shorten, verify_reload
+from snugfit.run.training.loop import Training
+from snugfit.run.training.result import RunResult
+from snugfit.step.build import assemble, check_settings
 from snugfit.step.metrics import RowMetric
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.registry import shared_folder, strategy_of
 from snugfit.strategies.world import agreed, answered, check_same, joined
 from snugfit.system.mkl_mode import fix_sums
 from snugfit.system.processes import started_anew, this_world
 from snugfit.tasks import Task, prepare, prepare_sides
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training import checkpoint
-from snugfit.training.assemble import assemble, check_settings
-from snugfit.training.loop import Training
-from snugfit.training.ranks import shared_folder, strategy_of
-from snugfit.training.result import RunResult
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from snugfit.recipe.jobs import plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import plans
+from snugfit.run.checkpoint import checkpoint
 from snugfit.run.events import has_begun
+from snugfit.run.identity.identity import BATCH_NORM
 from snugfit.run.session import RunOptions
+from snugfit.run.training.stop import say_received, stop_signals
 from snugfit.strategies.world import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.system.redaction import redact
-from snugfit.training import checkpoint
-from snugfit.training.identity import BATCH_NORM
-from snugfit.training.stop import say_received, stop_signals
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

@@ -31,11 +31,11 @@ from snugfit.planner.target import Target, cluster_of, host_memory, machine_of, 
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.fake_tensors import BareOptimizer
 from snugfit.planner.worker import Watch, Worker, ignore
+from snugfit.step.build import Material, describe_model
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.step import Forward
 from snugfit.system.memory import memory_bytes
 from snugfit.tasks import Task, lacking, prepare, prepare_assumed
-from snugfit.training.assemble import Material, describe_model
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -19,7 +19,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run import planning
 from snugfit.run.plan_cache import place_of
 from snugfit.run.session import RunOptions
-from snugfit.training.assemble import check_settings
+from snugfit.step.build import check_settings
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -26,17 +26,17 @@ from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
 from snugfit.run.events import Events
+from snugfit.run.training.loop import Training
+from snugfit.run.training.result import RunResult
+from snugfit.run.training.stop import StopRequest, interrupts
+from snugfit.run.training.warning_events import warnings_told
+from snugfit.step.build import describe_model
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, arithmetic, changes, sums_depend_on_addresses
 from snugfit.tracking.follower import Tracker, TrackingResult
 from snugfit.tracking.spool import read_events, worked_seconds
-from snugfit.training import checkpoint
-from snugfit.training.assemble import describe_model
-from snugfit.training.loop import Training
-from snugfit.training.result import RunResult
-from snugfit.training.stop import StopRequest, interrupts
-from snugfit.training.warning_events import warnings_told
 
 if TYPE_CHECKING:
     from snugfit.tasks import Sides

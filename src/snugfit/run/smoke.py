@@ -13,9 +13,9 @@ from snugfit.core.tree import leaves
 from snugfit.data.loader import Order
 from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.training.loop import Training
+from snugfit.run.training.result import RunResult
 from snugfit.tracking.spool import read_events
-from snugfit.training.loop import Training
-from snugfit.training.result import RunResult
 
 if TYPE_CHECKING:
     from snugfit.run.session import RunOptions

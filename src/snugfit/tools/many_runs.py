@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
 from snugfit.run.events import Display
+from snugfit.run.training.stop import interrupts
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import Spool
 from snugfit.tracking.uri import check_uri, resolve_uri
-from snugfit.training import checkpoint
-from snugfit.training.stop import interrupts
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -12,9 +12,9 @@ import torch
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader
+from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric
 from snugfit.step.step import Step
-from snugfit.training.assemble import Material, make_step, training_loader, validation_loader
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
 from snugfit.data.loader import Collate
 from snugfit.errors import DataError
+from snugfit.step.build import Material, check_dataset, check_settings, find_device, hold_out
 from snugfit.step.step import Forward
 from snugfit.tasks import Task, prepare
 from snugfit.techniques import find
 from snugfit.tools.setup import Setup
-from snugfit.training.assemble import Material, check_dataset, check_settings, find_device, hold_out
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -23,8 +23,8 @@ from snugfit.cli import main
 from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answers.answer import Largest
 from snugfit.recipe import load_recipe
+from snugfit.run.training.result import RunResult
 from snugfit.system.processes import record_failure
-from snugfit.training.result import RunResult
 from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
 
 COMMANDS = [

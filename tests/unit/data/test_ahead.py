@@ -16,9 +16,9 @@ from snugfit.core.gradients import Gradients
 from snugfit.core.job import Plan
 from snugfit.data.ahead import WindowsAhead
 from snugfit.errors import DataError
-from snugfit.training import loop
-from snugfit.training.loop import Training
-from tests.unit.training.runs import finish, make_training, resumed, stop_at
+from snugfit.run.training import loop
+from snugfit.run.training.loop import Training
+from tests.unit.run.training.runs import finish, make_training, resumed, stop_at
 
 
 def windows(events: list[Any], count: int = 3, broken: int | None = None) -> Generator[Batch]:

@@ -17,8 +17,8 @@ from snugfit.data.examples import ORIGIN, Examples, origin_of, source_index
 from snugfit.data.loader import Loader, Order
 from snugfit.data.text import TextSettings, load_text
 from snugfit.errors import DataError
-from snugfit.training.assemble import hold_out
-from tests.unit.training.runs import events, finish, make_training, points
+from snugfit.step.build import hold_out
+from tests.unit.run.training.runs import events, finish, make_training, points
 
 
 def _texts(path: Path) -> list[str]:

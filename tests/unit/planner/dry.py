@@ -17,8 +17,8 @@ from snugfit.kit.skeleton import skeleton
 from snugfit.planner.cost.records import Role, Trace
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.planner.trace.fake_tensors import BareOptimizer
+from snugfit.step.build import Material, make_step
 from snugfit.system.allocation_counter import AllocatedBytes
-from snugfit.training.assemble import Material, make_step
 
 
 def subject_of(

@@ -17,8 +17,8 @@ from snugfit.planner.devices.device import Machine
 from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
+from snugfit.step.build import Material, make_step
 from snugfit.techniques import find
-from snugfit.training.assemble import Material, make_step
 
 ROWS, LENGTH = 8, 32
 

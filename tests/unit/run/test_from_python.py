@@ -33,7 +33,7 @@ from snugfit.tracking.spool import read_events
 from tests.laws.models import Reader
 from tests.laws.problems import differences
 from tests.laws.test_resume_run import Texts
-from tests.unit.training.runs import points, small_model
+from tests.unit.run.training.runs import points, small_model
 
 DATA = points(40)
 

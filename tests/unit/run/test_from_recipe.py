@@ -29,11 +29,11 @@ from snugfit.errors import (
 from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
 from snugfit.recipe import load_recipe
+from snugfit.run.checkpoint.checkpoint import load_newest, remove_all
 from snugfit.run.from_recipe import evaluate_run, predict_rows, resume_run, train_recipe
 from snugfit.run.plans import plan_recipe
 from snugfit.run.session import RunOptions
 from snugfit.tracking.spool import read_events
-from snugfit.training.checkpoint import load_newest, remove_all
 
 GOOD = ["good", "fine", "great", "lovely"]
 BAD = ["bad", "poor", "awful", "dull"]

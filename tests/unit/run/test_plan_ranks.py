@@ -22,9 +22,9 @@ from snugfit.recipe.plan_choices import with_choice
 from snugfit.run import plans
 from snugfit.run.plans import export_plan, plan_recipe
 from snugfit.run.session import RunOptions
+from snugfit.strategies import registry
+from snugfit.strategies.registry import STRATEGIES, nodes_and_devices
 from snugfit.system.processes import World
-from snugfit.training import ranks
-from snugfit.training.ranks import STRATEGIES, nodes_and_devices
 from tests.unit.run.test_plan_assumed import Here
 
 
@@ -91,8 +91,8 @@ def test_weights_are_spread_over_the_devices_of_the_plan_wherever_the_model_was_
 ) -> None:
     asked = []
     with fake_ranks(2) as mesh:
-        monkeypatch.setattr(ranks, "mesh_of", lambda *how: asked.append(how) or mesh)
-        found = ranks.strategy_of(
+        monkeypatch.setattr(registry, "mesh_of", lambda *how: asked.append(how) or mesh)
+        found = registry.strategy_of(
             Plan(device="cuda:1", strategy="fsdp", devices=2), World(rank=1, size=2, local_rank=1)
         )
 

@@ -15,9 +15,9 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.from_recipe import resume_run, train_recipe
 from snugfit.run.session import RunOptions
 from snugfit.run.smoke import DEV_WINDOWS, OVERFIT_PASSES, overfit_verdict, verify_reload
+from snugfit.run.training.result import RunResult
 from snugfit.tracking.spool import read_events
-from snugfit.training.result import RunResult
-from tests.unit.training.runs import finish, make_training
+from tests.unit.run.training.runs import finish, make_training
 
 MODULE = """
 import torch

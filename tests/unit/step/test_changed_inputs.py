@@ -15,7 +15,7 @@ from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
-from tests.unit.training.runs import events, finish, make_training
+from tests.unit.run.training.runs import events, finish, make_training
 
 
 class Centring(nn.Module):

@@ -18,16 +18,16 @@ from snugfit.data.sizes import largest
 from snugfit.display.terminal import TerminalDisplay
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.report.story import read_story
+from snugfit.run.training.loop import Training
 from snugfit.step.find_micro_batch import Fit, find_micro_batch, limit_on
 from snugfit.step.micro_batching import advice, cut, sizes
 from snugfit.system import memory
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.sgd import SGD
-from snugfit.training.loop import Training
 from tests.laws import problems
 from tests.laws.problems import differences, saved
-from tests.unit.training.runs import events, finish, make_training, resumed, seen, stop_at, told
+from tests.unit.run.training.runs import events, finish, make_training, resumed, seen, stop_at, told
 
 VOCABULARY, WIDTH, LONG, SHORT = 13, 8, 50, 5
 
@@ -227,7 +227,8 @@ def test_the_peak_of_a_run_begins_with_the_run(tmp_path: Path, monkeypatch: pyte
     assert reset == ["cuda"]
     training = text_run(tmp_path, Capped(10**9), micro_batch=None)
     monkeypatch.setattr(
-        "snugfit.training.loop.reset_peak_memory", lambda device: reset.append(training.step.progress.updates)
+        "snugfit.run.training.loop.reset_peak_memory",
+        lambda device: reset.append(training.step.progress.updates),
     )
     finish(training)
     assert reset == ["cuda", 0]

@@ -16,7 +16,7 @@ from snugfit.core.job import Plan
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Step
 from snugfit.techniques.learning.sgd import SGD
-from tests.unit.training.runs import events, finish, make_training
+from tests.unit.run.training.runs import events, finish, make_training
 
 LENGTHS = (10, 10, 3, 5, 10, 2, 6, 10)
 WIDTH = max(LENGTHS)

@@ -18,7 +18,7 @@ from snugfit.step.row_coupling import compare_rows, require_uncoupled
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.sgd import SGD
-from tests.unit.training.runs import events, finish, make_training, points, small_model
+from tests.unit.run.training.runs import events, finish, make_training, points, small_model
 
 ROWS = 8
 

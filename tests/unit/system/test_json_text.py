@@ -15,10 +15,10 @@ from snugfit.recipe.source import read_value
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import results
+from snugfit.run.checkpoint.checkpoint import _read
 from snugfit.system.json_text import MAX_DEPTH, parse_json
 from snugfit.tracking.cursor import Cursors
 from snugfit.tracking.spool import parse_line
-from snugfit.training.checkpoint import _read
 
 DEPTHS = (MAX_DEPTH + 1, 900, 100_000)
 

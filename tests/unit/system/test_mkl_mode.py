@@ -11,6 +11,7 @@ from torch import nn
 
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
+from snugfit.step.build import Material, make_step
 from snugfit.step.step import Step
 from snugfit.system import mkl_mode
 from snugfit.system.mkl_mode import MODE, changes, fix_sums, shifted, sums_depend_on_addresses
@@ -18,7 +19,6 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.placement.activation_offload import ActivationOffload
 from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
 from snugfit.techniques.placement.recompute import Recompute
-from snugfit.training.assemble import Material, make_step
 from tests.laws.compare import differences
 
 SHIFTS = (4, 8, 16, 32, 48)

@@ -17,7 +17,7 @@ from snugfit.step.step import Step
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
 from tests.laws.compare import differences, saved
-from tests.unit.training.runs import finish, make_training, resumed, stop_at, told
+from tests.unit.run.training.runs import finish, make_training, resumed, stop_at, told
 
 VOCABULARY = 64
 IDS = torch.arange(48).reshape(3, 16)

@@ -15,6 +15,7 @@ from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.lora import LoRA
 from snugfit.techniques.numerics.nf4 import NF4, NF4Format, nf4_
 from tests.oracles import nf4 as oracle
+from tests.unit.run.training.runs import finish, make_training
 from tests.unit.techniques.quantised_runs import (
     DECODERS,
     IDS,
@@ -29,7 +30,6 @@ from tests.unit.techniques.quantised_runs import (
     stopped_and_resumed,
     wide_llama,
 )
-from tests.unit.training.runs import finish, make_training
 
 # rows that end within a block and an odd number among them: bitsandbytes alone takes the wrong scales for some
 SHAPES = [(1, 1), (8, 16), (4, 96), (5, 7), (16, 24), (48, 64), (3, 130)]

@@ -13,15 +13,24 @@ from snugfit.core.technique import RollBack
 from snugfit.data.loader import Order
 from snugfit.display.words import end_lines
 from snugfit.errors import TrainingFailed
+from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.learning.spike_guard import SpikeGuard, is_spike, spike_bound
-from snugfit.training.loop import Training
 from tests.laws import problems
 from tests.laws.problems import differences, make_step, relative_error
 from tests.oracles import spike_guard as oracle
+from tests.unit.run.training.runs import (
+    CLASSES,
+    INPUTS,
+    events,
+    finish,
+    make_training,
+    points,
+    resumed,
+    stop_at,
+)
 from tests.unit.techniques.settings import context, refuses
-from tests.unit.training.runs import CLASSES, INPUTS, events, finish, make_training, points, resumed, stop_at
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,7 @@ def test_what_is_not_finite_has_a_policy_of_its_own(
 ) -> None:
     """And nothing that is not finite is looked for in a finite window."""
     monkeypatch.setattr(
-        "snugfit.training.non_finite.find_culprit", lambda *_: pytest.fail("it searched a finite window")
+        "snugfit.run.training.non_finite.find_culprit", lambda *_: pytest.fail("it searched a finite window")
     )
     result = finish(guarded(tmp_path, 4, action=action, non_finite=policy))
     assert (result.status, result.went_back) == ("finished", [4] if action == "roll_back" else [])

@@ -20,10 +20,10 @@ from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.placement import place_
 from snugfit.kit.streaming import host, stream
 from snugfit.kit.streaming.stream import WeightStream, blocks_of, spread
+from snugfit.step import build
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.placement.weight_streaming import WeightStreaming, stream_weights
-from snugfit.training import assemble
 from tests.laws import problems
 from tests.laws.test_dry_run import fake_batch, fake_step
 from tests.unit.techniques.live_memory import counting
@@ -722,9 +722,9 @@ def test_a_run_moves_all_but_the_blocks_to_its_device(monkeypatch: pytest.Monkey
         seen.append((device, list(staying)))
         return model
 
-    monkeypatch.setattr(assemble, "place_", place)
-    material = assemble.Material(own(), [numbers()] * 4, None, "cross_entropy")
-    step = assemble.make_step(
+    monkeypatch.setattr(build, "place_", place)
+    material = build.Material(own(), [numbers()] * 4, None, "cross_entropy")
+    step = build.make_step(
         Job.of(global_batch=2), Plan(), material, find("sgd")(learning_rate=0.1), [WeightStreaming()]
     )
     assert seen == [("cpu", [f"blocks.{place}" for place in range(LAYERS)])]

@@ -32,12 +32,12 @@ from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.devices.device import Device, Machine
 from snugfit.planner.trace.dry_run import Subject, longest_rows
 from snugfit.planner.trace.fake_tensors import fake_
+from snugfit.step.build import Material, make_step
 from snugfit.step.find_micro_batch import Forecast
 from snugfit.step.step import Step
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.system.malloc import resident_bytes
 from snugfit.system.memory import has_statistics, release_memory
-from snugfit.training.assemble import Material, make_step
 
 _REPEATS = 3
 """Updates that are timed; the quickest counts."""

@@ -28,8 +28,8 @@ from snugfit.planner.prediction.figures import Run, prediction_of
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.fake_ranks import DataParallelTwin, fake_ranks
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.registry import HYBRID, STRATEGIES
 from snugfit.system.malloc import resident_bytes
-from snugfit.training.ranks import HYBRID, STRATEGIES
 from snugfit.units import format_bytes
 
 PASSES = ((Phase.FORWARD, Phase.LOSS), (Phase.BACKWARD,))

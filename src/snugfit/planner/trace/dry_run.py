@@ -29,11 +29,11 @@ from snugfit.planner.trace.operator_cache import Remembered
 from snugfit.planner.trace.patches import as_real
 from snugfit.planner.trace.recorder import Recorder
 from snugfit.planner.trace.untraceable import explaining
+from snugfit.step.build import Material, make_step
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.step import Forward, Step
 from snugfit.strategies.base import Strategy
-from snugfit.training.assemble import Material, make_step
-from snugfit.training.deterministic import deterministic
+from snugfit.system.deterministic import deterministic
 
 
 @dataclass(frozen=True)

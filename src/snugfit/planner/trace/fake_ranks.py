@@ -20,7 +20,7 @@ from snugfit.core.card import Sharing
 from snugfit.errors import SettingError
 from snugfit.planner.cost.communication import BUCKET_BYTES
 from snugfit.strategies.base import SeveralRanks
-from snugfit.training.ranks import mesh_of
+from snugfit.strategies.registry import mesh_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -17,10 +17,10 @@ from snugfit.planner.cost.records import Op, Phase, Role, Trace
 from snugfit.planner.trace.dry_run import longest_rows
 from snugfit.planner.trace.memory_snapshot import snapshot
 from snugfit.planner.trace.real_run import Recorded, record_gradients, record_scoring
+from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.micro_batching import legal_sizes
 from snugfit.step.step import Step
 from snugfit.system.memory import release_memory
-from snugfit.training.attempt import Attempt, Doing
 
 MOST_SPIKES = 5
 MOST_PIECES = 12

@@ -20,12 +20,12 @@ from snugfit.core.technique import Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.training.loop import Training
+from snugfit.step.build import assemble, make_step
 from snugfit.step.optimizer import load_optimizer
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy
 from snugfit.tools.setup import Setup
-from snugfit.training.assemble import assemble, make_step
-from snugfit.training.loop import Training
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-4}
 """float64 has 16 digits and float32 has 7; what is left of them after some thousand additions in another order."""

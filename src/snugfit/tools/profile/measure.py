@@ -28,6 +28,7 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.trace.memory_snapshot import snapshot
 from snugfit.planner.trace.memory_use import MemoryUse, memory_use
 from snugfit.planner.trace.real_run import record_update
+from snugfit.run.checkpoint import checkpoint
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.micro_batching import cut
@@ -38,7 +39,6 @@ from snugfit.tools.profile.limits import Measured, Occasional, advise, culprits,
 from snugfit.tools.profile.operators import Operator, Work, operators_of, work_of
 from snugfit.tools.profile.result import TABLE, TENSORBOARD, TRACE, Detail, Profile
 from snugfit.tools.setup import Setup
-from snugfit.training import checkpoint
 
 UPDATES = 5
 _UNSEEN = 2

@@ -23,7 +23,10 @@ from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep
 from snugfit.run import from_recipe
+from snugfit.run.checkpoint import checkpoint
 from snugfit.run.session import RunOptions
+from snugfit.run.training.result import RunResult
+from snugfit.run.training.watch import monitored
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import is_python_path
 from snugfit.tools.many_runs import Tell, TrackedRuns, Watch, begun_in
@@ -34,9 +37,6 @@ from snugfit.tools.tune.result import Space, Trial, Tuned, shown, size
 from snugfit.tools.tune.search_space import applied, check_space, read_space
 from snugfit.tools.tune.study import Study, check_installed, check_pruner
 from snugfit.tracking.spool import Spool
-from snugfit.training import checkpoint
-from snugfit.training.result import RunResult
-from snugfit.training.watch import monitored
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -17,12 +17,12 @@ from snugfit.errors import SnugfitWarning
 from snugfit.kit.adapters.adapters import merged
 from snugfit.kit.quantized.experts import QuantisedExperts
 from snugfit.kit.quantized.quantize import dequantised
+from snugfit.step.build import describe_model
 from snugfit.techniques.learning.lora import lora_
 from snugfit.techniques.numerics.int8 import Int8, Int8Format, int8_
 from snugfit.techniques.numerics.nf4 import NF4, NF4Format, nf4_
 from snugfit.techniques.placement.recompute import Recompute
 from snugfit.techniques.placement.weight_streaming import WeightStreaming
-from snugfit.training.assemble import describe_model
 from tests.laws.compare import differences
 from tests.oracles import nf4 as oracle
 from tests.unit.techniques.quantised_runs import (

@@ -19,12 +19,12 @@ from snugfit.kit.adapters.adapter_files import load_adapter, save_adapter
 from snugfit.kit.adapters.adapters import merge_, merged
 from snugfit.kit.quantized.linear import QuantisedLinear
 from snugfit.kit.quantized.quantize import dequantised
+from snugfit.step.build import describe_model
 from snugfit.step.step import Step
 from snugfit.techniques.learning.lora import LoRA, lora_
 from snugfit.techniques.learning.sgd import SGD
 from snugfit.techniques.numerics.int8 import Int8, int8_
 from snugfit.techniques.numerics.nf4 import NF4, nf4_
-from snugfit.training.assemble import describe_model
 from tests.laws.compare import differences
 from tests.unit.techniques.live_memory import Live
 

@@ -14,12 +14,12 @@ from snugfit.planner.cost.records import Op, Phase, Place, Role, Storage, Trace
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.trace.memory_use import Piece, memory_of_failure, memory_use
 from snugfit.planner.trace.real_run import record_gradients, record_update
+from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.step import Step
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tools.planner_figures import Predicted
 from snugfit.tools.setup import Setup
 from snugfit.tools.setups import module_setup
-from snugfit.training.attempt import Attempt, Doing
 
 
 def op(name: str, module: str, event: int, phase: Phase = Phase.FORWARD, workspace: int = 0) -> Op:

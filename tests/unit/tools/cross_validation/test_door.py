@@ -21,6 +21,7 @@ from snugfit.data.sources import read_table
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run import from_recipe
+from snugfit.run.checkpoint.checkpoint import load_newest
 from snugfit.run.session import RunOptions
 from snugfit.tasks import prepare, prepare_sides
 from snugfit.tools.cross_validation import door
@@ -29,7 +30,6 @@ from snugfit.tools.cross_validation.fold_rows import fold_rows
 from snugfit.tools.cross_validation.result import Fold
 from snugfit.tracking.spool import read_events
 from snugfit.tracking.translate import to_batch
-from snugfit.training.checkpoint import load_newest
 
 POINTS = """\
 import torch

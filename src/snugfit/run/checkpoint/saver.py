@@ -1,0 +1,272 @@
+"""The checkpoints of a run: writing one of this moment, at once or while the training goes on, and going on from the newest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from snugfit.core.phases import phase
+from snugfit.core.progress import Progress
+from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
+from snugfit.kit.serialize import Packed, pack
+from snugfit.run.checkpoint import checkpoint, shards
+from snugfit.run.checkpoint.host_copy import Snapshot
+from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
+from snugfit.step.state import state_like
+from snugfit.strategies.world import agreed
+
+if TYPE_CHECKING:
+    from snugfit.run.training.loop import Training
+
+
+_TECHNIQUES = "techniques/"
+
+
+@dataclass
+class _Save:
+    """One that is being written.
+
+    Args:
+        told: what its event says, but for its times.
+        started: a `time.monotonic()`.
+        blocked: seconds for which the training has waited.
+        seconds: from its start to its end.
+    """
+
+    told: Mapping[str, Any]
+    started: float
+    blocked: float = 0.0
+    seconds: float = 0.0
+    done: Future[None] = field(default_factory=Future)
+
+    def begin(self, write: Callable[[], None], beside: bool) -> None:
+        """Write here, or beside on a thread, which ends with the process: what is not whole then is not there."""
+
+        def run() -> None:
+            try:
+                write()
+            except BaseException as error:  # noqa: BLE001 - the training raises it
+                self.done.set_exception(error)
+            else:
+                self.seconds = time.monotonic() - self.started
+                self.done.set_result(None)
+
+        if beside:
+            threading.Thread(target=run, name="checkpoint", daemon=True).start()
+        else:
+            run()
+        self.blocked = time.monotonic() - self.started
+
+    def wait(self) -> BaseException | None:
+        """What went wrong with it, once it is at its end."""
+        start = time.monotonic()
+        problem = self.done.exception()
+        self.blocked += time.monotonic() - start
+        return problem
+
+
+class Saving:
+    """Saves a run and takes it up again. With `checkpoint.save: async` a save copies what it is about, and a thread writes the copy
+    while the training goes on; one at a time.
+
+    A checkpoint that the disk does not take is told, and the training goes on: the next save tries again. `problem` is what the last save
+    has failed of, the same on all ranks.
+
+    Within it the run trains. An error leaves it once the save under way is at its end, but for Ctrl-C, and for the loss of other ranks
+    that would have to write too.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._strategy = training.step.strategy
+        self._beside = training.job.checkpoint.save == "async"
+        self._snapshot = Snapshot()
+        self._group: dist.ProcessGroup | None = None
+        self._under_way: _Save | None = None
+        self.problem: str | None = None
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment, or begin to; it is the same whatever ranks it was made by, which all call this."""
+        self.finish()
+        self._begin()
+        if not self._beside:
+            self.finish()
+
+    def poll(self) -> bool:
+        """Tell of the save under way if it is written; whether it could not be."""
+        save = self._under_way
+        if save is None or not save.done.done():
+            return False
+        if save.done.exception() is not None:
+            return True  # which `finish` raises
+        self._settle()
+        return False
+
+    def finish(self) -> None:
+        """Wait for the save under way; all ranks call it, and all find then what was saved."""
+        was_under_way, error = self._under_way is not None, self._settle()
+        message = None if error is None else str(error) or type(error).__name__
+        told = self._strategy.tell((was_under_way, message, isinstance(error, RunFolderError)))
+        if error is not None and not isinstance(error, RunFolderError):
+            raise error  # none of the disk's
+        failed = [(message, of_disk) for _, message, of_disk in told if message is not None]
+        for message, of_disk in failed:
+            if not of_disk:
+                raise SaidElsewhere(message)
+        if any(under_way for under_way, _, _ in told):
+            self.problem = failed[0][0] if failed else None
+
+    def any(self) -> bool:
+        """Whether the first rank has a checkpoint to go back to; all ranks call it."""
+        self.finish()
+        # another host may see the folder later than the one that has written it
+        return bool(self._strategy.tell(checkpoint.any_in(self._training.folder.checkpoints))[0])
+
+    def load(self, compare: bool = True) -> tuple[str, ...]:
+        """Take the state of the newest valid checkpoint; returns sentences on newer ones that are damaged, and on what could not be
+        compared.
+
+        Raises:
+            RunFolderError: there is none, or it is of a run of other settings or data.
+            SettingError: it is of another model, optimizer or set of techniques.
+        """
+        self.finish()
+        with agreed():
+            loaded = checkpoint.load_newest(self._training.folder.checkpoints)
+        names = self._strategy.tell(loaded.folder.name)
+        if len({*names}) > 1:
+            raise RunFolderError(
+                f"resume: the newest checkpoints that the ranks find are {', '.join(names)}. Give all hosts the same folder as output."
+            )
+        notes = take(self._training, loaded.parts, compare)
+        damaged = (f"checkpoint passed over, it is damaged: {reason}" for reason in loaded.rejected)
+        return (*damaged, *notes)
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = isinstance(error, RanksLost) and self._group is not None
+        if isinstance(error, Exception) and not lost:
+            with suppress(SnugfitError):  # the first error is the one to see, also when the disk is full
+                self._settle()
+        if error is None and self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
+        self._snapshot = Snapshot()
+
+    def _begin(self) -> None:
+        start = time.monotonic()
+        training, progress = self._training, self._training.step.progress
+        with phase("save"):
+            packed = pack(parts_of(training))
+            if self._strategy.rank > 0 and not packed.sharded:
+                return
+            final = training.folder.checkpoints / _name(progress)
+            path = final.relative_to(training.folder.path).as_posix()
+            save = _Save({"update": progress.updates, "window": progress.windows, "path": path}, start)
+            if self._beside:
+                packed = self._snapshot.take(packed)
+                if packed.sharded and self._group is None:  # in the default one the training goes on
+                    self._group = dist.new_group(backend="gloo")
+            save.begin(partial(self._write, final, packed), beside=self._beside)
+        self._under_way = save
+
+    def _settle(self) -> BaseException | None:
+        """Wait for the save under way, if there is one, and tell of it, or of what went wrong, which is returned."""
+        save, self._under_way = self._under_way, None
+        if save is None:
+            return None
+        problem = save.wait()
+        if problem is None:
+            times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
+            self._training.emit("checkpoint", **save.told, **times)
+        else:
+            newest = checkpoint.newest_in(self._training.folder.checkpoints)
+            stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"
+            message = (
+                f"{problem} The training goes on and saves again when the next checkpoint is due; {stands}."
+            )
+            self._training.emit("warning", message=message)
+        return problem
+
+    def _write(self, final: Path, packed: Packed) -> None:
+        device = self._training.step.device
+        if device.type != "cpu":  # a thread begins with the first one
+            torch.accelerator.set_device_index(device)
+        self._training.folder.check_there()
+        checkpoint.write(final, packed, self._training.job.checkpoint.keep, self._strategy, self._group)
+
+
+def parts_of(training: Training) -> dict[str, Any]:
+    """What a checkpoint holds, by file; live tensors."""
+    state = training.step.state_dict()
+    return {
+        "model": {kind: state[kind] for kind in ("parameters", "buffers", "modules")},
+        "run": {
+            "step": {key: state[key] for key in ("optimizer", "progress", "padding", "inputs")},
+            "micro_batch": {"planned": training.planned, "used": training.step.micro_batch},
+            "watch": training.watch.state_dict(),
+            "last_metrics": training.last_metrics,
+            "identity": {**training.identity, **batch_norm_identity(training, training.step.micro_batch)},
+            "identity_version": VERSION,
+            "description": dict(training.description),
+        },
+        **{f"{_TECHNIQUES}{name}": part for name, part in state["techniques"].items()},
+    }
+
+
+def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> list[str]:
+    """Go on from what a checkpoint holds; returns sentences on what differs and is accepted, and on what could not be compared.
+
+    Raises:
+        RunFolderError: it is of a run of other settings, data or code.
+        SettingError: it is of another model, optimizer or set of techniques.
+    """
+    run, step = parts["run"], training.step
+    micro_batch = _micro_batch(training, run["micro_batch"])
+    own = {**training.identity, **batch_norm_identity(training, micro_batch)}
+    notes: list[str] = []
+    if compare:
+        with agreed():
+            notes = check_identity(
+                run["identity"], own, training.accept_changes, run.get("identity_version", 1)
+            )
+    techniques = {
+        name.removeprefix(_TECHNIQUES): part for name, part in parts.items() if name.startswith(_TECHNIQUES)
+    }
+    state = {**parts["model"], **run["step"], "techniques": techniques}
+    step.load_state_dict(shards.loaded(state, state_like(step, state)))
+    step.micro_batch = micro_batch
+    training.watch.load_state_dict(run["watch"])
+    training.last_metrics = run["last_metrics"]
+    return notes
+
+
+def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:
+    """The micro-batch to go on in: what it had come to, unless another plan was made."""
+    own, used = training.step.micro_batch, saved["used"]
+    if saved["planned"] != training.planned or used is None:
+        return own
+    return int(used if own is None else min(own, used))
+
+
+def _name(progress: Progress) -> str:
+    """Of the checkpoint of a moment; that of a later one is greater."""
+    name = f"update-{progress.updates:08d}"
+    if progress.windows != progress.updates:  # the same weights at another place of the data
+        name += f"-window-{progress.windows:08d}"
+    return name

@@ -1,0 +1,80 @@
+"""The best model of a run: written to `best/` under the weights that were scored, and owed where the disk did not take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from snugfit.core.phases import phase
+from snugfit.errors import RunFolderError
+from snugfit.kit.mapped_tensors import making_in_files
+from snugfit.run.checkpoint import checkpoint
+from snugfit.step.state import made_buffers
+from snugfit.system.disk_errors import is_full
+
+if TYPE_CHECKING:
+    from snugfit.run.training.loop import Training
+
+
+def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
+    """Write the model as it is delivered; all ranks call it.
+
+    Where the disk does not take it, the run says so and goes on: what is in `best/` stays the best, the watch keeps as `owed` what should
+    be there, and the next evaluation that is better than `best/` tries again.
+
+    Returns:
+        Whether it was written.
+    """
+    strategy, folder, watch = training.step.strategy, training.folder, training.watch
+    problem = _write(training, metrics)
+    if problem is not None and is_full(problem):
+        room = strategy.rank == 0 and checkpoint.make_room(folder.checkpoints, training.job.checkpoint.keep)
+        if strategy.tell(room)[0]:
+            problem = _write(training, metrics)
+    watch.owed = None
+    if problem is not None:
+        progress, weights = training.step.progress, training.step.seams.weights_name
+        watch.owed = {
+            "update": progress.updates,
+            "window": progress.windows,
+            "metrics": dict(metrics),
+            "weights": weights,
+            "problem": problem,
+        }
+        message = f"{problem} The training goes on, and tries again at the next evaluation that is better than what is in best/."
+        training.emit("warning", message=message)
+    return problem is None
+
+
+def owed_now(training: Training) -> str | None:
+    """Return why the best model is not in `best/`, where its weights are those of this moment."""
+    owed = training.watch.owed
+    here = owed is not None and owed["window"] == training.step.progress.windows
+    return owed["problem"] if owed is not None and here else None
+
+
+def _write(training: Training, metrics: Mapping[str, float]) -> str | None:
+    """Return what went wrong with the disk, the same on all ranks, or None."""
+    step, problem = training.step, None
+    seams, folder = step.seams, training.folder
+    with phase("save"), seams.weights(step.model):
+        try:
+            trained = step.strategy.whole(step.model, folder.path)
+            if trained is not None:
+                folder.check_there()
+                with making_in_files(folder.path):
+                    delivered = trained if seams.export is None else seams.export(trained)
+                description = {
+                    "update": step.progress.updates,
+                    "metrics": metrics,
+                    "weights": seams.weights_name,
+                }
+                if made := made_buffers(step):
+                    description["made_buffers"] = made
+                if seams.extended_by:
+                    description["extended_by"] = seams.extended_by
+                training.save_best(folder.best, delivered, description, trained=trained)
+        except RunFolderError as error:
+            problem = str(error)
+    of_first: str | None = step.strategy.tell(problem)[0]
+    return of_first

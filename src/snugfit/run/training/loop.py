@@ -1,0 +1,385 @@
+"""The loop: windows to updates, with evaluation, checkpoints and a way to stop at every boundary."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from snugfit.core.batch import Batch
+from snugfit.core.job import AUTO, Job, MicroBatch
+from snugfit.data.ahead import WindowsAhead
+from snugfit.data.loader import Loader, Windows
+from snugfit.errors import TrainingFailed
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint.saver import Saving
+from snugfit.run.training.best import owed_now, save_best
+from snugfit.run.training.non_finite import Refused, judge
+from snugfit.run.training.result import Emit, RunResult, SaveBest
+from snugfit.run.training.stop import StopRequest
+from snugfit.run.training.update_events import Telling
+from snugfit.run.training.watch import Watch, monitored
+from snugfit.step.attempt import Attempt, Doing
+from snugfit.step.evaluate import Scored, evaluate
+from snugfit.step.find_micro_batch import find_micro_batch
+from snugfit.step.metrics import RowMetric
+from snugfit.step.micro_batching import Replan
+from snugfit.step.row_coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
+from snugfit.step.step import Step
+from snugfit.strategies.world import agreed, answered
+from snugfit.system.deterministic import deterministic
+from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
+
+
+@dataclass
+class Training:
+    """One run, assembled.
+
+    Args:
+        save_best: writes the model as it is delivered, with the weights that were scored.
+        description: recipe, plan and versions, for whoever finds a checkpoint alone; kept in each of them.
+        identity: what a resume must find unchanged, as `training.identity` says; kept in each checkpoint.
+        accept_changes: names of the identity that may differ from the checkpoint's.
+        planned: the micro-batch that was asked for; what it came to is the step's.
+        deterministic: whether it computes by deterministic operators.
+    """
+
+    job: Job
+    step: Step
+    loader: Loader
+    validation: Loader | None
+    metrics: Mapping[str, str | RowMetric]
+    folder: RunFolder
+    emit: Emit
+    save_best: SaveBest
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    description: Mapping[str, Any] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+    planned: MicroBatch = None
+    deterministic: bool = False
+    accept_changes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.monitor = monitored(self.job.evaluate.best_metric, self.metrics)
+        self.total_windows = self.job.total_windows(self.loader.order.examples)
+        self.last_metrics: dict[str, float] = {}
+        self._evaluated_at_once: int | None = None
+        self._telling = Telling(self.emit, self.step)
+        self.emit = self._telling.emit
+        self.saving = Saving(self)
+        self._compared = False
+        self.attempt: Attempt | None = None  # for whoever asks what it was that failed
+
+    def expect(self, predicted: Mapping[str, Any]) -> None:
+        """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
+        self._telling.expect(predicted)
+
+    @property
+    def epoch(self) -> float:
+        return self.step.progress.windows / self.loader.order.windows_per_epoch
+
+    def fit(self) -> None:
+        """Before the first update: find the micro-batch, if that is asked for and no checkpoint knows it, and say what was tried.
+
+        Raises:
+            SettingError: its size is part of what is learned.
+            OutOfMemory: nothing fits.
+        """
+        if self.planned != AUTO or self.step.micro_batch is not None:
+            return
+        strategy = self.step.strategy
+        hosts = strategy.tell(socket.gethostname())
+        with agreed(), deterministic(self.deterministic):
+            window, longest = self.loader.worst_window()
+            self.attempt = Attempt(Doing.FIT, window)
+            found = find_micro_batch(self.step, window, processes=hosts.count(hosts[strategy.rank]))
+            self.attempt = None
+        found = replace(found, micro_batch=min(strategy.counts(found.micro_batch)))
+        self.step.micro_batch = found.micro_batch
+        self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
+
+    def restore(self, *, compare: bool = True) -> None:
+        """Go on from the newest valid checkpoint, and say so.
+
+        Args:
+            compare: whether it may be of another run, whose settings, data and code are compared with this one's.
+        Raises:
+            As `Saving.load`.
+        """
+        for message in self.saving.load(compare):
+            self.emit("warning", message=message)
+        self.emit("resume", update=self.step.progress.updates, window=self.step.progress.windows)
+
+    def evaluate(self, stop: StopRequest) -> None:
+        """Score the weights that would be saved, and save them if they are the best so far."""
+        progress, seams, start = self.step.progress, self.step.seams, time.monotonic()
+        self._settle(stop)
+        if self.validation is None:  # nothing to compare by: the last weights are the ones to keep
+            save_best(self, {})
+            return
+        with closing(_whole(self.validation, stop)) as windows:
+            scored = replace(
+                Scored.of(self.step), micro_batch=self._evaluated_at_once or self.step.micro_batch
+            )
+            metrics = evaluate(scored, self._scored(windows), self.metrics, self._evaluate_finer)
+        self.step.evaluated(metrics)
+        before, standing = self._best(), self.watch.standing
+        rule = self.job.early_stopping
+        best = self.watch.observe(
+            progress.updates,
+            metrics,
+            self.monitor,
+            epoch=self.epoch,
+            weights=seams.weights_name,
+            counts=not seams.awaits_average,
+            min_delta=0.0 if rule is None else rule.min_delta,
+        )
+        self.last_metrics = metrics
+        if best and not save_best(self, metrics):
+            best = False
+            self.watch.stand_by(standing)
+        self.emit(
+            "evaluation",
+            update=progress.updates,
+            window=progress.windows,
+            epoch=self.epoch,
+            metrics=metrics,
+            weights=seams.weights_name,
+            best=best,
+            seconds=time.monotonic() - start,
+        )
+        if best and before is not None and before["weights"] != seams.weights_name:
+            name, _ = self.monitor
+            self.emit(
+                "warning",
+                message=f"from update {progress.updates} on the weights of '{seams.weights_name}' are evaluated, and the best of them is "
+                f"kept. The best of the {before['weights']} weights is no longer: {name} {before['metrics'][name]:.4g} at update "
+                f"{before['update']}.",
+            )
+
+    def _settle(self, stop: StopRequest) -> None:
+        self.step.settle(lambda: _whole(self.loader, stop))
+
+    def run(self, stop: StopRequest) -> RunResult:
+        """Train to the end, or to a reason to stop.
+
+        What the disk does not take is tried again at the next occasion. Where the end of the run could not be saved, the run is stopped,
+        and can go on from an older checkpoint.
+
+        Raises:
+            TrainingFailed: the non-finite policy says so, nothing was learned, or no checkpoint could be saved; what was saved stays
+                resumable.
+            RanksLost: other ranks have ended, or do not answer.
+        """
+        reset_peak_memory(self.step.device)
+        start, examples = time.monotonic(), self.step.progress.examples
+        status: str = "finished"
+        with (
+            deterministic(self.deterministic),
+            self._telling,
+            self.saving,
+            answered(lambda: f"at update {self.step.progress.updates + 1}"),
+        ):
+            self._write_owed(stop)
+            reason = self._exhausted()
+            while self.step.progress.windows < self.total_windows and reason is None:
+                outcome = self._run_until_boundary(stop)
+                if outcome is not None:
+                    status, reason = outcome
+            self.saving.finish()
+            self._telling.ended()
+            if (problem := self.saving.problem or owed_now(self)) is not None:
+                status, reason = "stopped", self._unsaved(problem, reason)
+        if status == "finished" and self.step.progress.updates == 0:
+            raise TrainingFailed(
+                f"none of the {self.total_windows} windows made an update: their losses were not finite, none of their labels "
+                "counts, or the loss scale was still too high. The events say which."
+            )
+        seconds = time.monotonic() - start
+        return RunResult(
+            run_dir=str(self.folder.path),
+            status=status,
+            stop_reason=reason,
+            resumable=status == "stopped",
+            updates=self.step.progress.updates,
+            epochs=self.epoch,
+            best=self._best(),
+            last={"metrics": self.last_metrics},
+            seconds=seconds,
+            examples_per_second=(self.step.progress.examples - examples) / max(seconds, 1e-9),
+            peak_memory_bytes=peak_memory_bytes(self.step.device),
+            went_back=sorted(self.watch.banned),
+        )
+
+    def _write_owed(self, stop: StopRequest) -> None:
+        """Write the best model, if the disk did not take it when the checkpoint was saved that this run goes on from."""
+        if (owed := self.watch.owed) is not None and owed_now(self) is not None:
+            self._settle(stop)
+            if save_best(self, owed["metrics"]) and self.validation is not None:
+                self.watch.stand_by((owed["update"], owed["metrics"], owed["weights"]))
+
+    def _unsaved(self, problem: str, reason: str | None) -> str:
+        """Return why the run is stopped whose end could not be saved, and can go on from an older checkpoint.
+
+        Raises:
+            TrainingFailed: there is none.
+        """
+        stands = self.step.strategy.rank == 0 and checkpoint.any_whole(self.folder.checkpoints)
+        message = f"the end of the run could not be saved: {problem}"
+        if not self.step.strategy.tell(stands)[0]:
+            raise TrainingFailed(f"{message} There is no checkpoint to go on from.")
+        return message if reason is None else f"{reason}; {message}"
+
+    def _run_until_boundary(self, stop: StopRequest) -> tuple[str, str | None] | None:
+        """Windows in order until the run ends (its status and reason) or rolls back (None)."""
+        progress, job = self.step.progress, self.job
+        before = time.perf_counter()
+        windows = self.loader.windows(progress.windows, self.total_windows, rescue=lambda: stop.asked)
+        ahead = WindowsAhead(windows)
+        with closing(ahead), self._fetching(ahead):
+            for window in ahead:
+                refused = self._train_on(window, before)
+                if refused and refused.roll_back:
+                    self._roll_back(refused.reason)
+                    return None
+                last = progress.windows == self.total_windows
+                evaluated = last or self._due(job.evaluate.period(self.loader.order.windows_per_epoch))
+                if evaluated:
+                    self.evaluate(stop)
+                exhausted = self._exhausted() if evaluated else None
+                asked = None if last else self._asked(stop)
+                due = self._due(job.checkpoint.every) if job.checkpoint.every else evaluated
+                if due or last or asked or exhausted or refused:
+                    self.saving.save()
+                if refused:
+                    raise TrainingFailed(refused.reason)
+                if exhausted:
+                    return "finished", exhausted
+                if asked:
+                    return "stopped", asked
+                before = time.perf_counter()
+        return "finished", None
+
+    @contextmanager
+    def _fetching(self, windows: WindowsAhead) -> Iterator[None]:
+        """Temporarily have each update fetch the next window while the device computes."""
+        if _computes_beside_host(self.step.device):
+            self.step.meanwhile = windows.fetch
+        try:
+            yield
+        finally:
+            self.step.meanwhile = None
+
+    def _exhausted(self) -> str | None:
+        """Why the run should stop early, or None. The first rank decides for all: `stop_when` is the user's code, and may look at a clock.
+
+        Raises:
+            As `Watch.exhausted`.
+        """
+        strategy = self.step.strategy
+        if strategy.world_size == 1:
+            return self.watch.exhausted(self.job)
+        with agreed():
+            reason = self.watch.exhausted(self.job) if strategy.rank == 0 else None
+        decided: str | None = strategy.tell(reason)[0]
+        return decided
+
+    def _asked(self, stop: StopRequest) -> str | None:
+        """Why to stop, if one of the ranks was asked to; the same on all of them."""
+        strategy, asked = self.step.strategy, stop.reason
+        failed = self.saving.poll()
+        if not any(strategy.counts(int(failed or asked is not None))):  # each window asks, so briefly
+            return None
+        self.saving.finish()
+        reason: str | None = next(filter(None, strategy.tell(asked)), None)
+        return reason
+
+    def _train_on(self, window: Batch, before: float) -> Refused | None:
+        """One window; how the run is to end or go back because of it, or None to go on."""
+        progress, watch = self.step.progress, self.watch
+        if reason := watch.banned.get(progress.windows + 1):
+            progress.consume(window.total, applied=False)
+            self.emit("skipped", window=progress.windows, reason=f"the run went back because of it: {reason}")
+            return None
+        self.attempt = Attempt(Doing.UPDATE, window)
+        if not self._compared:
+            self._compared = True
+            self._compare_rows(window)
+        start = time.perf_counter()
+        result = self.step(window)
+        self.attempt = None
+        self._telling.computed(result, time.perf_counter() - start)
+        self._telling.update(result, self.epoch, window.total / (time.perf_counter() - before))
+        if not result.applied:
+            return judge(self, result, window)
+        if progress.windows > max(watch.banned, default=0):
+            watch.refused_in_a_row = 0
+        return None
+
+    def _compare_rows(self, window: Batch) -> None:
+        """Before the first update: see that a row's loss does not depend on the rows beside it, where these are not the whole window.
+
+        Raises:
+            SettingError: it does.
+        """
+        step, ranks = self.step, self.step.strategy.world_size
+        split = is_split(step, window)
+        if split and step.progress.windows > 0:  # a resumed run, which was compared at its beginning
+            return
+        most = rows_to_compare(self.job.train.global_batch * self.total_windows, ranks)
+        if not split:
+            most = min(most, FEW_ROWS)
+        elif self.planned == AUTO and step.micro_batch is not None:
+            most = min(most, step.micro_batch)  # the most that is known to fit
+        comparison = compare_rows(step, window, most)
+        if comparison is None or not (split or comparison.coupled):
+            return
+        if split:
+            require_uncoupled(comparison, ranks)
+        else:
+            step.couples_rows = True
+        self.emit("rows", rows=comparison.rows, coupled=comparison.verdict, message=comparison.message)
+
+    def _scored(self, windows: Windows) -> Windows:
+        """The windows, each the attempt of the run while it is scored."""
+        for window in windows:
+            self.attempt = Attempt(Doing.EVALUATION, window)
+            yield window
+        self.attempt = None
+
+    def _evaluate_finer(self, replan: Replan) -> None:
+        self._evaluated_at_once = replan.after
+        self._telling.replanned("the evaluation", replan)
+
+    def _due(self, every: int) -> bool:
+        return self.step.progress.windows % every == 0
+
+    def _best(self) -> dict[str, Any] | None:
+        if self.watch.best_update is None:
+            return None
+        watch = self.watch
+        return {"update": watch.best_update, "metrics": watch.best_metrics, "weights": watch.best_weights}
+
+    def _roll_back(self, reason: str) -> None:
+        """To the newest checkpoint, from where this window will be passed over."""
+        refused, banned = (
+            self.watch.refused_in_a_row,
+            {**self.watch.banned, self.step.progress.windows: reason},
+        )
+        self.restore(compare=False)
+        self.watch.refused_in_a_row, self.watch.banned = refused, banned
+
+
+def _computes_beside_host(device: torch.device) -> bool:
+    return device.type != "cpu"
+
+
+def _whole(loader: Loader, stop: StopRequest) -> Windows:
+    """One pass over all examples of a loader."""
+    return loader.windows(0, loader.order.windows_per_epoch, rescue=lambda: stop.asked)

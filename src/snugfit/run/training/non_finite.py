@@ -1,0 +1,93 @@
+"""What becomes of a run when a window makes no update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snugfit.core.batch import Batch
+from snugfit.core.loss_scale import SMALLEST
+from snugfit.core.technique import RollBack
+from snugfit.errors import RunFolderError, TrainingFailed
+from snugfit.run.training.culprit import find_culprit, keep_window
+from snugfit.step.step import StepResult
+
+if TYPE_CHECKING:
+    from snugfit.run.training.loop import Training
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A window that ends the run or, with `roll_back`, sends it back to its newest checkpoint."""
+
+    reason: str
+    roll_back: bool
+
+
+def judge(training: Training, result: StepResult, window: Batch) -> Refused | None:
+    """Say why the window made no update, and what the policy wants done about it; None to go on.
+
+    Raises:
+        TrainingFailed: weights have moved all the same, and the run cannot go back.
+    """
+    job, watch = training.job, training.watch
+    number = training.step.progress.windows
+    harmless = _harmless(result)
+    if harmless is not None:
+        training.emit("skipped", window=number, reason=harmless)
+        return None
+    watch.refused_in_a_row += 1
+    reason = _reason(training, result, window)
+    training.emit("skipped", window=number, reason=reason)
+    # a technique that refuses a finite update says itself what is to be done
+    policy = job.non_finite.policy if result.refused is None else "skip"
+    damaged = False  # whether weights have moved all the same
+    if isinstance(result.refused, RollBack):
+        policy, damaged = "roll_back", training.step.seams.irrevocable
+    if policy == "stop" or watch.refused_in_a_row >= job.non_finite.limit:
+        setting = "" if result.refused is not None else f"non_finite.policy: {policy}, "
+        ended = (
+            f"window {number}: {reason}. {watch.refused_in_a_row} windows in a row made no update "
+            f"({setting}non_finite.limit: {job.non_finite.limit}). Lower the learning rate, clip "
+            "the gradient or mend the data."
+        )
+        if damaged:
+            raise TrainingFailed(ended)  # at once, before these weights are saved
+        return Refused(ended, roll_back=False)
+    if policy == "roll_back" and training.saving.any():
+        return Refused(reason, roll_back=True)
+    if damaged:
+        raise TrainingFailed(
+            f"window {number}: {reason}, and there is no checkpoint to go back to. Lower the learning rate, mend the data, or save "
+            "checkpoints more often."
+        )
+    return None
+
+
+def _harmless(result: StepResult) -> str | None:
+    """Why a window without an update is no failure: it is empty, or the loss scale has been too high for it."""
+    if result.weight <= 0:
+        return "nothing in it counts: all labels are ignored"
+    if (
+        result.refused is None
+        and result.scale is not None
+        and result.scale > SMALLEST
+        and math.isfinite(result.loss)
+    ):
+        return f"loss {result.loss:.4g}: its gradient overflows at the loss scale {result.scale:g}, which was lowered"
+    return None
+
+
+def _reason(training: Training, result: StepResult, window: Batch) -> str:
+    if result.refused is None:
+        culprit = find_culprit(training.step, window, training.loader.origins)
+        reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"
+    else:
+        reason = f"loss {result.loss:.4g}: {result.refused}"
+    folder, number = training.folder.path / "culprits", training.step.progress.windows
+    try:
+        kept = keep_window(folder, number, window, training.step.strategy, training.loader.origins)
+    except RunFolderError as error:  # on all ranks; what ends or goes on is decided by the numbers
+        return f"{reason}; {error}"
+    return f"{reason}; the batch is in {kept}" if kept else reason
