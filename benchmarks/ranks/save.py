@@ -32,8 +32,9 @@ from torch import nn  # noqa: E402
 
 from snugfit.core.job import Job, Plan  # noqa: E402
 from snugfit.results.run_folder import RunFolder  # noqa: E402
+from snugfit.run.training.assemble import assemble  # noqa: E402
 from snugfit.run.training.loop import Training  # noqa: E402
-from snugfit.step.build import Material, assemble  # noqa: E402
+from snugfit.step.build import Material  # noqa: E402
 from snugfit.strategies.base import Strategy  # noqa: E402
 from snugfit.strategies.registry import strategy_of  # noqa: E402
 from snugfit.system.processes import World  # noqa: E402

@@ -27,7 +27,7 @@ IMPORTED = (
     "snugfit.run.launch",
     "snugfit.run.planning",
     "snugfit.run.from_recipe",
-    "snugfit.run.session",
+    "snugfit.run.run",
     "tests.ranks.faulty",
     "tests.ranks.law",
 )

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from snugfit.core.job import Job, Plan
 from snugfit.errors import OutOfMemory, SettingError, SnugfitError
+from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
-from snugfit.step.build import check_settings
 from tests.ranks.law import STRATEGIES
 from tests.ranks.pool import Ranks
 from tests.unit.run.training.runs import events, finish, make_training

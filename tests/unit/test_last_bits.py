@@ -14,9 +14,9 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.recipe import load_recipe
-from snugfit.run import session
+from snugfit.run import run as way
 from snugfit.run.from_recipe import train_recipe
-from snugfit.run.session import RunOptions
+from snugfit.run.options import RunOptions
 from snugfit.system.mkl_mode import ADDRESSES, MODE
 from snugfit.tracking.spool import read_events
 
@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_with_other_threads_says_so(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_where_products_depend_on_addresses_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "sums_depend_on_addresses", lambda: True)
+    monkeypatch.setattr(way, "sums_depend_on_addresses", lambda: True)
     run = Path(train(tmp_path).run_dir)
     assert said(run) == []
     train(tmp_path, resume=run)

@@ -27,7 +27,7 @@ from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
 from snugfit.cli.streams import lasting_streams
-from snugfit.cli.training import Options, placing, resume_run, split, train_inferred, train_recipe
+from snugfit.cli.training import placing, resume_run, run_options, split, train_inferred, train_recipe
 from snugfit.cli.tune import tune
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 from snugfit.system.processes import (
@@ -148,14 +148,21 @@ def train(
 
     Without a recipe, name the data, its columns and a model; the recipe that follows is printed and saved here.
     """
-    options = Options(
-        stop_after, fast_dev_run, overfit_batches, plan, max_restarts, into, accept_changes, replan
+    options = run_options(
+        stop_after,
+        quiet,
+        accept_changes=accept_changes,
+        fast_dev_run=fast_dev_run,
+        overfit_batches=overfit_batches,
+        plan=plan,
+        into=into,
+        replan=replan,
     )
     path, changes = split(recipe, overrides)
     changes += placing(devices, strategy)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}
     if path is None:
-        return train_inferred(columns, changes, options, as_json, quiet)
+        return train_inferred(columns, changes, options, max_restarts, as_json, quiet)
     given = [option for option, value in columns.items() if value is not None]
     if given:
         raise SettingError(
@@ -166,7 +173,7 @@ def train(
 
     with located(path, changes):
         loaded = recipes.load(path, changes, allow_code=allow_code, quiet=quiet)
-        return train_recipe(loaded, options, as_json, quiet)
+        return train_recipe(loaded, options, max_restarts, as_json, quiet)
 
 
 @app.command(epilog="Example: snugfit resume runs/agnews/20261121-0930-1a2b")
@@ -187,9 +194,9 @@ def resume(
     It goes on from its newest valid checkpoint, bit for bit as if it had never stopped; on other devices, or in other micro-batches, up to
     rounding. Settings, data, code and the model's files must be those it began with.
     """
-    options = Options(stop_after, max_restarts=max_restarts, accept_changes=accept_changes)
+    options = run_options(stop_after, True, accept_changes=accept_changes)
     changes = placing(devices, strategy, micro_batch)
-    return resume_run(run, options, changes, as_json, quiet, allow_code=allow_code)
+    return resume_run(run, options, max_restarts, changes, as_json, quiet, allow_code=allow_code)
 
 
 @app.command(epilog="Example: snugfit evaluate runs/agnews/20261121-0930-1a2b test.csv")
@@ -205,12 +212,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
-    from snugfit.run import from_recipe
+    from snugfit.deliver.predict import evaluate_file
 
     asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    found = from_recipe.evaluate_run(
-        source, data, metrics=asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code
-    )
+    found = evaluate_file(source, data, asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
     show(found, as_json)
 
 
@@ -230,9 +235,9 @@ def predict(
 
     The file has the columns of DATA, and 'prediction' and 'probability'.
     """
-    from snugfit.run import from_recipe
+    from snugfit.deliver.predict import predict_file
 
-    found = from_recipe.predict_rows(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    found = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
     show(found, as_json)
 
 

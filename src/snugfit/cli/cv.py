@@ -10,7 +10,7 @@ import typer
 
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
-from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
+from snugfit.cli.training import EXIT_CODES, each_shown, run_options, split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def cv(
     Every fold is a run of its own. Stopped or killed, it goes on with --resume: finished folds are not run again.
     """
     path, changes = split(recipe, overrides)
-    options = Options(stop_after, plan=plan)
+    options = run_options(stop_after, quiet, plan=plan)
     dealing = {"--folds": folds, "--repeats": repeats, "--stratified": stratified, "--groups": groups}
     given = [option for option, value in dealing.items() if value is not None]
     if resume is not None and (path is not None or changes or given):
@@ -74,7 +74,7 @@ def cv(
 
     if path is None:
         assert resume is not None
-        found = door.resume(resume, options.make(quiet), each_shown(quiet), tell, allow_code=allow_code)
+        found = door.resume(resume, options, each_shown(quiet), tell, allow_code=allow_code)
     else:
         with located(path, changes):
             found = door.cross_validate(
@@ -83,7 +83,7 @@ def cv(
                 repeats=1 if repeats is None else repeats,
                 stratified=stratified,
                 group_by=tuple(name.strip() for name in (groups or "").split(",") if name.strip()),
-                options=options.make(quiet),
+                options=options,
                 watch=each_shown(quiet),
                 tell=tell,
             )

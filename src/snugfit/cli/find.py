@@ -16,7 +16,7 @@ from snugfit.errors import SettingError
 from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from snugfit.tools.find_batch.door import FoundMicroBatch
+    from snugfit.tools.find_batch.result import FoundBatch
     from snugfit.tools.find_lr.measure import RangeTest
 
 find_app = typer.Typer(rich_markup_mode=None)
@@ -136,7 +136,7 @@ def batch(
     return 0
 
 
-def _print_sizes(found: FoundMicroBatch) -> None:
+def _print_sizes(found: FoundBatch) -> None:
     print(f"{'micro-batch':>12}{'memory':>12}{'examples/s':>12}  verdict")
     for row in found.rows:
         peak = "" if row.peak_bytes is None else format_bytes(row.peak_bytes)

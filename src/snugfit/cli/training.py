@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,55 +18,31 @@ from snugfit.units import parse_seconds
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.run.events import Display
-    from snugfit.run.session import RunOptions
+    from snugfit.run.options import RunOptions
     from snugfit.run.training.result import RunResult
     from snugfit.tools.many_runs import Watch
 
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 75}
 
 
-@dataclass
-class Options:
-    """Options of a run, checked at once; the time to stop counts from here."""
+def run_options(
+    stop_after: str | None, quiet: bool, *, accept_changes: str | None = None, **asked: Any
+) -> RunOptions:
+    """Return the options of a run, checked at once; the time to stop counts from here.
 
-    stop_after: str | None
-    fast_dev_run: bool = False
-    overfit_batches: int | None = None
-    plan: bool = True
-    max_restarts: int = 0
-    into: Path | None = None
-    accept_changes: str | None = None
-    replan: bool = False
-    started: float = field(default_factory=time.monotonic)
-    seconds: float | None = field(init=False)
+    Args:
+        quiet: the search for a plan shows nothing.
+        asked: as `RunOptions` has it.
+    """
+    from snugfit.display.search_line import search_line
+    from snugfit.run.options import RunOptions
 
-    def __post_init__(self) -> None:
-        self.seconds = None if self.stop_after is None else parse_seconds(self.stop_after, "--stop-after")
-        if self.fast_dev_run and self.overfit_batches is not None:
-            raise SettingError(
-                "--fast-dev-run and --overfit-batches are two different runs. Give one of them."
-            )
-
-    def make(self, quiet: bool = True) -> RunOptions:
-        """The options as a run takes them; this loads torch.
-
-        Args:
-            quiet: the search for a plan shows nothing.
-        """
-        from snugfit.display.search_line import search_line
-        from snugfit.run.session import RunOptions
-
-        return RunOptions(
-            self.seconds,
-            self.fast_dev_run,
-            self.overfit_batches,
-            plan=self.plan,
-            into=self.into,
-            accept_changes=tuple(filter(None, map(str.strip, (self.accept_changes or "").split(",")))),
-            started=self.started,
-            replan=self.replan,
-            search_line=partial(search_line, quiet),
-        )
+    return RunOptions(
+        stop_after_seconds=None if stop_after is None else parse_seconds(stop_after, "--stop-after"),
+        accept_changes=tuple(filter(None, map(str.strip, (accept_changes or "").split(",")))),
+        search_line=partial(search_line, quiet),
+        **asked,
+    )
 
 
 def placing(devices: int | None, strategy: str | None, micro_batch: str | None = None) -> list[str]:
@@ -99,7 +73,12 @@ def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | No
 
 
 def train_inferred(
-    columns: Mapping[str, str | None], overrides: Sequence[str], options: Options, as_json: bool, quiet: bool
+    columns: Mapping[str, str | None],
+    overrides: Sequence[str],
+    options: RunOptions,
+    max_restarts: int,
+    as_json: bool,
+    quiet: bool,
 ) -> int:
     """Train on a data file without a recipe: infer it, print it, and save it once it has held."""
     data = columns["--data"]
@@ -114,11 +93,16 @@ def train_inferred(
     text = recipe.to_yaml(defaults=False)
     if not quiet:
         print(text, file=sys.stderr)
-    return train_recipe(recipe, options, as_json, quiet, save=text)
+    return train_recipe(recipe, options, max_restarts, as_json, quiet, save=text)
 
 
 def train_recipe(
-    recipe: Recipe, options: Options, as_json: bool, quiet: bool, save: str | None = None
+    recipe: Recipe,
+    options: RunOptions,
+    max_restarts: int,
+    as_json: bool,
+    quiet: bool,
+    save: str | None = None,
 ) -> int:
     """Train; `save` is the recipe to write beside the user as soon as data and model have held."""
     from snugfit.display import TerminalDisplay
@@ -127,7 +111,7 @@ def train_recipe(
     if must_start(recipe.plan.devices):
         from snugfit.run.launch import train_on_devices
 
-        code = train_on_devices(recipe, options.make(quiet), options.max_restarts, _shown(as_json, quiet))
+        code = train_on_devices(recipe, options, max_restarts, _shown(as_json, quiet))
         if save is not None:
             saved = _save_recipe(recipe.name, save)
             if not quiet:
@@ -141,7 +125,7 @@ def train_recipe(
             if save is not None and event["event"] == "run":
                 display.note(_save_recipe(recipe.name, save))
 
-        result = from_recipe.train_recipe(recipe, options.make(quiet), see)
+        result = from_recipe.train_recipe(recipe, options, see)
     return finish(result, as_json)
 
 
@@ -177,7 +161,8 @@ def _save_recipe(name: str, text: str) -> str:
 
 def resume_run(
     run: Path,
-    options: Options,
+    options: RunOptions,
+    max_restarts: int,
     changes: Sequence[str],
     as_json: bool,
     quiet: bool,
@@ -193,9 +178,9 @@ def resume_run(
     if must_start(recipe.plan.devices):
         from snugfit.run.launch import resume_on_devices
 
-        return resume_on_devices(run, recipe, options.make(), options.max_restarts, _shown(as_json, quiet))
+        return resume_on_devices(run, recipe, options, max_restarts, _shown(as_json, quiet))
     with _interruptible(), TerminalDisplay(quiet=quiet or follows()) as display:
-        result = from_recipe.resume_run(run, options.make(), display, changes, allow_code=allow_code)
+        result = from_recipe.resume_run(run, options, display, changes, allow_code=allow_code)
     return finish(result, as_json)
 
 

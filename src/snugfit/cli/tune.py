@@ -10,7 +10,7 @@ import typer
 
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
-from snugfit.cli.training import EXIT_CODES, Options, each_shown, split
+from snugfit.cli.training import EXIT_CODES, each_shown, run_options, split
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def tune(
         raise SettingError(
             "tune: name a recipe, for example: snugfit tune agnews.yaml --search train.epochs=1..5"
         )
-    options = Options(stop_after, plan=plan)
+    options = run_options(stop_after, quiet, plan=plan)
     from snugfit.cli import recipes
     from snugfit.recipe import located
     from snugfit.tools.tune import door
@@ -77,7 +77,7 @@ def tune(
             wanted,
             trials=trials,
             pruner=pruner,
-            options=options.make(quiet),
+            options=options,
             watch=each_shown(quiet),
             tell=tell,
         )

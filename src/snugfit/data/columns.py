@@ -1,11 +1,11 @@
-"""Columns of a table: found by name, and read as numbers."""
+"""Columns of a table, found by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from snugfit.data.sources import Table
-from snugfit.data.validation import BadRow, Fault, number_of, shorten
+from snugfit.data.validation import shorten
 from snugfit.errors import DataError, SettingError, nearest
 
 
@@ -32,20 +32,6 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
             f"{setting}: {table.source} has no column '{column}'. {_hint(column, table.columns)}Its columns "
             f"are {shown}{' and more' if len(table.columns) > 20 else ''}."
         )
-
-
-def read_numbers(table: Table, column: str) -> tuple[list[int], list[float], list[Fault]]:
-    """A regression target: the rows that have a finite number, the numbers, and the faults of the others."""
-    rows: list[int] = []
-    values: list[float] = []
-    faults: list[Fault] = []
-    for index, (row, line) in enumerate(zip(table.rows, table.lines, strict=True)):
-        try:
-            values.append(number_of(row, column))
-            rows.append(index)
-        except BadRow as bad:
-            faults.append(bad.at(table.source, line))
-    return rows, values, faults
 
 
 def _hint(column: str, columns: Sequence[str]) -> str:

@@ -139,29 +139,6 @@ def label_of(row: Mapping[str, Any], column: str) -> tuple[str, str]:
     return kind, name
 
 
-def number_of(row: Mapping[str, Any], column: str) -> float:
-    """A finite number, for a regression target; text that spells one counts.
-
-    Raises:
-        BadRow: missing, not a number, NaN or infinite.
-
-    >>> number_of({"price": "3.5"}, "price")
-    3.5
-    """
-    value = row.get(column)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise BadRow("missing number", f"{column} is {'null' if value is None else 'empty'}")
-    if isinstance(value, bool) or not isinstance(value, (str, numbers.Real)):
-        raise BadRow("not a number", f"{column} is {kind_of(value)} ({shorten(value)}), not a number")
-    try:
-        number = float(value)
-    except (ValueError, OverflowError) as error:
-        raise BadRow("not a number", f"{column} is '{shorten(value)}', not a number") from error
-    if number != number or number in (float("inf"), float("-inf")):
-        raise BadRow("not a finite number", f"{column} is {number}")
-    return number
-
-
 def kind_of(value: object) -> str:
     """What a value is, in words.
 

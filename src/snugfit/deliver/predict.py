@@ -21,6 +21,7 @@ from snugfit.data.loader import Loader, Order
 from snugfit.data.text import TextRows, load_text_rows
 from snugfit.data.tokens import encode, padding_for
 from snugfit.data.validation import text_of
+from snugfit.deliver.registry import resolve_model
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device
@@ -136,22 +137,24 @@ _ADDED = ("prediction", "probability", "source_line")
 
 
 def predict_file(
-    folder: Path,
+    source: str | Path,
     data: str,
     output: Path,
     *,
     bad_rows: str = "fail",
-    device: str = "auto",
+    uri: str | None = None,
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Write the rows of `data` with the columns `prediction`, `probability` and `source_line`, the row's line in `data`, as CSV.
 
+    Args:
+        source: the folder of a run or of a model, or the address of a registered one, in the tracker at `uri`.
     Returns:
         Counts: rows, rows left out by reason, and predictions by label.
     Raises:
         DataError: the data cannot be used, or has a column of one of those names.
     """
-    predictor = load_predictor(folder, device, allow_code=allow_code)
+    predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
     rows = _rows(predictor, data, label=None, bad_rows=bad_rows)
     taken = set(_ADDED) & set(rows.columns)
     if taken:
@@ -174,26 +177,28 @@ def predict_file(
 
 
 def evaluate_file(
-    folder: Path,
+    source: str | Path,
     data: str,
-    metrics: Sequence[str],
+    metrics: Sequence[str] = (),
     *,
     bad_rows: str = "fail",
-    device: str = "auto",
+    uri: str | None = None,
     allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Loss and metrics of a bundle on labelled rows.
+    """Return loss and metrics of a model on labelled rows, by default accuracy and macro F1.
 
+    Args:
+        source: as of `predict_file`.
     Raises:
         DataError: the data cannot be used; a label not seen in training is a fault of its row.
     """
-    predictor = load_predictor(folder, device, allow_code=allow_code)
+    predictor = load_predictor(resolve_model(source, uri=uri), allow_code=allow_code)
     rows = _rows(predictor, data, label=predictor.meta["label_column"], bad_rows=bad_rows)
     loader = Loader(rows.examples, Order(len(rows.examples), BATCH_ROWS, shuffle=False), rows.collate)
     found = evaluate(
         predictor.scored(),
         loader.windows(0, loader.order.windows_per_epoch),
-        {name: name for name in metrics},
+        {name: name for name in metrics or ("accuracy", "macro_f1")},
     )
     return {
         "metrics": found,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -23,8 +23,9 @@ from snugfit.doctor.rows import FEW, Rows, examine_rows, imbalance
 from snugfit.doctor.subject import WINDOWS, Subject
 from snugfit.doctor.tokens import TokenView, examine_tokens, views
 from snugfit.results.tool_results import keep, new_folder
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup, output_of, recipe_task
+from snugfit.run.settings import TrainSettings, takes_settings
+from snugfit.system.deterministic import deterministic
+from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -39,11 +40,12 @@ def _silent(_: str) -> None:
     """For a caller who does not listen."""
 
 
-def examine(model: nn.Module, data: Any, **settings: Any) -> Examination:
+@takes_settings
+def examine(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Examination:
     """Look for pitfalls in a training in Python: the model and its data stay as they are.
 
     Args:
-        settings: as of `snugfit.train`: loss, optimizer, techniques, validation, micro_batch, …
+        settings: as of `snugfit.train`.
     Raises:
         UserError: a setting or the data cannot be used, or the model does not take it.
 
@@ -171,7 +173,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
         if refused := list(examine_tokens((), tokenizer, framed=True)):
             why = "examples and model: a run would refuse this tokenizer"
             return Examination.of(recipe.name, [*findings, *refused], checked, (why,))
-    setup, task = recipe_task(recipe)
+    setup, task = recipe_setup(recipe)
     found = _examine_setup(
         setup,
         pretrained=recipe.task != "python" and not recipe.from_scratch,
@@ -196,7 +198,11 @@ def _examine_setup(
 ) -> Examination:
     """Examples, model and settings; `labels` and `overlap` with validation, where the rows have not been asked for them."""
     material = setup.material
-    with preserved_randomness(torch.device(setup.plan.device)), preserved_elsewhere():
+    with (
+        preserved_randomness(torch.device(setup.plan.device)),
+        preserved_elsewhere(),
+        deterministic(setup.plan.deterministic),
+    ):
         tell(EXAMPLES)
         count = min(WINDOWS, setup.windows)
         windows = tuple(setup.loader().windows(0, count))

@@ -69,8 +69,7 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
 
 def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     from snugfit.core.losses import LOSSES
-    from snugfit.run.training.watch import check_watched, monitored
-    from snugfit.step.metrics import check_metrics
+    from snugfit.step.metrics import check_metrics, check_watched, monitored
 
     if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
         raise places.error(

@@ -29,12 +29,19 @@ def job_of(recipe: Recipe) -> Job:
 def plan_of(recipe: Recipe) -> Plan:
     """How the recipe says that it is to fit, with as many devices as there are processes where these were started already."""
     settings, world = recipe.plan, this_world()
-    numerics = settings.numerics
     devices = world.size if world.size > 1 else settings.devices
     given = {name: getattr(settings, name) for name in Execution.settings()}
     return Plan(
         **{**given, "devices": devices},
-        numerics=FULL if numerics is None else numerics if isinstance(numerics, str) else numerics.card.name,
+        numerics=numerics_of(recipe),
         device=device_of(find_device(settings.device), world),
         strategy=named_strategy(settings.strategy, devices),
     )
+
+
+def numerics_of(recipe: Recipe) -> str:
+    """Return the name of what forward and backward compute in."""
+    numerics = recipe.plan.numerics
+    if numerics is None:
+        return FULL
+    return numerics if isinstance(numerics, str) else numerics.card.name

@@ -3,96 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.entry import as_entry
-from snugfit.core.job import Job, MicroBatch, Plan, StopWhen
+from snugfit.core.job import Job, Plan
 from snugfit.core.losses import Loss
 from snugfit.core.selection import check, listed
 from snugfit.core.technique import Family, Technique
-from snugfit.data.loader import Collate
 from snugfit.errors import SettingError
-from snugfit.models.bundle import save_bundle
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
-from snugfit.run.events import AGAIN, Display, Silent, goes_on, opened
+from snugfit.run.description import python_inputs
 from snugfit.run.planning import plan_module
-from snugfit.run.session import (
-    RunOptions,
-    Tracking,
-    describe_run,
-    follow,
-    python_inputs,
-    run_session,
-    versions,
-)
+from snugfit.run.run import RunSpec, Tracking, execute
+from snugfit.run.settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
+from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
-from snugfit.step.build import Material, assemble, check_dataset, check_settings, find_device, hold_out
-from snugfit.step.metrics import RowMetric
+from snugfit.run.training.stop import StopRequest
+from snugfit.step.build import Material, check_dataset, find_device, hold_out
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward
-from snugfit.strategies.registry import named_strategy, shared_folder, strategy_of
-from snugfit.strategies.world import check_same, device_of, joined
+from snugfit.strategies.registry import known_strategy, named_strategy
+from snugfit.strategies.world import device_of
 from snugfit.system.processes import this_world
+from snugfit.tasks import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_bytes
 
-_TIMEOUT_SECONDS = 1800.0
-"""That a rank waits for the others before it gives up; in recipes plan.timeout."""
 
-
-def train(
-    model: nn.Module,
-    data: Any,
-    *,
-    loss: str | Loss = "cross_entropy",
-    optimizer: torch.optim.Optimizer | Technique | None = None,
-    techniques: Sequence[Technique] = (),
-    preset: str | None = None,
-    validation: Any = None,
-    metrics: Sequence[str] | Mapping[str, str | RowMetric] = (),
-    epochs: float | None = 3.0,
-    updates: int | None = None,
-    global_batch: int = 32,
-    micro_batch: MicroBatch = None,
-    best: str | None = None,
-    evaluate_every: int | None = None,
-    evaluate_batch: int | None = None,
-    patience: int | None = None,
-    min_delta: float = 0.0,
-    stop_when: StopWhen | None = None,
-    non_finite: str = "skip",
-    non_finite_limit: int = 10,
-    checkpoint_every: int | None = None,
-    checkpoint_keep: int = 2,
-    checkpoint_save: str = "sync",
-    seed: int = 0,
-    device: str = "auto",
-    strategy: str = "auto",
-    num_workers: int = 0,
-    cut_padding: bool = True,
-    deterministic: bool = False,
-    collate: Collate | None = None,
-    forward: Forward | None = None,
-    name: str = "run",
-    output: str | Path = "runs",
-    resume: str | Path | None = None,
-    accept_changes: Sequence[str] = (),
-    stop_after_seconds: float | None = None,
-    track: bool = True,
-    track_uri: str | None = None,
-    display: Display | None = None,
-) -> RunResult:
+@takes_settings
+def train(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> RunResult:
     """Train any `nn.Module` on a map-style data set; the model is trained in place.
 
     On return `model` has the last weights, and the adapters of a technique that puts some into it; the best weights,
@@ -130,35 +80,104 @@ def train(
         UserError: a setting, the data or the folder cannot be used.
         TrainingFailed: the run failed on its own account.
     """
-    check_name(name)
+    given = with_defaults(settings)
+    folder = None if given["resume"] is None else RunFolder.open(Path(given["resume"]))
+    spec = module_spec(model, data, given, folder)
+    return execute(replace(spec, tracking=_tracking(given, folder)))
+
+
+def module_spec(
+    model: nn.Module, data: Any, given: Mapping[str, Any], folder: RunFolder | None = None
+) -> RunSpec:
+    """Return the run that keywords of `train` ask for, all of which are `given`.
+
+    Args:
+        folder: of the run that goes on; None for a new one.
+    Raises:
+        UserError: a setting or the data cannot be used.
+    """
+    check_name(given["name"])
+    metrics, optimizer, validation = given["metrics"], given["optimizer"], given["validation"]
     if isinstance(metrics, str):
         metrics = (metrics,)
-    metric_map: dict[str, str | RowMetric] = (
-        dict(metrics) if isinstance(metrics, Mapping) else {metric: metric for metric in metrics}
-    )
-    if accept_changes and resume is None:
+    if not isinstance(metrics, Mapping):
+        metrics = {metric: metric for metric in metrics}
+    if given["accept_changes"] and given["resume"] is None:
         raise SettingError("accept_changes: got names, and no run to resume. Give resume, the run's folder.")
-    if validation is None and metric_map:
-        raise SettingError(f"metrics: {', '.join(metric_map)} need data to be measured on. Give validation.")
+    if validation is None and metrics:
+        raise SettingError(f"metrics: {', '.join(metrics)} need data to be measured on. Give validation.")
+    world, every = this_world(), given["evaluate_every"]
     job = Job.of(
-        global_batch=global_batch,
-        epochs=epochs,
-        updates=updates,
-        seed=seed,
-        metrics=tuple(metric_map),
-        best=best or "",
-        evaluate_batch=evaluate_batch,
-        evaluate_every="epoch" if evaluate_every is None else evaluate_every,
-        patience=patience,
-        min_delta=min_delta,
-        stop_when=stop_when,
-        non_finite=non_finite,
-        non_finite_limit=non_finite_limit,
-        checkpoint_every=checkpoint_every,
-        checkpoint_keep=checkpoint_keep,
-        checkpoint_save=checkpoint_save,
+        **{name: given[name] for name in OF_JOB},
+        metrics=tuple(metrics),
+        best=given["best"] or "",
+        evaluate_every="epoch" if every is None else every,
     )
-    all_techniques = listed(optimizer, techniques)
+    techniques = _techniques(optimizer, given["techniques"], given["preset"])
+    numerics = [each.card.name for each in techniques if each.card.family is Family.NUMERICS]
+    plan = Plan(
+        **{name: given[name] for name in OF_PLAN},
+        numerics=" ".join(numerics) or "fp32",
+        device=device_of(find_device(given["device"]), world),
+        strategy=named_strategy(given["strategy"], world.size),
+        devices=world.size,
+    )
+    if given["strategy"] not in ("auto", plan.strategy):
+        known_strategy(given["strategy"])  # which one device has no use for
+    check_settings(job, plan, techniques, metrics, validated=validation is not None)
+    check_dataset("data", data)
+    check_outside(model, given["loss"], given["forward"])
+    held_out = validation
+    own = data if isinstance(validation, (int, float)) else validation  # before some rows are held out
+    sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
+    if isinstance(validation, (int, float)):
+        data, held_out = hold_out(data, validation, given["seed"])
+    elif validation is not None:
+        check_dataset("validation", validation)
+    task = Task(
+        Material(model, data, held_out, given["loss"], given["collate"], given["forward"]),
+        meta={"task": "python", "model": None},
+        data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
+        fingerprints={},
+    )
+    identity = _identity(job, len(data), optimizer, techniques)
+    accepted = given["accept_changes"]
+    return RunSpec(
+        name=given["name"],
+        job=job,
+        plan=plan,
+        techniques=techniques,
+        load=lambda strategy: task,
+        metrics=metrics,
+        optimizer=optimizer if isinstance(optimizer, torch.optim.Optimizer) else None,
+        identity=identity,
+        same={**identity, "micro_batch": plan.micro_batch, "strategy": plan.strategy},
+        recipe={
+            "evaluate": {"best": job.evaluate.best_metric},
+            "techniques": [as_entry(each) for each in techniques],
+        },
+        inputs=lambda task, training: python_inputs(training, sources),
+        output=Path(given["output"]),
+        folder=folder,
+        resume=folder is not None,
+        accept_changes=(accepted,) if isinstance(accepted, str) else tuple(accepted),
+        display=given["display"],
+        stop=StopRequest(given["stop_after_seconds"]),
+    )
+
+
+def _techniques(
+    optimizer: torch.optim.Optimizer | Technique | None,
+    techniques: Sequence[Technique],
+    preset: str | None = None,
+) -> list[Technique]:
+    """Return the techniques that were given and those of the preset, with AdamW at its defaults first where nobody gives an optimizer.
+
+    Raises:
+        PlanConflict: they exclude each other.
+        SettingError: something else is among them, or there is no such preset.
+    """
+    given = listed(optimizer, techniques)
     if preset is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
             raise SettingError(
@@ -166,98 +185,20 @@ def train(
             )
         from snugfit.recipe.presets import completed  # recipes, which most runs from Python do without
 
-        all_techniques = completed(all_techniques, preset)
-    numerics = [each.card.name for each in all_techniques if each.card.family is Family.NUMERICS]
-    world = this_world()
-    device = find_device(device)
-    plan = Plan(
-        micro_batch=micro_batch,
-        numerics=" ".join(numerics) or "fp32",
-        device=device_of(device, world),
-        strategy=named_strategy(strategy, world.size),
-        devices=world.size,
-        num_workers=num_workers,
-        cut_padding=cut_padding,
-        deterministic=deterministic,
-    )
-    _complete(optimizer, all_techniques)
-    check_settings(job, plan, all_techniques, metric_map, validated=validation is not None)
-    check_dataset("data", data)
-    check_outside(model, loss, forward)
-    held_out = validation
-    own = data if isinstance(validation, (int, float)) else validation  # before some rows are held out
-    sources = {"train": (type(data).__name__, data), "validation": (type(own).__name__, own)}
-    if isinstance(validation, (int, float)):
-        data, held_out = hold_out(data, validation, seed)
-    elif validation is not None:
-        check_dataset("validation", validation)
-
-    def save_best(
-        path: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module
-    ) -> None:
-        meta = {"task": "python", "model": None, **description}
-        save_bundle(path, model, meta, adapters_of=trained)
-
-    identity = _identity(job, len(data), optimizer, all_techniques)
-    with ExitStack() as stack:
-        stack.enter_context(joined(world, plan.device, _TIMEOUT_SECONDS))
-        if world.size > 1:
-            shared = {"micro_batch": micro_batch, "strategy": plan.strategy}
-            check_same({**identity, **shared, "versions": versions()})
-        ranks = strategy_of(plan, world)
-        folder = shared_folder(ranks, Path(output), name) if resume is None else RunFolder.open(Path(resume))
-        again = resume is not None and not goes_on(folder, ranks)
-        events = stack.enter_context(opened(folder, display) if world.leads else nullcontext(Silent()))
-        if again:
-            events("resume", update=0, window=0)
-            events("warning", message=AGAIN)
-        training = assemble(
-            job,
-            plan,
-            Material(model, data, held_out, loss, collate, forward),
-            optimizer if isinstance(optimizer, torch.optim.Optimizer) else None,
-            all_techniques,
-            metric_map,
-            folder=folder,
-            emit=events,
-            save_best=save_best,
-            identity=identity,
-            accept_changes=(accept_changes,) if isinstance(accept_changes, str) else tuple(accept_changes),
-            strategy=ranks,
-        )
-        options = RunOptions(stop_after_seconds=stop_after_seconds)
-        if not world.leads:
-            return follow(training, options, resume is not None and not again)
-        described = {
-            "recipe": {
-                "evaluate": {"best": job.evaluate.best_metric},
-                "techniques": [as_entry(each) for each in all_techniques],
-            },
-            "data": {"train": len(data), "validation": 0 if held_out is None else len(held_out)},
-            "inputs": python_inputs(training, sources),
-        }
-        header = describe_run(name, folder, training, plan, described)
-        tracking = Tracking(_tracker_uri(track_uri, Path(output), folder)) if track else None
-        return run_session(
-            training,
-            events,
-            header,
-            tracking=tracking,
-            options=options,
-            resume=resume is not None and not again,
-        )
+        given = completed(given, preset)
+    if optimizer is None and not any("optimizer" in technique.card.seams for technique in given):
+        given.insert(0, find("adamw")())
+    check(given)
+    return given
 
 
-def _complete(optimizer: torch.optim.Optimizer | Technique | None, techniques: list[Technique]) -> None:
-    """Put AdamW at its defaults first where nobody gives an optimizer."""
-    if optimizer is None and not any("optimizer" in technique.card.seams for technique in techniques):
-        techniques.insert(0, find("adamw")())
-
-
-def _tracker_uri(setting: str | None, output: Path, folder: RunFolder) -> str:
-    uri = resolve_uri(setting, output, stored=stored_uri(folder.path))
+def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | None:
+    if not given["track"] or not this_world().leads:
+        return None
+    stored = None if folder is None else stored_uri(folder.path)
+    uri = resolve_uri(given["track_uri"], Path(given["output"]), stored=stored)
     check_uri(uri)
-    return uri
+    return Tracking(uri)
 
 
 def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:
@@ -341,9 +282,6 @@ def plan(
     """
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     given = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-    all_techniques = listed(optimizer, techniques)
-    _complete(optimizer, all_techniques)
-    check(all_techniques)
     job = Job.of(global_batch=window.rows, updates=updates)
     target = Target(
         device=device,
@@ -368,7 +306,7 @@ def plan(
         window,
         job,
         here,
-        all_techniques,
+        _techniques(optimizer, techniques),
         target,
         examples=window.rows * updates,
         loss=loss,

@@ -12,20 +12,21 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from snugfit import errors
 from snugfit.errors import OutOfMemory, RanksLost, TrainingFailed, UserError
-from snugfit.recipe.jobs import plan_of
+from snugfit.recipe.jobs import numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import plans
 from snugfit.run.checkpoint import checkpoint
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
-from snugfit.run.session import RunOptions
+from snugfit.run.options import RunOptions
 from snugfit.run.training.stop import say_received, stop_signals
 from snugfit.strategies.world import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
@@ -60,14 +61,14 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
         UserError: the recipe cannot be used; no run's folder is left behind.
         TrainingFailed: a process failed.
     """
-    check_devices(plan_of(recipe).device, recipe.plan.devices)
-    smoke = options.fast_dev_run or options.overfit_batches is not None
-    recipe, answer, told = (recipe, None, []) if smoke else plans.planned(recipe, options)
+    plan = plan_of(recipe)
+    check_devices(plan.device, recipe.plan.devices)
+    recipe, answer, told = (recipe, None, []) if options.is_smoke else plans.planned(recipe, options)
     recipe, said = with_precision_here(recipe)
     for note in [*told, *said]:
         print(f"warning: {note}", file=sys.stderr)
     folder = RunFolder.create(Path(recipe.output), recipe.name)
-    plans.write_beginning(folder, recipe, plan_of(recipe), answer)
+    plans.write_beginning(folder, recipe, replace(plan, numerics=numerics_of(recipe)), answer)
     command = ["train", str(folder.path / plans.RECIPE), "--no-plan", "--into", str(folder.path)]
     command += _consent(recipe)
     if options.fast_dev_run:

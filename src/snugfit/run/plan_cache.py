@@ -26,7 +26,7 @@ from snugfit.planner.choice.channel import EARLY
 from snugfit.planner.cost.allocator import AllocatorSettings
 from snugfit.planner.devices.calibrations import cache_folder
 from snugfit.planner.target import Target
-from snugfit.run.session import machine, versions
+from snugfit.run.description import machine, versions
 from snugfit.step.build import find_device
 from snugfit.system.json_text import parse_json
 from snugfit.system.memory import available_bytes

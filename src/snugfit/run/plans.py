@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from snugfit.core.entry import as_entry
-from snugfit.core.job import AUTO, Plan
+from snugfit.core.job import AUTO, Job, Plan
 from snugfit.errors import PlannerFailed, SnugfitWarning, Untraceable
 from snugfit.planner.answers.answer import Answer
 from snugfit.planner.choice.adapter_rate import said_of_adapters
@@ -17,9 +17,9 @@ from snugfit.planner.worker import Watch, ignore
 from snugfit.recipe.jobs import job_of, plan_of
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import planning
+from snugfit.run.options import RunOptions
 from snugfit.run.plan_cache import place_of
-from snugfit.run.session import RunOptions
-from snugfit.step.build import check_settings
+from snugfit.run.training.assemble import check_settings
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def plan_recipe(
     watch: Watch = ignore,
     *,
     anew: bool = False,
+    made: tuple[Job, Plan] | None = None,
 ) -> Answer:
     """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
 
@@ -47,14 +48,16 @@ def plan_recipe(
     Args:
         anew: whether to plan even so.
         worker: the planner's process, where it was started before; watch: what one that is started now tells how far the search is.
+        made: the recipe's job and plan, where they were made and checked before.
     Raises:
         UserError: the recipe, its data or its model cannot be used.
         PlannerFailed: the planner died, or took too long.
     """
-    job, plan = job_of(recipe), plan_of(recipe)
-    metrics = {metric: metric for metric in job.evaluate.metrics}
-    validated, here = recipe.data.validation is not None, target is None or target.device is None
-    check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated, here=here)
+    if made is None:
+        made = job, plan = job_of(recipe), plan_of(recipe)
+        metrics = {metric: metric for metric in job.evaluate.metrics}
+        validated, here = recipe.data.validation is not None, target is None or target.device is None
+        check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated, here=here)
     within = _within_budget(recipe, target or Target())
     place = place_of(recipe, within)
     if place is not None and not anew:
@@ -63,7 +66,7 @@ def plan_recipe(
             return _with_adapters_said(recipe, kept)
         if problem:
             warnings.warn(problem, SnugfitWarning, stacklevel=2)
-    answer = planning.plan_recipe(recipe, job, plan, within, worker, watch)
+    answer = planning.plan_recipe(recipe, *made, within, worker, watch)
     if place is not None:
         try:
             place.write(answer)
@@ -134,9 +137,13 @@ def _bytes(size: int | str | None, key: str) -> int | None:
     return None if size is None else parse_bytes(size, f"budget.{key}")
 
 
-def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None, list[str]]:
+def planned(
+    recipe: Recipe, options: RunOptions, made: tuple[Job, Plan] | None = None
+) -> tuple[Recipe, Answer | None, list[str]]:
     """The recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
 
+    Args:
+        made: the recipe's job and plan, where they were made and checked before.
     Raises:
         OutOfMemory: nothing that may be chosen fits.
     """
@@ -144,9 +151,8 @@ def planned(recipe: Recipe, options: RunOptions) -> tuple[Recipe, Answer | None,
         return recipe, None, []
     try:
         with options.search_line() as watch:
-            answer = plan_recipe(
-                recipe, Target(devices=recipe.plan.devices, fewer=False), watch=watch, anew=options.replan
-            )
+            target = Target(devices=recipe.plan.devices, fewer=False)
+            answer = plan_recipe(recipe, target, watch=watch, anew=options.replan, made=made)
     except (PlannerFailed, Untraceable) as error:
         return recipe, None, [f"not planned, so it runs as the recipe says: {error}"]
     if not answer.fits:

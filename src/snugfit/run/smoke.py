@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 from torch.utils.data import Subset
 
 from snugfit.core.job import Job
+from snugfit.core.schedule import Schedule
+from snugfit.core.technique import Technique
 from snugfit.core.tree import leaves
 from snugfit.data.loader import Order
 from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.run import RunSpec
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
+from snugfit.tasks import Task
 from snugfit.tracking.spool import read_events
-
-if TYPE_CHECKING:
-    from snugfit.run.session import RunOptions
-    from snugfit.tasks import Task
 
 DEV_WINDOWS = 2
 OVERFIT_PASSES = 150
@@ -27,26 +27,36 @@ MEMORISED_LOSS = 0.1
 MEMORISED_ACCURACY = 0.99
 
 
-def shorten(job: Job, task: Task, options: RunOptions) -> tuple[Job, Task]:
-    """The job and its data, cut down to a smoke run."""
-    material = task.material
-    if options.overfit_batches is not None:
-        count = min(options.overfit_batches * job.train.global_batch, len(material.train))
-        order = Order(len(material.train), count, job.train.seed)  # the file's own order may be by label
-        few = Subset(material.train, [index for _, index in order.window(0)])
-        passes = job.windows_per_epoch(count) * OVERFIT_PASSES
-        job = dataclasses.replace(_to_the_end(job, passes, passes), shuffle=False)
-        return job, dataclasses.replace(
-            task, material=dataclasses.replace(material, train=few, validation=few)
-        )
-    windows = min(DEV_WINDOWS, job.windows_per_epoch(len(material.train)))
-    job = _to_the_end(job, windows, 1)
-    validation = material.validation
+def as_smoke(spec: RunSpec, overfit_batches: int | None) -> RunSpec:
+    """Return a run cut down to a smoke run: of a few windows, or of many passes over a few batches."""
+    if overfit_batches is None:
+        return dataclasses.replace(spec, shorten=_few_windows, conclude=_reloaded)
+    # a rate that falls would end the learning before the memorising
+    techniques = [each for each in spec.techniques if not _lowers_rate(each)]
+    shorten = partial(_few_rows, overfit_batches)
+    return dataclasses.replace(spec, techniques=techniques, shorten=shorten, conclude=_judged)
+
+
+def _few_rows(batches: int, job: Job, task: Task) -> tuple[Job, Task]:
+    data = task.material.train
+    count = min(batches * job.train.global_batch, len(data))
+    order = Order(len(data), count, job.train.seed)  # the file's own order may be by label
+    few = Subset(data, [index for _, index in order.window(0)])
+    passes = job.windows_per_epoch(count) * OVERFIT_PASSES
+    job = dataclasses.replace(_to_the_end(job, passes, passes), shuffle=False)
+    material = dataclasses.replace(task.material, train=few, validation=few)
+    return job, dataclasses.replace(task, material=material)
+
+
+def _few_windows(job: Job, task: Task) -> tuple[Job, Task]:
+    validation = task.material.validation
+    windows = min(DEV_WINDOWS, job.windows_per_epoch(len(task.material.train)))
     if validation is not None:
-        validation = Subset(
-            validation, range(min(job.evaluate.batch or job.train.global_batch, len(validation)))
-        )
-    return job, dataclasses.replace(task, material=dataclasses.replace(material, validation=validation))
+        rows = min(job.evaluate.batch or job.train.global_batch, len(validation))
+        validation = Subset(validation, range(rows))
+    job = _to_the_end(job, windows, 1)
+    material = dataclasses.replace(task.material, validation=validation)
+    return job, dataclasses.replace(task, material=material)
 
 
 def _to_the_end(job: Job, updates: int, every: int) -> Job:
@@ -56,6 +66,23 @@ def _to_the_end(job: Job, updates: int, every: int) -> Job:
         evaluate=dataclasses.replace(job.evaluate, every=every),
         early_stopping=None,
     )
+
+
+def _lowers_rate(technique: Technique) -> bool:
+    """Return whether it is a schedule that can be left out: no optimizer with one of its own, and not what sets the rate."""
+    seams = technique.card.seams
+    if "schedule" not in seams or "optimizer" in seams:
+        return False
+    return not (isinstance(technique, Schedule) and technique.sets_scale())
+
+
+def _reloaded(training: Training, result: RunResult) -> RunResult:
+    verify_reload(training)
+    return result
+
+
+def _judged(training: Training, result: RunResult) -> RunResult:
+    return overfit_verdict(result, training.folder) if training.step.strategy.rank == 0 else result
 
 
 def verify_reload(training: Training) -> None:

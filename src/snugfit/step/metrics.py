@@ -15,7 +15,9 @@ from torch import Tensor
 
 from snugfit.core.batch import Batch, labels_of
 from snugfit.core.losses import IGNORE_INDEX, Loss, logits_of
+from snugfit.core.metrics import name_and_direction
 from snugfit.core.scalar_reads import read
+from snugfit.core.technique import Technique
 from snugfit.errors import MissingExtra, SettingError, nearest
 from snugfit.strategies.base import Strategy
 
@@ -171,3 +173,45 @@ def perplexity(loss: float) -> float:
     (1.0, inf)
     """
     return math.exp(loss) if loss < 700 else math.inf
+
+
+def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
+    """The metric that decides which weights are best, and whether higher is better.
+
+    >>> monitored("accuracy", ["accuracy"]), monitored("min:my_error", ["my_error"])
+    (('accuracy', True), ('my_error', False))
+
+    Raises:
+        SettingError: the metric is not evaluated, or its direction is not known.
+    """
+    names = ["loss", *known]
+    name = best.rpartition(":")[2]
+    if name not in names:
+        raise SettingError(
+            f"evaluate.best: '{name}' is not among the evaluated metrics. {nearest(name, names)}"
+        )
+    return name_and_direction("evaluate.best", best)
+
+
+def check_watched(techniques: Iterable[Technique], known: Iterable[str], validated: bool) -> None:
+    """Refuse techniques that look at a metric which no evaluation has.
+
+    Args:
+        validated: whether there is data to evaluate on.
+    Raises:
+        SettingError: names the technique, its metric, and those that are evaluated.
+    """
+    names = ["loss", *known]
+    for technique in techniques:
+        name = technique.card.name
+        for metric in technique.metrics():
+            if not validated:
+                raise SettingError(
+                    f"{name}: looks at '{metric}' of each evaluation, and there is no data to evaluate on. Give "
+                    f"data.validation, or remove '{name}'."
+                )
+            if metric not in names:
+                raise SettingError(
+                    f"{name}: looks at '{metric}', which is not among the evaluated metrics. {nearest(metric, names)} Add it "
+                    "to evaluate.metrics, or choose another."
+                )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from snugfit.core.job import STRATEGY_NAMES, Plan, StrategyName
 from snugfit.errors import SettingError, nearest
-from snugfit.results.run_folder import RunFolder
 from snugfit.strategies.base import SeveralRanks, Strategy
 from snugfit.strategies.ddp import DataParallel
 from snugfit.strategies.fsdp import FullyShard
@@ -43,30 +41,13 @@ def named_strategy(setting: str, devices: int) -> str:
     return "ddp" if setting == "auto" else setting
 
 
-def shared_folder(strategy: Strategy, output: Path, name: str) -> RunFolder:
-    """The folder of a new run, the same on all ranks, of which the first one makes it.
-
-    Raises:
-        RunFolderError: it cannot be written.
-    """
-    if strategy.rank > 0:
-        return RunFolder(Path(strategy.tell(None)[0]))
-    folder = RunFolder.create(output, name)
-    strategy.tell(str(folder.path))
-    return folder
-
-
 def strategy_of(plan: Plan, world: World) -> Strategy:
     """How the processes of a world share each update; they are joined already.
 
     Raises:
         SettingError: there is no strategy of that name, or there are not as many processes as the plan has devices.
     """
-    if plan.devices != world.size:
-        raise SettingError(
-            f"plan.devices: is {plan.devices}, and {world.size} {'process trains' if world.size == 1 else 'processes train'}. Start it by "
-            f"snugfit train --devices {plan.devices}, or by torchrun --nproc-per-node {plan.devices}."
-        )
+    check_processes(plan, world)
     if world.size == 1:
         return Strategy()
     name = known_strategy(plan.strategy)
@@ -74,6 +55,19 @@ def strategy_of(plan: Plan, world: World) -> Strategy:
     if name == HYBRID:
         axes = nodes_and_devices(SeveralRanks().tell(world.local_rank))
     return STRATEGIES[name](mesh_of(torch.device(plan.device).type, axes))
+
+
+def check_processes(plan: Plan, world: World) -> None:
+    """Refuse a plan for another number of devices than there are processes.
+
+    Raises:
+        SettingError: says how to start as many.
+    """
+    if plan.devices != world.size:
+        raise SettingError(
+            f"plan.devices: is {plan.devices}, and {world.size} {'process trains' if world.size == 1 else 'processes train'}. Start it by "
+            f"snugfit train --devices {plan.devices}, or by torchrun --nproc-per-node {plan.devices}."
+        )
 
 
 def known_strategy(name: str) -> StrategyName:

@@ -1,20 +1,37 @@
-"""What a tool works on: all that a run is made of, to be put together as often as the tool needs."""
+"""What a tool works on: a run's spec, loaded, from which steps are made as often as the tool needs."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 from snugfit.core.job import Job, Plan
 from snugfit.core.technique import Technique
 from snugfit.data.loader import Loader
+from snugfit.errors import DataError, SettingError
+from snugfit.run.from_python import module_spec
+from snugfit.run.run import RunSpec
+from snugfit.run.settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric
 from snugfit.step.step import Step
+from snugfit.tasks import Task
+
+if TYPE_CHECKING:
+    from snugfit.recipe import Recipe
+
+_OF_RUNS = (
+    *("output", "resume", "accept_changes", "stop_after_seconds", "track", "track_uri", "display"),
+    *("checkpoint_every", "checkpoint_keep", "checkpoint_save"),
+)
+"""Keywords of `sf.train` about the folder of a run, its tracker and its screen, of which a setup has none."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +83,55 @@ class Setup:
     def windows(self) -> int:
         """Of the whole run."""
         return self.job.total_windows(len(self.material.train))
+
+
+def recipe_setup(recipe: Recipe) -> tuple[Setup, Task]:
+    """Return what a run of the recipe would be made of, and what was loaded for it.
+
+    Raises:
+        UserError: the recipe, its data or its model cannot be used.
+    """
+    from snugfit.recipe.plan_choices import with_precision_here
+    from snugfit.run.from_recipe import recipe_spec  # pydantic, which a model in Python does without
+
+    recipe, _ = with_precision_here(recipe)
+    spec = recipe_spec(recipe)
+    task = spec.loaded()
+    identity = {"recipe": recipe.hash(), "data": dict(task.fingerprints)}
+    return _setup(spec, task, recipe.name, identity), task
+
+
+def module_setup(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> Setup:
+    """Return what `sf.train` would train with the same arguments, named after the model's class if they give no name.
+
+    Args:
+        data: a map-style data set; or a DataLoader over one, of which the data set, the batch size (as `global_batch`) and
+            the collate function are taken.
+    Raises:
+        UserError: a setting or the data cannot be used, or the setting is of the folder of a run.
+    """
+    given = with_defaults(settings)
+    for name in _OF_RUNS:
+        if name in settings and given[name]:
+            raise SettingError(
+                f"{name}: got {given[name]!r}, and this trains copies of the model, without a run's folder. Leave it to sf.train."
+            )
+    if isinstance(data, DataLoader):
+        if data.batch_size is None:
+            raise DataError(
+                "data: is a DataLoader with a batch sampler of its own. Give its data set, and global_batch."
+            )
+        given |= {"global_batch": data.batch_size, "collate": given["collate"] or data.collate_fn}
+        data = data.dataset
+    spec = module_spec(model, data, given)
+    return _setup(spec, spec.loaded(), settings.get("name", type(model).__name__), {})
+
+
+def _setup(spec: RunSpec, task: Task, name: str, identity: dict[str, Any]) -> Setup:
+    techniques = tuple(spec.techniques)
+    return Setup(name, spec.job, spec.plan, task.material, techniques, spec.optimizer, spec.metrics, identity)
+
+
+def output_of(recipe: Recipe) -> Path:
+    """Return where the recipe's runs are, and what tools find about it."""
+    return Path(recipe.output)

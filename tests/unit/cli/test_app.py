@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import snugfit.deliver.predict
 import snugfit.planner.worker
 import snugfit.report.page
 import snugfit.run.from_recipe
@@ -267,16 +268,16 @@ def test_nothing_is_saved_when_the_data_cannot_be_used(tmp_path, train, rows):
 def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
     calls = []
 
-    def evaluate(source, data, **options):
-        calls.append((source, data, options))
+    def evaluate(source, data, metrics, **options):
+        calls.append((source, data, metrics, options))
         return {"metrics": {"loss": 0.25, "accuracy": float("nan")}, "rows": 1200, "skipped": {}}
 
     def predict(source, data, output, **options):
         calls.append((source, data, str(output), options))
         return {"output": str(output), "rows": 2, "predictions": {"a": 2}}
 
-    monkeypatch.setattr(snugfit.run.from_recipe, "evaluate_run", evaluate)
-    monkeypatch.setattr(snugfit.run.from_recipe, "predict_rows", predict)
+    monkeypatch.setattr(snugfit.deliver.predict, "evaluate_file", evaluate)
+    monkeypatch.setattr(snugfit.deliver.predict, "predict_file", predict)
     assert (
         main(["evaluate", "runs/my/1", "test.csv", "--metrics", "accuracy, mae", "--bad-rows", "skip"]) == 0
     )
@@ -290,9 +291,10 @@ def test_evaluate_and_predict_print_what_they_found(monkeypatch, capsys):
         (
             "runs/my/1",
             "test.csv",
-            {"metrics": ("accuracy", "mae"), "bad_rows": "skip", "uri": None, "allow_code": False},
+            ("accuracy", "mae"),
+            {"bad_rows": "skip", "uri": None, "allow_code": False},
         ),
-        ("runs/my/1", "test.csv", {"metrics": (), "bad_rows": "fail", "uri": None, "allow_code": False}),
+        ("runs/my/1", "test.csv", (), {"bad_rows": "fail", "uri": None, "allow_code": False}),
         (
             "models:/my@champion",
             "new.csv",

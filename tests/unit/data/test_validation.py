@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from snugfit.data.columns import check_columns, read_numbers
+from snugfit.data.columns import check_columns
 from snugfit.data.sources import Table, read_table
 from snugfit.data.validation import BadRow, Fault, label_of, settle, shorten, text_of
 from snugfit.errors import DataError, SettingError
@@ -110,23 +110,6 @@ def test_a_header_with_the_wrong_separator_is_recognised(write):
 def test_one_column_cannot_be_text_and_label():
     with pytest.raises(SettingError, match=r"data\.label: column 'text' is already used by data\.text"):
         check_columns(table(("text",)), {"data.text": ["text"], "data.label": ["text"]})
-
-
-def test_numbers_of_a_target_and_the_faults_of_the_others():
-    values = ["1.5", 2, 3.0, "nan", "inf", "", None, "NA", True, float("nan"), "1e3", 10**400]
-    rows, numbers, faults = read_numbers(table(("y",), [{"y": value} for value in values]), "y")
-    assert rows == [0, 1, 2, 10]
-    assert numbers == [1.5, 2.0, 3.0, 1000.0]
-    assert [(fault.line, fault.reason) for fault in faults] == [
-        (5, "not a finite number"),
-        (6, "not a finite number"),
-        (7, "missing number"),
-        (8, "missing number"),
-        (9, "not a number"),
-        (10, "not a number"),
-        (11, "not a finite number"),
-        (13, "not a number"),
-    ]
 
 
 def test_shortened_text_is_one_line_of_at_most_the_length():

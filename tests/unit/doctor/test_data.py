@@ -19,7 +19,7 @@ from snugfit.doctor import data
 from snugfit.doctor.door import examine_file
 from snugfit.doctor.rows import Rows, examine_rows
 from snugfit.doctor.tokens import examine_tokens, views
-from snugfit.tools.setups import module_setup
+from snugfit.tools.setup import module_setup
 
 TEXTS = [f"text number {number}" for number in range(200)]
 LABELS = ["good", "bad"] * 100

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from snugfit.core.tree import leaves
+from snugfit.deliver.predict import evaluate_file, predict_file
 from snugfit.display import TerminalDisplay
 from snugfit.errors import (
     DataError,
@@ -30,9 +31,9 @@ from snugfit.models.bundle import load_bundle
 from snugfit.models.huggingface import load_text_classifier
 from snugfit.recipe import load_recipe
 from snugfit.run.checkpoint.checkpoint import load_newest, remove_all
-from snugfit.run.from_recipe import evaluate_run, predict_rows, resume_run, train_recipe
+from snugfit.run.from_recipe import resume_run, train_recipe
+from snugfit.run.options import RunOptions
 from snugfit.run.plans import plan_recipe
-from snugfit.run.session import RunOptions
 from snugfit.tracking.spool import read_events
 
 GOOD = ["good", "fine", "great", "lovely"]
@@ -128,7 +129,7 @@ def test_the_best_model_scores_on_its_validation_rows_what_the_run_said(
     rows = write_rows(tmp_path / "held_out.csv", 30, seed=9)
     result = train_recipe(recipe(project, tmp_path, f"data.validation={tmp_path / 'held_out.csv'}"))
     assert result.best is not None
-    found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
+    found = evaluate_file(result.run_dir, str(tmp_path / "held_out.csv"))
     assert found["rows"] == len(rows)
     assert found["metrics"] == pytest.approx(result.best["metrics"], rel=1e-5)  # batches are cut differently
 
@@ -266,7 +267,7 @@ def test_a_run_whose_models_files_changed_is_resumed_only_if_that_is_accepted(
 
 def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: Any) -> None:
     rows = write_rows(tmp_path / "new.csv", 41, seed=5)
-    found = predict_rows(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    found = predict_file(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
     with (tmp_path / "out.csv").open(newline="") as file:
         written = list(csv.DictReader(file))
     assert list(written[0]) == ["mood", "title", "text", "prediction", "probability", "source_line"]
@@ -281,14 +282,14 @@ def test_predictions_stand_beside_the_input_columns(tmp_path: Path, finished: An
 def test_a_column_named_prediction_is_not_overwritten(tmp_path: Path, finished: Any) -> None:
     (tmp_path / "new.csv").write_text("title,text,prediction\nfilm,good,mine\n")
     with pytest.raises(DataError, match="'prediction' already"):
-        predict_rows(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+        predict_file(finished.run_dir, str(tmp_path / "new.csv"), tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
 
 def test_a_label_not_seen_in_training_is_named(tmp_path: Path, finished: Any) -> None:
     (tmp_path / "new.csv").write_text("mood,title,text\nhappy,film,good\nangry,film,bad\n")
     with pytest.raises(DataError, match=r"new\.csv:3.*angry"):
-        evaluate_run(finished.run_dir, str(tmp_path / "new.csv"))
+        evaluate_file(finished.run_dir, str(tmp_path / "new.csv"))
 
 
 def test_a_checkpoint_found_alone_says_what_made_it(finished: Any) -> None:
@@ -470,7 +471,7 @@ def test_adapters_are_merged_into_the_model_that_is_saved(
     model, meta, tokenizer = load_bundle(best)
     fresh = load_text_classifier(project / "encoder", meta["labels"], tokenizer=tokenizer, seed=3).model
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in fresh.named_parameters()]
-    found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
+    found = evaluate_file(result.run_dir, str(tmp_path / "held_out.csv"))
     assert found["metrics"]["loss"] == pytest.approx(result.best["metrics"]["loss"], rel=MERGED)
     assert found["metrics"]["accuracy"] == result.best["metrics"]["accuracy"]
     # the adapter alone, on the encoder that the run began from
@@ -480,7 +481,7 @@ def test_adapters_are_merged_into_the_model_that_is_saved(
         torch.testing.assert_close(
             loaded(input_ids=ids).logits, model(input_ids=ids).logits, rtol=MERGED, atol=MERGED
         )
-    said = predict_rows(result.run_dir, str(tmp_path / "held_out.csv"), tmp_path / "out.csv")
+    said = predict_file(result.run_dir, str(tmp_path / "held_out.csv"), tmp_path / "out.csv")
     assert said["rows"] == len(rows) and said["weights"] == "ema"
 
 
@@ -516,7 +517,7 @@ def test_modules_that_a_technique_adds_are_in_the_model_that_is_loaded_again(
     chosen = [f"techniques=[{adding}]", f"data.validation={tmp_path / 'held_out.csv'}", "train.epochs=2"]
     result = train_recipe(recipe(project, tmp_path, *chosen))
     assert result.best is not None
-    found = evaluate_run(result.run_dir, str(tmp_path / "held_out.csv"))
+    found = evaluate_file(result.run_dir, str(tmp_path / "held_out.csv"))
     assert found["metrics"]["loss"] == pytest.approx(result.best["metrics"]["loss"], rel=MERGED)
     with pytest.raises(ModelError, match="holds modules that .*norm added"):
         load_bundle(Path(result.run_dir) / "best")

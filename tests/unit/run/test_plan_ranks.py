@@ -20,8 +20,8 @@ from snugfit.planner.trace.fake_ranks import fake_ranks
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.recipe.plan_choices import with_choice
 from snugfit.run import plans
+from snugfit.run.options import RunOptions
 from snugfit.run.plans import export_plan, plan_recipe
-from snugfit.run.session import RunOptions
 from snugfit.strategies import registry
 from snugfit.strategies.registry import STRATEGIES, nodes_and_devices
 from snugfit.system.processes import World
@@ -74,7 +74,7 @@ def test_a_run_on_several_processes_of_a_cpu_is_planned(
 ) -> None:
     asked = []
 
-    def plan(found: Recipe, target: Target, watch: Any, anew: bool) -> Answer:
+    def plan(found: Recipe, target: Target, **_: Any) -> Answer:
         asked.append(target)
         return planned(found, fewer=target.fewer)
 

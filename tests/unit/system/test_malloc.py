@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.run.planning import is_tight
-from snugfit.run.session import RunOptions
+from snugfit.run.run import execute
 from snugfit.system import malloc
 from snugfit.system.malloc import tune_malloc
 
@@ -103,10 +104,8 @@ def test_a_run_on_a_cpu_tunes_malloc_where_memory_is_tight_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tight: bool
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr("snugfit.run.session.tune_malloc", lambda: order.append("tuned") or True)
-    monkeypatch.setattr(
-        "snugfit.run.from_python.RunOptions", lambda **given: RunOptions(**given, tight=tight)
-    )
+    monkeypatch.setattr("snugfit.run.run.tune_malloc", lambda: order.append("tuned") or True)
+    monkeypatch.setattr("snugfit.run.from_python.execute", lambda spec: execute(replace(spec, tight=tight)))
 
     def loss(outputs: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         order.append("trained")

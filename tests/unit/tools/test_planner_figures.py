@@ -10,8 +10,7 @@ from torch.utils.data import TensorDataset
 import snugfit as sf
 from snugfit.planner.devices.hardware import find_device
 from snugfit.tools.planner_figures import Predicted
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup
+from snugfit.tools.setup import Setup, module_setup
 
 
 def setup_of(model: nn.Module, **settings: object) -> Setup:

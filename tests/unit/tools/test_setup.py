@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import snugfit as sf
 from snugfit.errors import DataError
 from snugfit.results.tool_results import keep, new_folder, results
-from snugfit.tools.setups import module_setup
+from snugfit.tools.setup import module_setup
 
 
 def data(rows: int = 10) -> TensorDataset:

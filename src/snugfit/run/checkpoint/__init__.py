@@ -1,0 +1,1 @@
+"""Checkpoints of a run: what is written, when, and how each rank writes its part."""

@@ -1,0 +1,1 @@
+"""The identity of a run: what a resume must find unchanged."""

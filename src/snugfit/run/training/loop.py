@@ -24,11 +24,11 @@ from snugfit.run.training.non_finite import Refused, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop import StopRequest
 from snugfit.run.training.update_events import Telling
-from snugfit.run.training.watch import Watch, monitored
+from snugfit.run.training.watch import Watch
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
-from snugfit.step.metrics import RowMetric
+from snugfit.step.metrics import RowMetric, monitored
 from snugfit.step.micro_batching import Replan
 from snugfit.step.row_coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
 from snugfit.step.step import Step

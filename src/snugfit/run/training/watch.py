@@ -4,59 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from snugfit.core.composition import RAW
 from snugfit.core.job import Job, StopWhen
-from snugfit.core.metrics import name_and_direction
-from snugfit.core.technique import Technique
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import SettingError
 from snugfit.system.user_objects import describe
-
-
-def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
-    """The metric that decides which weights are best, and whether higher is better.
-
-    >>> monitored("accuracy", ["accuracy"]), monitored("min:my_error", ["my_error"])
-    (('accuracy', True), ('my_error', False))
-
-    Raises:
-        SettingError: the metric is not evaluated, or its direction is not known.
-    """
-    names = ["loss", *known]
-    name = best.rpartition(":")[2]
-    if name not in names:
-        raise SettingError(
-            f"evaluate.best: '{name}' is not among the evaluated metrics. {nearest(name, names)}"
-        )
-    return name_and_direction("evaluate.best", best)
-
-
-def check_watched(techniques: Iterable[Technique], known: Iterable[str], validated: bool) -> None:
-    """Refuse techniques that look at a metric which no evaluation has.
-
-    Args:
-        validated: whether there is data to evaluate on.
-    Raises:
-        SettingError: names the technique, its metric, and those that are evaluated.
-    """
-    names = ["loss", *known]
-    for technique in techniques:
-        name = technique.card.name
-        for metric in technique.metrics():
-            if not validated:
-                raise SettingError(
-                    f"{name}: looks at '{metric}' of each evaluation, and there is no data to evaluate on. Give "
-                    f"data.validation, or remove '{name}'."
-                )
-            if metric not in names:
-                raise SettingError(
-                    f"{name}: looks at '{metric}', which is not among the evaluated metrics. {nearest(metric, names)} Add it "
-                    "to evaluate.metrics, or choose another."
-                )
-
 
 Standing = tuple[int | None, dict[str, float], str]
 

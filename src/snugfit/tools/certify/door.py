@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
@@ -13,6 +13,8 @@ from snugfit.errors import RunFolderError, SettingError
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.results.verdicts import Certificate
+from snugfit.run.identity.source_code import code_of
+from snugfit.run.settings import TrainSettings, takes_settings
 from snugfit.system.user_objects import load_object
 from snugfit.techniques import find_any
 from snugfit.techniques.plugins import example_of
@@ -20,9 +22,8 @@ from snugfit.tools.certify.measure import ROWS
 from snugfit.tools.certify.measure import certify as certify_setup
 from snugfit.tools.certify.page import PAGE, write_certificate
 from snugfit.tools.certify.technique_certificate import certify_technique
-from snugfit.tools.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.setup import module_setup, output_of, recipe_setup
 from snugfit.tracking.spool import Spool
-from snugfit.training.source_code import code_of
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -31,6 +32,7 @@ CERTIFICATE = "certify.json"
 """In the folder of a run."""
 
 
+@takes_settings
 def certify(
     model: nn.Module,
     data: Any,
@@ -38,7 +40,7 @@ def certify(
     dtype: str | None = None,
     rows: int = ROWS,
     ranks: bool = False,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> Certificate:
     """Try the laws of training on a model and data of one's own, which stay as they are.
 
@@ -46,7 +48,7 @@ def certify(
         dtype: float64 or float32; by default float64 where the model can be computed in it.
         rows: examples of a window.
         ranks: also start two processes, which import the modules that the model is from.
-        settings: as of `snugfit.train`: loss, optimizer, techniques, micro_batch, …
+        settings: as of `snugfit.train`.
     Raises:
         UserError: a setting or the data cannot be used.
 

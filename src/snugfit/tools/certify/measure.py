@@ -10,6 +10,7 @@ import torch
 
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
 from snugfit.results.verdicts import TITLES, Certificate, Law
+from snugfit.system.deterministic import deterministic
 from snugfit.system.mkl_mode import ADDRESSES, sums_depend_on_addresses
 from snugfit.tools.certify import laws
 from snugfit.tools.certify.ranks import ranks as two_ranks
@@ -49,7 +50,11 @@ def certify(
         UserError: the data cannot be used.
     """
     started = time.monotonic()
-    with preserved_randomness(torch.device(setup.plan.device)), preserved_elsewhere():
+    with (
+        preserved_randomness(torch.device(setup.plan.device)),
+        preserved_elsewhere(),
+        deterministic(setup.plan.deterministic),
+    ):
         tell("windows")
         tried, said = trials(setup, dtype, rows)
         found: list[Law] = []

@@ -20,8 +20,9 @@ from snugfit.core.technique import Stage, Technique
 from snugfit.core.tree import leaves, map_tree
 from snugfit.errors import SettingError
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
-from snugfit.step.build import assemble, make_step
+from snugfit.step.build import make_step
 from snugfit.step.optimizer import load_optimizer
 from snugfit.step.step import Step
 from snugfit.strategies.base import Strategy

@@ -11,6 +11,7 @@ take from data, come from its training rows.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -26,11 +27,10 @@ from snugfit.errors import (
 )
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import from_recipe
+from snugfit.run.options import RunOptions
 from snugfit.run.planning import is_tight
-from snugfit.run.session import RunOptions
 from snugfit.system.code_consent import words
 from snugfit.tools.cross_validation.fold_rows import CLASSIFICATION, FoldRows, fold_rows
-from snugfit.tools.cross_validation.fold_tracking import TrackedFolds
 from snugfit.tools.cross_validation.page import write_cv_page
 from snugfit.tools.cross_validation.result import (
     CrossValidation,
@@ -42,7 +42,7 @@ from snugfit.tools.cross_validation.result import (
     folds_of,
     leaking,
 )
-from snugfit.tools.many_runs import Tell, Watch, begun_in
+from snugfit.tools.many_runs import Tell, TrackedRuns, Watch, begun_in
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -167,7 +167,7 @@ class _Running:
     def run(self) -> CrossValidation:
         scores: list[FoldScore] = []
         reason = None
-        with self.folder.claimed(), TrackedFolds(self.recipe, self.folder, "cv", self.tell) as tracked:
+        with self.folder.claimed(), TrackedRuns(self.recipe, self.folder, "cv", self.tell) as tracked:
             for note in self.notes:
                 self.tell(note)
             for place, fold in enumerate(self.folds, 1):
@@ -176,14 +176,14 @@ class _Running:
                     reason = result["stop_reason"] or result["status"]
                     break
                 scores.append(_score(fold, result))
-                tracked.folds(self._keep(scores))
+                _say(self._keep(scores), tracked)
             found = self._keep(scores, reason)
             if result["status"] == "failed":
                 raise TrainingFailed(f"{fold.name} failed: {reason}. Its run: {result['run_dir']}")
             tracked.end("finished" if found.finished else "stopped")
         return found
 
-    def _result(self, fold: Fold, title: str, tracked: TrackedFolds) -> dict[str, Any]:
+    def _result(self, fold: Fold, title: str, tracked: TrackedRuns) -> dict[str, Any]:
         """How a fold's run ended: read where it is finished, else run, or gone on with."""
         home = RunFolder(self.folder.path / fold.name)
         if (home.path / RESULT).exists():
@@ -242,6 +242,23 @@ class _Running:
         self.folder.write_json("found.json", {"tool": "cv", "summary": found.message, **found.as_dict()})
         write_cv_page(found, self.folder.path)
         return found
+
+
+def _say(found: CrossValidation, tracked: TrackedRuns) -> None:
+    """Say mean and spread of the folds finished so far."""
+    spread = found.summary.spread
+
+    def finite(part: str) -> dict[str, float]:
+        values = {name: getattr(each, part) for name, each in spread.items()}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    tracked.say(
+        "folds",
+        update=len(found.scores),
+        mean=dict(found.summary.mean),
+        deviation=finite("deviation"),
+        corrected_error=finite("corrected_error"),
+    )
 
 
 def _score(fold: Fold, result: dict[str, Any]) -> FoldScore:

@@ -2,93 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
 from snugfit.core.batch import Batch
 from snugfit.errors import OutOfMemory, SnugfitError
 from snugfit.planner.devices.hardware import find_device
-from snugfit.results.tool_results import keep, new_folder
+from snugfit.results.tool_results import new_folder
+from snugfit.run.settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.micro_batching import advice, legal_sizes
 from snugfit.step.step import Step
+from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import available_bytes
 from snugfit.tools.find_batch.measure import find_batch as try_sizes
 from snugfit.tools.find_batch.measure import standing_bytes
-from snugfit.tools.find_batch.page import write_batch_page
-from snugfit.tools.find_batch.result import FoundBatch, Size
+from snugfit.tools.find_batch.result import TOOL, FoundBatch
 from snugfit.tools.planner_figures import Predicted
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
-_TOOL = "find_batch"
 
-
-@dataclass(frozen=True)
-class FoundMicroBatch:
-    """The micro-batches that were tried for the model `name`: `found` has the table and what it was made with."""
-
-    name: str
-    found: FoundBatch
-    identity: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def largest(self) -> int:
-        """The largest micro-batch that fits."""
-        return self.found.largest
-
-    @property
-    def fastest(self) -> int:
-        """The micro-batch with the most examples a second."""
-        return self.found.fastest
-
-    @property
-    def rows(self) -> tuple[Size, ...]:
-        """Every size that was tried, from the smallest."""
-        return self.found.rows
-
-    @property
-    def message(self) -> str:
-        """What was found, in words."""
-        return self.found.message
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return self.found.as_dict()
-
-    def save(self, folder: str | Path) -> Path:
-        """Write `found.json` and a page into a folder, made where it is not there; returns the page.
-
-        Raises:
-            RunFolderError: they cannot be written.
-        """
-        folder = Path(folder)
-        keep(folder, _TOOL, self.identity, self.found.message, self.as_dict())
-        return write_batch_page(self.name, self.found, folder)
-
-
+@takes_settings
 def find_batch(
     model: nn.Module,
     data: Any,
     *,
     memory: int | str | None = None,
     timed_updates: int = 3,
-    **settings: Any,
-) -> FoundMicroBatch:
+    **settings: Unpack[TrainSettings],
+) -> FoundBatch:
     """Try micro-batches of each size on a copy of `model`, on the largest examples of `data`, for memory and for time.
 
     Args:
         memory: that tensors may take of the device, in bytes or like "8GiB"; what is free there by default.
         timed_updates: of each size.
-        settings: as of `snugfit.train`: loss, optimizer, techniques, validation, global_batch, device, …
+        settings: as of `snugfit.train`.
     Raises:
         UserError: a setting or the data cannot be used.
         OutOfMemory: nothing fits.
@@ -110,7 +66,7 @@ def find_batch_recipe(
     memory_bytes: int | None = None,
     updates: int = 3,
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[FoundMicroBatch, Path]:
+) -> tuple[FoundBatch, Path]:
     """Try micro-batches on what a recipe trains; the result is kept beside its runs, with a page.
 
     Returns:
@@ -119,31 +75,30 @@ def find_batch_recipe(
         UserError: the recipe, its data or its model cannot be used.
         OutOfMemory: nothing fits.
     """
-    setup, messages = recipe_setup(recipe)
-    for message in messages:
+    setup, task = recipe_setup(recipe)
+    for message in task.messages:
         tell(message)
     found = _found(setup, memory_bytes, updates, tell)
-    return found, found.save(new_folder(output_of(recipe), recipe.name, _TOOL))
+    return found, found.save(new_folder(output_of(recipe), recipe.name, TOOL))
 
 
-def _found(
-    setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[[str], None]
-) -> FoundMicroBatch:
+def _found(setup: Setup, memory_bytes: int | None, updates: int, tell: Callable[[str], None]) -> FoundBatch:
     window, longest = setup.loader().worst_window()
     validation = setup.validation()
     step = setup.step(plan=replace(setup.plan, micro_batch=None))
     if step.device.type == "cpu":
         _check_first_update(setup, step, window, tell)
-    found = try_sizes(
-        step,
-        window,
-        evaluation=None if validation is None else validation.worst_window()[0],
-        longest=longest,
-        memory_bytes=memory_bytes,
-        updates=updates,
-        tell=tell,
-    )
-    return FoundMicroBatch(setup.name, found, setup.identity)
+    with deterministic(setup.plan.deterministic):
+        found = try_sizes(
+            step,
+            window,
+            evaluation=None if validation is None else validation.worst_window()[0],
+            longest=longest,
+            memory_bytes=memory_bytes,
+            updates=updates,
+            tell=tell,
+        )
+    return replace(found, name=setup.name, identity=setup.identity)
 
 
 def _check_first_update(setup: Setup, step: Step, window: Batch, tell: Callable[[str], None]) -> None:

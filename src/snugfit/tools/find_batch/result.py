@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from snugfit.results.tool_results import keep
 from snugfit.step.micro_batching import BATCH_NORM
 from snugfit.step.step import Step
 
+TOOL = "find_batch"
 FITS = "fits"
 REFUSED = "ran out of memory"
 TOO_LARGE = "does not fit"
@@ -36,7 +40,8 @@ class FoundBatch:
     """Micro-batches from the smallest to the whole window.
 
     `standing_bytes` are there at every moment: weights, buffers and states. `budget_bytes` is what they and all else may take
-    together, None where only the device knows. `longest`: whether the window was of the largest examples there are.
+    together, None where only the device knows. `longest`: whether the window was of the largest examples there are. `name` is of the
+    model or the recipe, `identity` what it was made with.
     """
 
     rows: tuple[Size, ...]
@@ -48,10 +53,25 @@ class FoundBatch:
     device: str
     message: str
     longest: bool
+    name: str = ""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `found.json` and a page into a folder, made where it is not there; return the page.
+
+        Raises:
+            RunFolderError: they cannot be written.
+        """
+        from snugfit.tools.find_batch.page import write_batch_page  # which is of this
+
+        folder = Path(folder)
+        keep(folder, TOOL, self.identity, self.message, self.as_dict())
+        return write_batch_page(self.name, self, folder)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         found = asdict(self)
+        del found["name"], found["identity"]
         sizes = {"micro_batch_largest": found.pop("largest"), "micro_batch_fastest": found.pop("fastest")}
         return {**sizes, **found, "rows": [{**asdict(row), "fits": row.fits} for row in self.rows]}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
@@ -16,14 +16,15 @@ from snugfit.core.schedule import Schedule
 from snugfit.core.technique import Technique, as_settings
 from snugfit.errors import SettingError
 from snugfit.results.tool_results import keep, new_folder
+from snugfit.run.settings import TrainSettings, takes_settings
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.step import Step
+from snugfit.system.deterministic import deterministic
 from snugfit.tools.find_lr.lr_rules import Reading, Suggestion
 from snugfit.tools.find_lr.measure import END, SMOOTHING, START, UPDATES, RangeTest, parts_of, unit_of
 from snugfit.tools.find_lr.measure import find_lr as range_test
 from snugfit.tools.find_lr.page import write_lr_page
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -76,6 +77,7 @@ class FoundRate:
         return write_lr_page(self.name, self.test, self.parts, self.settings, folder)
 
 
+@takes_settings
 def find_lr(
     model: nn.Module,
     data: Any,
@@ -85,7 +87,7 @@ def find_lr(
     range_updates: int = UPDATES,
     smoothing: float = SMOOTHING,
     per_group: bool = False,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> FoundRate:
     """Raise the learning rate from update to update on a copy of `model`, and say which rates are good.
 
@@ -94,7 +96,7 @@ def find_lr(
         range_updates: of each test.
         smoothing: part of the average of the losses that stays with each update, in [0, 1).
         per_group: also test each part of the model with a rate of its own, while the others stand still.
-        settings: as of `snugfit.train`: loss, optimizer, techniques, global_batch, …
+        settings: as of `snugfit.train`.
     Raises:
         UserError: a setting or the data cannot be used.
 
@@ -129,8 +131,8 @@ def find_lr_recipe(
     Raises:
         UserError: the recipe, its data or its model cannot be used.
     """
-    setup, messages = recipe_setup(recipe)
-    for message in messages:
+    setup, task = recipe_setup(recipe)
+    for message in task.messages:
         tell(message)
     ranged = {"start": start, "end": end, "updates": updates, "smoothing": smoothing}
     found = _found(setup, ranged, per_group, tell)
@@ -164,7 +166,8 @@ def _tested(
         if number % every == 0:
             tell(f"{name}update {number + 1}, rate {reading.learning_rate:.2g}, loss {reading.loss:.4g}")
 
-    with closing(setup.loader().windows(0, sys.maxsize)) as windows:  # epoch after epoch
+    epochs = setup.loader().windows(0, sys.maxsize)  # one after the other
+    with closing(epochs) as windows, deterministic(setup.plan.deterministic):
         return range_test(step, windows, **ranged, part=part, tell=told)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
 
 from snugfit.results.tool_results import keep, new_folder
+from snugfit.run.settings import DEFAULTS, TrainSettings, takes_settings
+from snugfit.system.deterministic import deterministic
 from snugfit.tools.profile.measure import UPDATES, profile_setup
 from snugfit.tools.profile.page import NAME, write_profile_page
 from snugfit.tools.profile.result import Detail, Profile
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup, output_of, recipe_setup
+from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -40,12 +41,13 @@ def profile_recipe(
         UserError: the recipe, its data or its model cannot be used.
         TrainingFailed: an update failed.
     """
-    setup, messages = recipe_setup(recipe)
-    for message in messages:
+    setup, task = recipe_setup(recipe)
+    for message in task.messages:
         tell(message)
     return _kept(setup, output_of(recipe), updates, memory, tensorboard, detail, tell)
 
 
+@takes_settings
 def profile(
     model: nn.Module,
     data: Any,
@@ -56,9 +58,8 @@ def profile(
     shapes: bool = False,
     stacks: bool = False,
     sort: str | None = None,
-    output: str | Path = "runs",
     tell: Tell = lambda text: None,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> Profile:
     """What training `model` spends its time on, and what limits it; the model stays as it is.
 
@@ -70,17 +71,16 @@ def profile(
         shapes: also tell the shapes of the operators' inputs.
         stacks: also tell the functions of your code that the operators come from; this makes profiled updates slower.
         sort: operators by their time on the "device" or on the "host"; by default the device's where it has one of its own.
-        output: the folder under which trace, table and page are kept.
-        settings: as `sf.train` has them: loss, optimizer, techniques, validation, updates, epochs, global_batch, micro_batch, seed,
-            device, collate, forward.
+        settings: as `sf.train` has them; under `output`, trace, table and page are kept.
     Returns:
         The profile: `phases`, `culprits`, `verdict`, `advice`, `flops_per_update`, `folder`; `as_dict()` has plain values.
     Raises:
         UserError: a setting or the data cannot be used.
         TrainingFailed: an update failed.
     """
+    output = Path(settings.pop("output", DEFAULTS["output"]))
     setup, detail = module_setup(model, data, **settings), Detail(shapes, stacks, sort)
-    return _kept(setup, Path(output), steps, memory, tensorboard, detail, tell)
+    return _kept(setup, output, steps, memory, tensorboard, detail, tell)
 
 
 def _kept(
@@ -88,9 +88,10 @@ def _kept(
 ) -> Profile:
     detail.sorted_by(torch.device(setup.plan.device).type)  # refused before there is a folder
     folder = new_folder(output, setup.name, TOOL)
-    found = profile_setup(
-        setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, detail=detail, tell=tell
-    )
+    with deterministic(setup.plan.deterministic):
+        found = profile_setup(
+            setup, folder, updates=updates, memory=memory, tensorboard=tensorboard, detail=detail, tell=tell
+        )
     keep(folder, TOOL, setup.identity, found.verdict, found.as_dict())
     write_profile_page(found, folder / NAME)
     return found

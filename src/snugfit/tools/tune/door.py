@@ -24,13 +24,13 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep
 from snugfit.run import from_recipe
 from snugfit.run.checkpoint import checkpoint
-from snugfit.run.session import RunOptions
+from snugfit.run.options import RunOptions
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.watch import monitored
+from snugfit.step.metrics import monitored
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import is_python_path
 from snugfit.tools.many_runs import Tell, TrackedRuns, Watch, begun_in
-from snugfit.tools.setups import output_of
+from snugfit.tools.setup import output_of
 from snugfit.tools.tune.page import write_tune_page
 from snugfit.tools.tune.pruning import Pruning
 from snugfit.tools.tune.result import Space, Trial, Tuned, shown, size

@@ -18,8 +18,7 @@ from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.step import Step
 from snugfit.system.allocation_counter import AllocatedBytes
 from snugfit.tools.planner_figures import Predicted
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup
+from snugfit.tools.setup import Setup, module_setup
 
 
 def op(name: str, module: str, event: int, phase: Phase = Phase.FORWARD, workspace: int = 0) -> Op:

@@ -15,8 +15,8 @@ from snugfit.data.loader import Order
 from snugfit.errors import DataError, RunFolderError, SettingError, TrainingFailed
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
+from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
-from snugfit.step.build import check_settings
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
 from snugfit.techniques.learning.layer_rates import LayerRates

@@ -19,8 +19,7 @@ from snugfit.techniques import find
 from snugfit.tools.certify import compare
 from snugfit.tools.certify.blame import ROWS_COMPARED
 from snugfit.tools.certify.measure import certify
-from snugfit.tools.setup import Setup
-from snugfit.tools.setups import module_setup
+from snugfit.tools.setup import Setup, module_setup
 
 
 class Mixing(nn.Module):

@@ -22,7 +22,7 @@ from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, 
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run import from_recipe
 from snugfit.run.checkpoint.checkpoint import load_newest
-from snugfit.run.session import RunOptions
+from snugfit.run.options import RunOptions
 from snugfit.tasks import prepare, prepare_sides
 from snugfit.tools.cross_validation import door
 from snugfit.tools.cross_validation.door import cross_validate, resume
@@ -329,7 +329,7 @@ def test_a_failed_fold_fails_the_whole_and_is_named(project: Path, tmp_path: Pat
 def test_all_folds_run_by_the_plan_of_the_first(project: Path, tmp_path: Path, monkeypatch):
     planned = []
 
-    def plan(recipe: Recipe, options: RunOptions) -> tuple[Recipe, None, list[str]]:
+    def plan(recipe: Recipe, options: RunOptions, made: Any) -> tuple[Recipe, None, list[str]]:
         planned.append(options.plan)
         chosen = dataclasses.replace(recipe.plan, micro_batch=3) if options.plan else recipe.plan
         return dataclasses.replace(recipe, plan=chosen), None, []

@@ -23,7 +23,7 @@ from snugfit.results.tool_results import results
 from snugfit.tools.profile.labels import PHASE
 from snugfit.tools.profile.measure import profile_setup
 from snugfit.tools.profile.result import Detail, Profile
-from snugfit.tools.setups import module_setup
+from snugfit.tools.setup import module_setup
 
 INPUTS, HIDDEN, CLASSES, ROWS = 12, 20, 3, 8
 
@@ -211,7 +211,9 @@ def test_shapes_and_stacks_are_told_where_they_are_asked_for(tmp_path: Path) -> 
     found = doubled(tmp_path, shapes=True, stacks=True)
     (tanh,) = (each for each in found.operators if each.name == "aten::tanh")
     line = Doubling.forward.__code__.co_firstlineno  # of a function torch tells the first line
-    assert tanh.shapes == f"{ROWS}×{CLASSES}" and tanh.line.endswith(f"test_profile.py({line}): forward")
+    assert tanh.shapes == f"{ROWS}×{CLASSES}" and tanh.line.endswith(
+        f"{Path(__file__).name}({line}): forward"
+    )
     assert "Input Shapes" in found.table and "Source Location" in found.table
     told = found.as_dict()["operators"]
     (shapes, *_), (place, *_) = ([each[name] for each in told if name in each] for name in ("shapes", "line"))

@@ -1,0 +1,93 @@
+"""What a run says of itself before it trains: model, data, plan, versions, machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.core.job import Plan
+from snugfit.core.parameters import decayed_parameters
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.training.loop import Training
+from snugfit.step.build import describe_model
+from snugfit.system.mkl_mode import arithmetic
+
+
+def describe_run(
+    name: str, folder: RunFolder, training: Training, plan: Plan, described: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a run says of itself before it trains."""
+    return {
+        "name": name,
+        "id": folder.id,
+        "run_dir": str(folder.path),
+        "plan": dataclasses.asdict(plan),
+        "versions": versions(),
+        "machine": machine(plan.device),
+        "parameters": describe_model(training.step.model),
+        "weight_decay": decayed_parameters(training.step.optimizer.param_groups),
+        "total_updates": training.total_windows,
+        "updates_per_epoch": training.loader.order.windows_per_epoch,
+        **described,
+    }
+
+
+def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows that Python makes as a run describes its sources: with a digest of those that a resume compares.
+
+    Args:
+        sources: by `train` and `validation` the name of a function or a class, and the data set where there is one to look at.
+    """
+    compared, found = training.identity["data"], []
+    for context, (name, data) in sources.items():
+        if context not in compared:
+            continue
+        rows = compared[context]
+        digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+        columns = getattr(data, "column_names", None)  # of the datasets library
+        known = isinstance(columns, list) and all(isinstance(each, str) for each in columns)
+        found.append(
+            {
+                "context": context,
+                "source": name,
+                "sha256": digest,
+                "is_code": True,
+                "rows": rows["rows"],
+                "columns": columns if known else [],
+            }
+        )
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the result may depend on."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for package in ("snugfit", "transformers", "tokenizers", "mlflow", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the run runs on."""
+    found: dict[str, Any] = {
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        **arithmetic(),
+        "device": device,
+        "program": Path(sys.argv[0]).name,
+    }
+    if device.startswith("cuda"):
+        found["gpu"] = torch.cuda.get_device_name()
+    return found

@@ -1,0 +1,117 @@
+"""The end of a run: its result, its report, its tracker, and the reason where it failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from snugfit.errors import OutOfMemory, RunFolderError, SnugfitError, TrackingError
+from snugfit.report.advice import advise
+from snugfit.report.page import write_report
+from snugfit.report.story import read_story
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
+from snugfit.run.events import Events
+from snugfit.run.training.loop import Training
+from snugfit.run.training.result import RunResult
+from snugfit.run.training.stop import interrupts
+from snugfit.tracking.follower import Tracker, TrackingResult
+
+Register = Callable[[str | None], Mapping[str, Any]]
+"""Stores the best model of a run, given the tracker's id of it, and says how."""
+
+
+def with_advice(result: RunResult, folder: RunFolder) -> RunResult:
+    """Return the result with what its evaluations say about its length; a run is not lost to events that cannot be read."""
+    with suppress(RunFolderError):
+        story = read_story(folder.path)
+        if result.status == "finished" and story.evaluations:
+            return dataclasses.replace(result, advice=advise(story).as_dict())
+    return result
+
+
+def end_tracking(tracker: Tracker, folder: RunFolder, events: Events, register: Register | None) -> bool:
+    """Send the last events, register the best model, and say what did not reach the tracker; a signal to stop ends each wait.
+
+    Returns:
+        Whether there is more to report than before.
+    """
+    with interrupts():
+        sent = tracker.flush()
+        if register is not None:
+            _register(register, sent, events)
+    with interrupts():
+        message = tracker.close().message(folder.path)
+        if message is not None:
+            events("warning", message=message)
+        return register is not None or message is not None
+    return True
+
+
+def _register(register: Register, sent: TrackingResult, events: Events) -> None:
+    if sent.unsent or sent.run_id is None:
+        events(
+            "warning", message=f"the best model was not registered: {sent.problem or 'the tracker is behind'}"
+        )
+        return
+    try:
+        events("register", **register(sent.run_id))
+    except TrackingError as error:
+        events("warning", message=f"the best model was not registered: {error}")
+    except KeyboardInterrupt:
+        events("warning", message="the best model was not registered: interrupted.")
+
+
+def report(folder: RunFolder, events: Events) -> None:
+    """Write the page; a run that trained is not lost to a page that cannot be written."""
+    try:
+        write_report(folder.path)
+    except RunFolderError as error:
+        with suppress(SnugfitError):
+            events("warning", message=f"no report: {error}")
+
+
+def explain_memory(training: Training, events: Events, error: OutOfMemory) -> None:
+    """Look at what took the memory, write it as a page into the run's folder, and say so in the error, which stays the one that is
+    raised whatever becomes of that."""
+    if (
+        training.attempt is None or training.step.strategy.world_size > 1
+    ):  # the others would have to do it too
+        return
+    try:
+        # what few runs need, and takes long to import
+        from snugfit.planner.trace.memory_use import memory_of_failure
+        from snugfit.report.memory_page import NAME, piece_words, write_memory_page
+
+        folder = training.folder.path
+        use, again = memory_of_failure(training.step, training.attempt, folder)
+        path = write_memory_page(folder.name, use, folder / NAME, again=again)
+    except Exception as problem:  # noqa: BLE001 - a model that has just failed may fail in any way
+        with suppress(SnugfitError):
+            events("warning", message=f"no page about the memory: {problem}")
+        return
+    error.args = (f"{error} {piece_words(use)} The page about it: {path}", *error.args[1:])
+
+
+def end_failed(training: Training, events: Events, error: BaseException) -> None:
+    """Say that the run has failed, or was interrupted, and why."""
+    reason = (
+        str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    )
+    progress = training.step.progress
+    resumable = checkpoint.any_in(training.folder.checkpoints)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    # the first error is the one to see, also when the disk is full
+    with suppress(SnugfitError):
+        events(
+            "end",
+            status="stopped" if interrupted and resumable else "failed",
+            stop_reason=reason,
+            resumable=resumable,
+            updates=progress.updates,
+            epochs=training.epoch,
+            best=None,
+            last={"metrics": {}},
+        )

@@ -1,0 +1,62 @@
+"""What one call asks of a recipe's run, beside the recipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from snugfit.errors import SettingError
+from snugfit.planner.worker import Watch, ignore
+
+if TYPE_CHECKING:
+    from snugfit.tasks import Sides
+
+
+def no_line() -> AbstractContextManager[Watch]:
+    """Show nothing of a search."""
+    return nullcontext(ignore)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run.
+
+    Args:
+        plan: search for a plan before the run begins; `replan` searches even where a plan is in the cache.
+        search_line: shows, while it lasts, how far the search is.
+        tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
+        sides: rows of Python data to train on and to validate on.
+        parent: the tracker's run that this one is a part of.
+        stop: asked after every window; the reason to stop, or None.
+        into: the folder that whoever started the process has made; a run that has a checkpoint there goes on from it.
+        accept_changes: what may differ from the run that is resumed, by the names of its identity.
+    """
+
+    stop_after_seconds: float | None = None
+    fast_dev_run: bool = False
+    overfit_batches: int | None = None
+    plan: bool = False
+    tight: bool = False
+    sides: Sides | None = None
+    parent: str | None = None
+    stop: Callable[[], str | None] = lambda: None
+    into: Path | None = None
+    replan: bool = False
+    accept_changes: tuple[str, ...] = ()
+    search_line: Callable[[], AbstractContextManager[Watch]] = no_line
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.fast_dev_run and self.overfit_batches is not None:
+            raise SettingError(
+                "--fast-dev-run and --overfit-batches are two different runs. Give one of them."
+            )
+
+    @property
+    def is_smoke(self) -> bool:
+        """Whether it is a smoke run, which is cut short and neither planned nor tracked."""
+        return self.fast_dev_run or self.overfit_batches is not None

@@ -1,0 +1,330 @@
+"""The way of a run, from what is asked for to a finished folder: `execute(spec)`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snugfit.core.job import Job, Plan
+from snugfit.core.technique import Technique
+from snugfit.data.sources import check_fingerprints
+from snugfit.errors import Interrupted, OutOfMemory, RunFolderError
+from snugfit.report.story import mapping, read_story
+from snugfit.results.run_folder import RunFolder
+from snugfit.run.checkpoint import checkpoint
+from snugfit.run.description import describe_run, versions
+from snugfit.run.ending import end_failed, end_tracking, explain_memory, report, with_advice
+from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
+from snugfit.run.training.assemble import assemble
+from snugfit.run.training.loop import Training
+from snugfit.run.training.result import RunResult
+from snugfit.run.training.stop import StopRequest, interrupts
+from snugfit.run.training.warning_events import warnings_told
+from snugfit.step.metrics import RowMetric
+from snugfit.strategies.base import Strategy
+from snugfit.strategies.registry import strategy_of
+from snugfit.strategies.world import agreed, answered, check_same, joined
+from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
+from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
+from snugfit.system.processes import started_anew, this_world
+from snugfit.tasks import Task
+from snugfit.tracking.follower import Tracker
+from snugfit.tracking.spool import read_events, worked_seconds
+
+TIMEOUT_SECONDS = 1800.0
+"""That a rank waits for the others before it gives up; in recipes plan.timeout."""
+
+_DATA = "data.json"
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where a run is tracked.
+
+    Args:
+        register: stores the best model and says how, given the task, the run's folder, the address, and the tracker's id of the run;
+            None registers nothing.
+    """
+
+    uri: str
+    experiment: str = "snugfit"
+    register: Callable[[Task, RunFolder, str, str | None], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """A run that has not begun: what is trained, how it fits, where it is written and who follows it. Nothing is loaded yet.
+
+    Args:
+        load: reads model and data; given how ranks share the model, as each may read its part alone.
+        optimizer: of torch, over the parameters of the model; None where a technique makes it.
+        identity: settings that decide the updates, which a resume compares.
+        same: what all ranks must have been given alike, compared before anything is loaded.
+        recipe: the settings, for the run's events and its checkpoints.
+        inputs: describes the sources of rows, given what was loaded and the run that was made of it.
+        output: the folder in which the run's own is made.
+        folder: the run's own folder, where there is one already; `resume` goes on from its newest checkpoint.
+        begin: writes what a new folder begins with; without it the folder keeps no settings and no digests of files.
+        accept_changes: names of the identity that may differ from the checkpoint's.
+        parent: the tracker's run that this one is a part of.
+        notes, warnings: said once, when the run is.
+        predicted: of the plan, to be compared with what comes of it.
+        tight: on a CPU, give memory that tensors no longer need back to the system at once, which takes time.
+        shorten: changes the job and what was loaded for it; `conclude` looks at the run and adds to its result before its end is said.
+    """
+
+    name: str
+    job: Job
+    plan: Plan
+    techniques: Sequence[Technique]
+    load: Callable[[Strategy], Task]
+    metrics: Mapping[str, str | RowMetric] = field(default_factory=dict)
+    optimizer: torch.optim.Optimizer | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    same: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Callable[[Task, Training], list[dict[str, Any]]] = lambda task, training: []
+    output: Path = Path("runs")
+    folder: RunFolder | None = None
+    resume: bool = False
+    begin: Callable[[RunFolder], None] | None = None
+    accept_changes: Sequence[str] = ()
+    tracking: Tracking | None = None
+    parent: str | None = None
+    display: Display | None = None
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    predicted: Mapping[str, Any] | None = None
+    tight: bool = False
+    stop: StopRequest = field(default_factory=StopRequest)
+    timeout_seconds: float = TIMEOUT_SECONDS
+    shorten: Callable[[Job, Task], tuple[Job, Task]] = lambda job, task: (job, task)
+    conclude: Callable[[Training, RunResult], RunResult] = lambda training, result: result
+
+    def loaded(self, strategy: Strategy | None = None) -> Task:
+        """Return model and data, on one of several ranks as its strategy has it.
+
+        Raises:
+            UserError: the data or the model cannot be used.
+        """
+        if self.plan.device == "cpu":
+            fix_sums()  # before code of the user's asks MKL for anything, such as the cosines of a data set
+        return self.load(strategy or Strategy())
+
+
+def execute(spec: RunSpec) -> RunResult:
+    """Train what a spec asks for: join the ranks, load, assemble, train under a tracker, deliver, report.
+
+    Raises:
+        UserError: a setting, the data or the model cannot be used; no run's folder is left behind.
+        TrainingFailed: the run failed on its own account; the events say so too.
+    """
+    world = this_world()
+    with joined_ranks(spec.plan, spec.timeout_seconds):
+        if world.size > 1:
+            check_same({**spec.same, "versions": versions()})
+        with agreed():
+            strategy = strategy_of(spec.plan, world)
+        resume = spec.folder is not None and spec.resume and goes_on(spec.folder, strategy)
+        with agreed():
+            job, task = spec.shorten(spec.job, spec.loaded(strategy))
+        if world.size > 1:
+            rows = {"data.train": task.material.train, "data.validation": task.material.validation or ()}
+            sizes = {f"{name} (rows)": len(each) for name, each in rows.items()}
+            check_same({"data": dict(task.fingerprints), **sizes})
+        folder = _folder(spec, task, strategy, resume=resume)
+        with opened(folder, spec.display) if strategy.rank == 0 else nullcontext(Silent()) as events:
+            # processes ended before they had saved anything
+            again = strategy.rank == 0 and not resume and folder.events.stat().st_size > 0
+            updates = job.total_windows(len(task.material.train))
+            training = assemble(
+                job,
+                spec.plan,
+                task.material,
+                spec.optimizer,
+                spec.techniques,
+                spec.metrics,
+                folder=folder,
+                emit=events,
+                save_best=task.save_best,
+                identity={**spec.identity, "updates": updates, **task.sources},
+                files=task.fingerprints,
+                accept_changes=spec.accept_changes,
+                strategy=strategy,
+            )
+            if spec.predicted is not None:
+                training.expect(spec.predicted)
+            if strategy.rank > 0:
+                return _follow(spec, training, resume=resume)
+            if again:
+                events("resume", update=0, window=0)
+                events("warning", message=AGAIN)
+            return _lead(spec, task, training, events, resume=resume)
+
+
+@contextmanager
+def joined_ranks(plan: Plan, timeout_seconds: float) -> Iterator[None]:
+    """Temporarily let the processes of this run exchange tensors; where they are joined already, nothing is done.
+
+    Raises:
+        RanksLost: others do not come, have ended, or do not answer in time.
+    """
+    with joined(this_world(), plan.device, timeout_seconds), answered(lambda: "before or after all updates"):
+        yield
+
+
+def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> RunFolder:
+    """Return the folder of the run, the same on all ranks, with what it begins with.
+
+    Raises:
+        DataError: files have changed since the run that is resumed began.
+    """
+    folder = spec.folder or _shared_folder(strategy, spec.output, spec.name)
+    if spec.begin is None:
+        return folder
+    data = dict(task.fingerprints)
+    if spec.folder is None and strategy.rank == 0:
+        spec.begin(folder)
+    elif spec.resume and "data" not in spec.accept_changes and (resume or (folder.path / _DATA).exists()):
+        check_fingerprints(folder.read_json(_DATA), data)
+    if strategy.rank == 0:
+        folder.write_json(_DATA, data)
+    return folder
+
+
+def _shared_folder(strategy: Strategy, output: Path, name: str) -> RunFolder:
+    """The folder of a new run, the same on all ranks, of which the first one makes it.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    if strategy.rank > 0:
+        return RunFolder(Path(strategy.tell(None)[0]))
+    folder = RunFolder.create(output, name)
+    strategy.tell(str(folder.path))
+    return folder
+
+
+def _follow(spec: RunSpec, training: Training, *, resume: bool) -> RunResult:
+    """Train as one of several processes of which another one says how it goes."""
+    _tighten(spec, training)
+    if resume:
+        training.restore()
+    training.fit()
+    with warnings_told(training.emit), spec.stop as stop:
+        return spec.conclude(training, training.run(stop))
+
+
+def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resume: bool) -> RunResult:
+    """Train under a tracker, say how it ended, register the best model, write the report."""
+    folder = training.folder
+    if message := started_anew():
+        events("warning", message=message)
+    for note in spec.notes:
+        events("note", text=note)
+    described: dict[str, Any] = {
+        "recipe": dict(spec.recipe),
+        "data": dict(task.data),
+        "inputs": spec.inputs(task, training),
+    }
+    if spec.parent is not None:
+        described["parent"] = spec.parent
+    header = describe_run(spec.name, folder, training, spec.plan, described)
+    earlier = read_events(folder.events, raw=True)  # of other processes, whose time is the run's too
+    if _tighten(spec, training):
+        header["machine"]["mmap_threshold_bytes"] = MMAP_THRESHOLD
+    if resume:
+        training.restore()
+    _fit(training, events, header)
+    header["plan"]["micro_batch"] = training.step.micro_batch
+    training.description = {part: header[part] for part in ("recipe", "plan", "versions")}
+    before = training.step.progress.windows
+    # what was read and drawn was said when the run began
+    warnings = _last_bits(training, header["machine"]) if resume else (*spec.warnings, *task.messages)
+    events("run", **header)
+    for message in warnings:
+        events("warning", message=message)
+    tracker = None if spec.tracking is None else _tracker(spec.tracking, folder, events)
+    try:
+        with warnings_told(events), spec.stop as stop:
+            result = with_advice(spec.conclude(training, training.run(stop)), folder)
+    except BaseException as error:
+        if isinstance(error, OutOfMemory):
+            explain_memory(training, events, error)
+        end_failed(training, events, error)
+        if events.begun:
+            report(folder, events)
+        if tracker is not None:
+            with interrupts():
+                tracker.close()
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(str(folder.path) if checkpoint.any_in(folder.checkpoints) else None) from error
+        raise
+    result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
+    if tracker is not None:
+        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
+    # before the tracker is waited for: who ends the process meanwhile leaves a run that has ended
+    events("end", **result.as_dict())
+    report(folder, events)
+    if spec.tracking is not None and tracker is not None:
+        register = None
+        # a finished run that is resumed registers nothing anew
+        trained = training.step.progress.windows > before
+        if spec.tracking.register is not None and result.status == "finished" and trained:
+            register = partial(spec.tracking.register, task, folder, spec.tracking.uri)
+        if end_tracking(tracker, folder, events, register):
+            report(folder, events)
+        result = dataclasses.replace(result, tracker_run_id=tracker.run_id)
+    return result
+
+
+def _tracker(tracking: Tracking, folder: RunFolder, events: Events) -> Tracker:
+    tracker = Tracker(
+        folder.path,
+        uri=tracking.uri,
+        experiment=tracking.experiment,
+        say=lambda text: events("note", text=text),
+    ).start()
+    if tracker.problem:
+        events("warning", message=f"{tracker.problem} Events are kept in {folder.events.name}.")
+    return tracker
+
+
+def _tighten(spec: RunSpec, training: Training) -> bool:
+    """Have memory that tensors no longer need go back at once, where that was asked for and can be done."""
+    # weights that are gathered and freed would leave more behind in the C library than sharding them saves
+    wanted = spec.tight or training.step.strategy.shards
+    return wanted and training.step.device.type == "cpu" and tune_malloc()
+
+
+def _last_bits(training: Training, machine: Mapping[str, Any]) -> list[str]:
+    """Return what keeps a run that goes on from being bit for bit the one that was not interrupted."""
+    found = [ADDRESSES] if training.step.device.type == "cpu" and sums_depend_on_addresses() else []
+    with suppress(RunFolderError):
+        before = mapping(read_story(training.folder.path).run.get("machine"))
+        change = changes(before, machine)
+        found += [] if change is None else [change]
+    return found
+
+
+def _fit(training: Training, events: Events, header: Mapping[str, Any]) -> None:
+    """Find the micro-batch, if that is asked for; a run for which there is none has failed, and its folder says why.
+
+    Raises:
+        As `Training.fit`.
+    """
+    try:
+        with warnings_told(events):
+            training.fit()
+    except OutOfMemory as error:
+        events("run", **header)
+        explain_memory(training, events, error)
+        end_failed(training, events, error)
+        raise

@@ -1,0 +1,133 @@
+"""The keywords of `sf.train`, declared once: tools take the same, by `**settings: Unpack[TrainSettings]` and `@takes_settings`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+from snugfit.core.job import Execution, keywords
+
+if TYPE_CHECKING:
+    import torch
+
+    from snugfit.core.job import MicroBatch, StopWhen
+    from snugfit.core.losses import Loss
+    from snugfit.core.technique import Technique
+    from snugfit.data.loader import Collate
+    from snugfit.run.events import Display
+    from snugfit.step.metrics import RowMetric
+    from snugfit.step.step import Forward
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class TrainSettings(TypedDict, total=False):
+    """Types of the keywords; `sf.train` says what each is for."""
+
+    loss: str | Loss
+    optimizer: torch.optim.Optimizer | Technique | None
+    techniques: Sequence[Technique]
+    preset: str | None
+    validation: Any
+    metrics: Sequence[str] | Mapping[str, str | RowMetric]
+    epochs: float | None
+    updates: int | None
+    global_batch: int
+    micro_batch: MicroBatch
+    best: str | None
+    evaluate_every: int | None
+    evaluate_batch: int | None
+    patience: int | None
+    min_delta: float
+    stop_when: StopWhen | None
+    non_finite: str
+    non_finite_limit: int
+    checkpoint_every: int | None
+    checkpoint_keep: int
+    checkpoint_save: str
+    seed: int
+    device: str
+    strategy: str
+    num_workers: int
+    cut_padding: bool
+    deterministic: bool
+    collate: Collate | None
+    forward: Forward | None
+    name: str
+    output: str | Path
+    resume: str | Path | None
+    accept_changes: Sequence[str]
+    stop_after_seconds: float | None
+    track: bool
+    track_uri: str | None
+    display: Display | None
+
+
+_OWN = TrainSettings(
+    loss="cross_entropy",
+    optimizer=None,
+    techniques=(),
+    preset=None,
+    validation=None,
+    best=None,
+    evaluate_every=None,
+    device="auto",
+    strategy="auto",
+    collate=None,
+    forward=None,
+    name="run",
+    output="runs",
+    resume=None,
+    accept_changes=(),
+    stop_after_seconds=None,
+    track=True,
+    track_uri=None,
+    display=None,
+)
+_JOB = {name: section.settings()[own].default for name, (section, own) in keywords().items()}
+_PLAN = {name: each.default for name, each in Execution.settings().items()}
+_DEFAULTS = {**_JOB, **_PLAN, **_OWN}
+
+DEFAULTS = cast(TrainSettings, {name: _DEFAULTS[name] for name in TrainSettings.__annotations__})
+"""Of each keyword; those of a job's and a plan's settings are declared with these."""
+
+OF_JOB = tuple(name for name in _JOB if name in DEFAULTS and name not in (*_OWN, "metrics"))
+OF_PLAN = tuple(name for name in _PLAN if name in DEFAULTS)
+"""Keywords that go into a job and a plan as they are."""
+
+
+def with_defaults(settings: TrainSettings, function: str = "train") -> dict[str, Any]:
+    """Return all keywords, with the defaults of those that are not given.
+
+    Args:
+        function: that was called, for the message.
+    Raises:
+        TypeError: there is no such keyword.
+    """
+    for name in settings:
+        if name not in DEFAULTS:
+            near = get_close_matches(name, DEFAULTS, n=1)
+            hint = f". Did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
+    return {**DEFAULTS, **settings}
+
+
+def takes_settings(function: Function) -> Function:
+    """Have the signature of a function that takes `**settings` list each of them, for `help()` and notebooks."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    each_setting = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_text(name))
+        for name, default in DEFAULTS.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *each_setting])  # type: ignore[attr-defined]
+    return function
+
+
+def _text(name: str) -> str:
+    """Return a keyword's type as it is written."""
+    annotation = TrainSettings.__annotations__[name]
+    return annotation if isinstance(annotation, str) else annotation.__forward_arg__
