@@ -16,7 +16,7 @@ from snugfit.core.loss_scale import LossScale
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed
-from snugfit.core.selection import in_order
+from snugfit.core.selection import check, in_order
 from snugfit.core.technique import (
     BatchLoss,
     Context,
@@ -196,7 +196,12 @@ def _moment(progress: Progress, seed: int, seam: str, name: str) -> Moment:
 def compose(
     techniques: Sequence[Technique], context: Context, loss: BatchLoss, run: GradientsOf
 ) -> Composition:
-    """Compose the seams of techniques that go together; `loss` is the innermost loss and `run` the innermost computation."""
+    """Compose the seams; `loss` is the innermost loss and `run` the innermost computation.
+
+    Raises:
+        PlanConflict: two of them exclude each other.
+    """
+    check(techniques)
     made = {technique.card.name: technique.seams(context) for technique in techniques}
 
     def chain(seam: str) -> tuple[_Named, ...]:

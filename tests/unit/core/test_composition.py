@@ -51,7 +51,7 @@ class Noting(Technique):
 
     def __post_init__(self) -> None:
         stages = () if self.stage is None else (self.stage,)
-        card = Card(self.name, "", Family.LEARNING, "", self.filled, stages, self.kind)
+        card = Card(self.name, "", Family.LEARNING, "", self.filled, stages=stages, kind=self.kind)
         object.__setattr__(self, "card", card)
 
     def seams(self, context: Context) -> Seams:
