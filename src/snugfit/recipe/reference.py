@@ -194,7 +194,10 @@ def _commands(entry: Entry) -> str:
 
 
 def _near(key: str, known: Sequence[str]) -> str:
-    """Return the settings of that last name, else the nearest key."""
+    """Return where a technique's setting is described, else the settings of that last name, else the nearest key."""
+    first, _, rest = key.partition(".")
+    if first in _ALONE and rest:
+        return f"Settings of a technique: {_ALONE[first]} {rest.partition('.')[0]}"
     same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
     if same:
         return f"Did you mean {' or '.join(same)}?"

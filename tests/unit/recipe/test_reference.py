@@ -109,6 +109,7 @@ def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:
         ("patience", r"there is no setting 'patience'\. Did you mean early_stopping\.patience\?"),
         ("every", r"Did you mean evaluate\.every or checkpoint\.every\?"),
         ("train.epoch", r"Did you mean 'train\.epochs'\?"),
+        ("optimizer.adamw.learning_rate", r"Settings of a technique: snugfit techniques adamw$"),
         ("zzz", "All of them: snugfit recipe"),
     ],
 )
