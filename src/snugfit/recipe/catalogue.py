@@ -38,11 +38,24 @@ def cards(name: str | None = None) -> list[Card]:
 
 
 def listed() -> list[Card]:
-    """The techniques that installed packages list, as plain values: name, package and path. None of them is imported."""
-    from snugfit.techniques import plugins
+    """The techniques that installed packages list, as plain values: name, package, path, and why a recipe cannot name one so, if it cannot.
+
+    None of them is imported.
+    """
+    from snugfit.techniques import discover, plugins
+
+    def refused(name: str, count: int) -> str:
+        if name in discover():
+            return "it has the name of a technique of Snugfit's"
+        return "another package lists the same name: use the path" if count > 1 else ""
 
     return [
-        {"name": name, "package": plugins.distribution(entry), "path": plugins.import_path(entry)}
+        {
+            "name": name,
+            "package": plugins.distribution(entry),
+            "path": plugins.import_path(entry),
+            "refused": refused(name, len(entries)),
+        }
         for name, entries in plugins.entry_points().items()
         for entry in entries
     ]
@@ -103,7 +116,9 @@ def listing(found: Sequence[Card], others: Sequence[Card] = ()) -> str:
         lines.append("")
     if others:
         lines.append("of other packages (not imported; named in a recipe, they are code that needs consent):")
-        lines += [f"  {each['name']:<{width}}  {each['package']}, {each['path']}" for each in others]
+        for each in others:
+            refused = f", refused: {each['refused']}" if each["refused"] else ""
+            lines.append(f"  {each['name']:<{width}}  {each['package']}, {each['path']}{refused}")
         lines.append("")
     lines.append("preset:")
     lines += [f"  {name:<{width}}  {preset.about}" for name, preset in presets().items()]

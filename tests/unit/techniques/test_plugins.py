@@ -421,12 +421,21 @@ def test_the_listing_names_what_packages_list_and_imports_nothing(
     assert ["broken", "broken-package", "1.0,", "trap_of_own:Nothing"] in lines
     assert main(["techniques", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"name": "scaled", "package": "own-package 1.0", "path": PATH} in found["packages"]
+    assert {"name": "scaled", "package": "own-package 1.0", "path": PATH, "refused": ""} in found["packages"]
     assert "own_package.scaling" not in sys.modules
     assert main(["techniques", "broken"]) == 2
     assert "the entry point 'broken' of broken-package 1.0 cannot be used" in capsys.readouterr().err
     assert main(["techniques", "scalled"]) == 2
     assert "there is no 'scalled'. Did you mean 'scaled'?" in capsys.readouterr().err
+
+
+def test_the_listing_says_which_names_are_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, "own-package", ema=PATH, scaled=PATH)
+    install(site, "other-package", scaled=PATH)
+    assert main(["techniques"]) == 0
+    out = capsys.readouterr().out
+    assert f"own-package 1.0, {PATH}, refused: it has the name of a technique of Snugfit's" in out
+    assert out.count(f"{PATH}, refused: another package lists the same name: use the path") == 2
 
 
 @pytest.mark.parametrize("name", [PATH, "scaled"])
