@@ -105,8 +105,8 @@ MUTATIONS = (
     Mutation(
         "consent: any recipe runs what it names",
         "recipe/parse.py",
-        "allowed=allow_code or code_consent.is_here(path)",
-        "allowed=True",
+        "allowed = allow_code or code_consent.is_here(path)",
+        "allowed = True",
         ("tests/unit/cli/test_allow_code.py::test_python_needs_consent_too",),
     ),
     Mutation(
