@@ -207,6 +207,20 @@ def test_each_law_finds_who_breaks_it(technique: Technique, broken: str, words: 
     assert re.search(words, " ".join(law.reasons)), law.reasons
 
 
+OURS = [
+    kind.example()
+    for kind in discover().values()
+    if kind.card.family is Family.PLACEMENT and kind.card.name != "compile"
+]
+
+
+@pytest.mark.parametrize("technique", OURS, ids=lambda technique: technique.card.name)
+def test_what_places_of_ours_is_found_to_leave_the_updates_as_they_are(technique: Technique) -> None:
+    problem = problem_of((technique,))
+    assert technique_laws.placement(problem, technique).verdict == "held"
+    assert technique_laws.card(problem, technique).verdict == "held"
+
+
 def test_an_oracle_that_trains_otherwise_by_a_hundredth_is_told_apart() -> None:
     law = technique_laws.as_oracle(problem_of((Scaled(),)), Scaled(), too_fast)
     assert law.verdict == "broken" and law.error is not None and 1e-3 < law.error < 0.1
