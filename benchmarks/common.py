@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that was measured; '+' where the tree had changes."""
+    """Return the commit that was measured; '+' where the tree had changes."""
     git = ["git", "-C", str(Path(__file__).parent)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run(

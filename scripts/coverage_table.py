@@ -33,14 +33,14 @@ class Row:
 
 
 def expected_rows() -> list[tuple[str, str]]:
-    """The ids and names that the table must have, in order."""
+    """Return the ids and names that the table must have, in order."""
     lines = (ROOT / "scripts/coverage_rows.txt").read_text(encoding="utf-8").splitlines()
     rows = [line.partition(" ") for line in lines if line.strip()]
     return [(id, name.strip()) for id, _, name in rows]
 
 
 def table_rows(text: str) -> Iterator[Row | str]:
-    """The rows of all tables whose first column is `id`; for a line that cannot be read, what is wrong with it."""
+    """Yield the rows of all tables whose first column is `id`; for a line that cannot be read, what is wrong with it."""
     columns = 0
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith("|"):

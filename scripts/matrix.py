@@ -29,7 +29,7 @@ reasons below.
 
 
 def render() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     known = discover()
     pairs = list(combinations(known.values(), 2))
     reasons = {
@@ -45,7 +45,7 @@ def render() -> str:
 
 
 def _grid(names: list[str], reasons: Mapping[tuple[str, str], str]) -> str:
-    """Every pair: a dot where it composes, a cross where it is refused."""
+    """Return every pair: a dot where it composes, a cross where it is refused."""
     width = max(map(len, names))
     numbers = " ".join(f"{number:>2}" for number in range(1, len(names) + 1))
     lines = [
@@ -63,7 +63,7 @@ def _grid(names: list[str], reasons: Mapping[tuple[str, str], str]) -> str:
 
 
 def _refusals(known: Mapping[str, type[Technique]], reasons: Mapping[tuple[str, str], str]) -> str:
-    """One row for each reason and the techniques that share it."""
+    """Return one row for each reason and the techniques that share it."""
     lines = ["## What is refused", "", "| these | and these | because they |", "|---|---|---|"]
     for reason in dict.fromkeys(reasons.values()):
         excluded = [pair for pair, why in reasons.items() if why == reason]
@@ -79,7 +79,7 @@ def _refusals(known: Mapping[str, type[Technique]], reasons: Mapping[tuple[str, 
 
 
 def _chains(known: Mapping[str, type[Technique]]) -> str:
-    """The order in which techniques that fill the same seam stand."""
+    """Return the order in which techniques that fill the same seam stand."""
     lines = [
         "## The order of a chain",
         "",
@@ -100,7 +100,7 @@ def _chains(known: Mapping[str, type[Technique]]) -> str:
 
 
 def _costs(known: Mapping[str, type[Technique]]) -> str:
-    """What benchmarks/technique_costs measured."""
+    """Return what benchmarks/technique_costs measured."""
     table = measured_costs()
     lines = [
         "## What each costs",

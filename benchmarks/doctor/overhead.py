@@ -38,7 +38,7 @@ FIRST = 2  # updates that say nothing
 
 
 def run(script: str, *, observed: bool) -> dict[str, float]:
-    """Seconds of a script: the whole command, a median update among the detailed ones, and one of those that follow."""
+    """Return seconds of a script: the whole command, a median update among the detailed ones, and one of those that follow."""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "marks.json"
         command = [sys.executable, str(HERE / "timed" / f"{script}.py"), str(marks)]
@@ -59,7 +59,7 @@ def run(script: str, *, observed: bool) -> dict[str, float]:
 
 
 def compare(script: str, repeats: int) -> dict[str, Any]:
-    """Both in turns, beginning with the other one each time."""
+    """Return both in turns, beginning with the other one each time."""
     runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     for repeat in range(repeats):
         for observed in (False, True) if repeat % 2 == 0 else (True, False):
@@ -73,7 +73,7 @@ def compare(script: str, repeats: int) -> dict[str, Any]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """The ratios as Markdown."""
+    """Return the ratios as Markdown."""
     lines = [
         f"| script | updates | alone | whole command | an update of the first {DETAILED} | a later update |",
         "|---|---|---|---|---|---|",

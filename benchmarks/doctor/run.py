@@ -68,7 +68,7 @@ def _row(folder: str, case: Case, seconds: float) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The corpus as Markdown: one line for each pitfall, then the faults that were written afterwards."""
+    """Return the corpus as Markdown: one line for each pitfall, then the faults that were written afterwards."""
     by_pitfall = defaultdict(list)
     for row in rows:
         if row["folder"] == "faulty":

@@ -174,7 +174,7 @@ def by_lightning(
 
 
 def unsmoothed(losses: list[float], beta: float = 0.98) -> list[float]:
-    """The loss of each update from Lightning's averages, whose correction is of one update more than there were."""
+    """Return the loss of each update from Lightning's averages, whose correction is of one update more than there were."""
     averages = [0.0, *(loss * (1 - beta ** (place + 2)) for place, loss in enumerate(losses))]
     return [(now - beta * before) / (1 - beta) for before, now in itertools.pairwise(averages)]
 
@@ -207,7 +207,7 @@ def curves(train: TensorDataset) -> Iterator[dict[str, Any]]:
 
 
 def trained(task: str, rate: float, seed: int, train: TensorDataset, test: TensorDataset) -> float:
-    """The validation loss after training with the rate as the peak of a cosine with a warm-up."""
+    """Return the validation loss after training with the rate as the peak of a cosine with a warm-up."""
     model, optimizer = TASKS[task]
     tried = made(model, seed)
     stepping = OPTIMIZERS[optimizer](tried, rate)
@@ -262,7 +262,7 @@ def quality(task: str, train: TensorDataset, test: TensorDataset) -> dict[str, A
 
 
 def readme(result: dict[str, Any], name: str) -> str:
-    """The tables, from the JSON alone."""
+    """Return the tables, from the JSON alone."""
     same = "\n".join(
         f"| {each['task']} | {each['peer']} | {each['updates']} | {each['largest']:.1e} |"
         for each in result["curves"]

@@ -188,7 +188,7 @@ def chosen_checks(given: argparse.Namespace) -> list[Any]:
 
 
 def jobs(given: argparse.Namespace) -> int:
-    """Checks at a time: processes on a GPU share it, and need a core each."""
+    """Return checks at a time: processes on a GPU share it, and need a core each."""
     return given.jobs or max(2, min(6, (os.cpu_count() or 1) // 2))
 
 

@@ -31,7 +31,7 @@ UPDATES = 6
 
 
 def train(threshold: int, profiled: bool) -> dict[str, Any]:
-    """One run, in this process; a threshold of 0 leaves malloc as it is."""
+    """Return one run, in this process; a threshold of 0 leaves malloc as it is."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -88,7 +88,7 @@ def _allocated_peak(run: Any) -> int:
 
 
 def apart(*flags: str) -> dict[str, Any]:
-    """One run, in a process of its own that nobody has set up malloc for."""
+    """Return one run, in a process of its own that nobody has set up malloc for."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))
     }

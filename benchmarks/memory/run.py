@@ -64,7 +64,7 @@ def measure_memory(name: str, size: str) -> dict[str, Any]:
 
 
 def measure_time(name: str, size: str) -> dict[str, Any]:
-    """Seconds of each update; the first makes the optimizer's states and is left out."""
+    """Return seconds of each update; the first makes the optimizer's states and is left out."""
     from contenders import CONTENDERS, SIZES
 
     marks = [0.0]
@@ -120,7 +120,7 @@ def run_times(names: list[str], size: str, turns: int) -> dict[str, list[float]]
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The ladder in Markdown, from the JSON alone."""
+    """Return the ladder in Markdown, from the JSON alone."""
     from contenders import CONTENDERS
 
     memory, times = result["memory"], result["seconds"]

@@ -55,7 +55,7 @@ class Setting:
         return F.cross_entropy(self.forward(model, batch), self.labels(batch))
 
     def dataset(self) -> Any:
-        """Rows for a trainer that makes its own batches: tensors where the batch is a tuple of them."""
+        """Return rows for a trainer that makes its own batches: tensors where the batch is a tuple of them."""
         if isinstance(self.batch, tuple):
             return TensorDataset(
                 *(tensor.repeat(self.total, *[1] * (tensor.ndim - 1)) for tensor in self.batch)
@@ -168,7 +168,7 @@ _TRACKER: list[str] = []
 
 
 def _tracker() -> str:
-    """One database for all repeats: creating its tables is a start-up cost."""
+    """Return one database for all repeats: creating its tables is a start-up cost."""
     if not _TRACKER:
         _TRACKER.append(f"sqlite:///{tempfile.mkdtemp()}/mlflow.db")
     return _TRACKER[0]

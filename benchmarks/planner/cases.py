@@ -69,7 +69,7 @@ class Case:
         return Plan(micro_batch=self.micro_batch)
 
     def subject(self, model: nn.Module, window: Batch) -> Subject:
-        """What the planner is told: the model on the meta device, and a batch of the run's shapes."""
+        """Return what the planner is told: the model on the meta device, and a batch of the run's shapes."""
         bare = skeleton(model)
         return Subject(
             lambda: copy.deepcopy(bare),

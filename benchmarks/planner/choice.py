@@ -130,13 +130,13 @@ class Bench:
         assert self.plain is not None
 
     def chosen(self, cap: int, level: str) -> Answer:
-        """What the planner answers for a cap on the allocated bytes."""
+        """Return what the planner answers for a cap on the allocated bytes."""
         budget = Budget(resident_bytes(cap, BASELINE), fidelity=Fidelity[level.upper()], margin=0.0)
         machine = Machine(self.device, self.device)
         return make_plan(self.subject, machine, Request(Plan(), budget, seconds=SECONDS))
 
     def rivals(self, cap: int, coarsest: Fidelity) -> list[Tried]:
-        """All plans that stay under the cap, of the finest level of precision at which any does."""
+        """Return all plans that stay under the cap, of the finest level of precision at which any does."""
         for level in range(coarsest + 1):
             found = [each for each in self._every(Fidelity(level)) if each.peak_bytes <= cap]
             if found:
@@ -144,7 +144,7 @@ class Bench:
         return []
 
     def _every(self, level: Fidelity) -> list[Tried]:
-        """Every plan of this level of precision, run where it has not been."""
+        """Return every plan of this level of precision, run where it has not been."""
         rungs = [rung for rung in _rungs(level) if self._saves(rung)]
         found = []
         for count in range(len(rungs) + 1):
@@ -155,7 +155,7 @@ class Bench:
         return [each for each in found if each is not None]
 
     def run(self, techniques: tuple[Technique, ...], size: int) -> Tried | None:
-        """A plan's peak, once; None where it cannot be run."""
+        """Return a plan's peak, once; None where it cannot be run."""
         for known in self.tried:
             if known.techniques == techniques and known.micro_batch == size:
                 return known
@@ -168,7 +168,7 @@ class Bench:
         return made
 
     def step(self, techniques: Sequence[Technique], size: int) -> Step:
-        """The step of a plan on weights of its own, which count as allocated where they are made here."""
+        """Return the step of a plan on weights of its own, which count as allocated where they are made here."""
         subject = self.subject
         material = Material(copy.deepcopy(self.bare), range(subject.examples), None, subject.loss)
         return make_step(subject.job, Plan(micro_batch=size), material, None, techniques)
@@ -180,7 +180,7 @@ class Bench:
         return [rows] if fixed else sizes(rows)
 
     def _saves(self, rung: Technique) -> bool:
-        """Whether a rung saves anything, at the largest micro-batch or the smallest."""
+        """Return whether a rung saves anything, at the largest micro-batch or the smallest."""
         techniques = together(self.subject.techniques, (rung,))
         if techniques is None:
             return False
@@ -192,7 +192,7 @@ class Bench:
 
 
 def _rungs(level: Fidelity) -> Iterator[Technique]:
-    """What the search may add."""
+    """Yield what the search may add."""
     for technique in discover().values():
         card = technique.card
         if card.family is Family.PLACEMENT or Fidelity.FULL < card.fidelity <= level:
@@ -200,7 +200,7 @@ def _rungs(level: Fidelity) -> Iterator[Technique]:
 
 
 def together(own: Sequence[Technique], added: Sequence[Technique]) -> tuple[Technique, ...] | None:
-    """The techniques with those that are added, each in the place of one that it replaces; None where they exclude each other."""
+    """Return the techniques with those that are added, each in the place of one that it replaces; None where they exclude each other."""
     found = list(own)
     for rung in added:
         place = next((n for n, each in enumerate(found) if rung.in_place_of(each) is not None), None)
@@ -216,7 +216,7 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> tuple[Tech
 
 
 def _updates(step: Step, window: Batch) -> None:
-    """Updates until two were applied, the first of which makes the optimizer's state; float16's scale refuses some before."""
+    """Make updates until two were applied, the first of which makes the optimizer's state; float16's scale refuses some before."""
     window, applied = copy.deepcopy(window), 0
     for _ in range(REFUSED + 2):
         applied += step(window).applied
@@ -232,7 +232,7 @@ def _timed(step: Step, window: Batch) -> float:
 
 
 def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
-    """One pair: the choice beside the best of all plans."""
+    """Return one pair: the choice beside the best of all plans."""
     answer = bench.chosen(cap, level)
     row: dict[str, Any] = {"model": bench.model, "cap_bytes": cap, "fidelity": level}
     row |= {
@@ -294,7 +294,7 @@ def _race(bench: Bench, chosen: Tried, rivals: Sequence[Tried]) -> dict[int, flo
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The pairs as a table in Markdown."""
+    """Return the pairs as a table in Markdown."""
     head = "| model | cap, of plain | allowed | chosen | allocated, of the cap | time | best of all plans | time | regret | load |"
     lines = [head, "|" + "---|" * 10]
     for row in rows:
@@ -323,14 +323,14 @@ def write_readme(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def measured_before() -> list[dict[str, Any]]:
-    """The rows of the newest result, of pairs that there still are."""
+    """Return the rows of the newest result, of pairs that there still are."""
     found = sorted((HERE / "results").glob("choice-*.json"))
     rows = json.loads(found[-1].read_text())["rows"] if found else []
     return [row for row in rows if _pair(row) in PAIRS]
 
 
 def _good(row: dict[str, Any]) -> bool:
-    """Whether the choice stays under the cap and near the best; that nothing fits is right where nothing does."""
+    """Return whether the choice stays under the cap and near the best; that nothing fits is right where nothing does."""
     if not row["fits"]:
         return row["plans_that_fit"] == 0
     return row["under_cap"] and row["regret"] <= REGRET

@@ -85,7 +85,7 @@ QUICK = ("mlp", "bert")
 
 
 def loss_of(model: nn.Module, batch: Data) -> Tensor:
-    """The model's own loss, or cross entropy."""
+    """Return the model's own loss, or cross entropy."""
     if isinstance(batch, Mapping):
         found: Tensor = model(**batch).loss
         return found
@@ -94,7 +94,7 @@ def loss_of(model: nn.Module, batch: Data) -> Tensor:
 
 
 def train(model: nn.Module, batch: Data) -> None:
-    """The plain loop, on copies that are its own."""
+    """Train by the plain loop, on copies that are its own."""
     model, batch = copy.deepcopy(model).train(), copy.deepcopy(batch)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(UPDATES):
@@ -119,7 +119,7 @@ def by_snugfit(problem: Problem, model: nn.Module) -> int:
 
 
 def by_accelerate(problem: Problem, model: nn.Module) -> int:
-    """The number under "Training using Adam" of `accelerate estimate-memory --dtypes float32`; the command reads models of the hub."""
+    """Return the number under "Training using Adam" of `accelerate estimate-memory --dtypes float32`; the command reads models of the hub."""
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
 
@@ -129,7 +129,7 @@ def by_accelerate(problem: Problem, model: nn.Module) -> int:
 
 
 def by_zero2(problem: Problem, model: nn.Module) -> int:
-    """One GPU, nothing in host memory."""
+    """Return one GPU, nothing in host memory."""
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs, model_to_params
 
     _, bytes = estimate_zero2_model_states_mem_needs(model_to_params(model), cpu_offload=False)
@@ -137,7 +137,7 @@ def by_zero2(problem: Problem, model: nn.Module) -> int:
 
 
 def by_zero3(problem: Problem, model: nn.Module) -> int:
-    """One GPU, nothing in host memory."""
+    """Return one GPU, nothing in host memory."""
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs, model_to_params
 
     total, largest = model_to_params(model)
@@ -176,7 +176,7 @@ class Capped(AllocatedBytes):
 
 
 def passes(problem: Problem, model: nn.Module, rows: int, cap: int) -> bool:
-    """Whether the plain loop stays under the cap."""
+    """Return whether the plain loop stays under the cap."""
     gc.collect()
     try:
         with Capped(cap):
@@ -212,7 +212,7 @@ def by_power(problem: Problem, model: nn.Module, cap: int) -> int:
 
 
 def by_binsearch(problem: Problem, model: nn.Module, cap: int) -> int:
-    """The same, then halving; without the margin of 5% that is taken off by default."""
+    """Return the same, then halving; without the margin of 5% that is taken off by default."""
     return _scaled(problem, model, cap, mode="binsearch", margin=0.0)
 
 

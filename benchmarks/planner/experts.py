@@ -92,7 +92,7 @@ CASES = (
 
 
 def measured(case: Case) -> dict[str, Any]:
-    """The choice and what is fixed by hand, as the planner predicts them."""
+    """Return the choice and what is fixed by hand, as the planner predicts them."""
     import copy
 
     import torch

@@ -53,7 +53,7 @@ MIB = 2**20
 
 
 def predicted(case: Case, model: nn.Module, window: Batch, whole: bool = False) -> tuple[Prediction, float]:
-    """What the planner says, and the seconds that it took."""
+    """Return what the planner says, and the seconds that it took."""
     subject = case.subject(model, window)
     cpu = uncalibrated("cpu")
     began = time.perf_counter()
@@ -62,7 +62,7 @@ def predicted(case: Case, model: nn.Module, window: Batch, whole: bool = False) 
 
 
 def train(case: Case, model: nn.Module, window: Batch) -> None:
-    """The run: the step is put together, the updates, the evaluation, and what is saved of the model is made."""
+    """Run it: put the step together, make the updates, evaluate, and make what is saved of the model."""
     subject = case.subject(model, window)
     material = Material(model, range(subject.examples), None, subject.loss)
     step = make_step(subject.job, case.plan, material, None, subject.techniques)
@@ -76,7 +76,7 @@ def train(case: Case, model: nn.Module, window: Batch) -> None:
 
 
 def allocated_peak(run: Callable[[], None]) -> int:
-    """The most bytes that a run had allocated at a time, by the profiler."""
+    """Return the most bytes that a run had allocated at a time, by the profiler."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         run()
     events = [each for each in profiled.profiler.kineto_results.events() if each.name() == "[memory]"]  # type: ignore[union-attr]
@@ -88,7 +88,7 @@ def allocated_peak(run: Callable[[], None]) -> int:
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """One case: predicted beside measured."""
+    """Return one case: predicted beside measured."""
     torch.manual_seed(0)
     made = case.made
     model, window = made.make(), Batch.of(made.data())
@@ -126,7 +126,7 @@ def allocated(cases: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def depth(cases: Iterable[Case]) -> list[dict[str, Any]]:
-    """The prediction from few blocks and micro-batches beside that from all of them."""
+    """Return the prediction from few blocks and micro-batches beside that from all of them."""
     rows = []
     for case in cases:
         torch.manual_seed(0)
@@ -159,7 +159,7 @@ def depth(cases: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def resident(case: Case) -> dict[str, Any]:
-    """The most that this process was resident with in a run, beside what is predicted; to be called in a fresh process."""
+    """Return the most that this process was resident with in a run, beside what is predicted; to be called in a fresh process."""
     import transformers  # noqa: F401
 
     if not tune_malloc():
@@ -197,7 +197,7 @@ def in_process(number: int) -> dict[str, Any]:
 
 
 def own_process(*arguments: str) -> list[dict[str, Any]] | None:
-    """What this script prints in a process of its own; None where that died, which is told."""
+    """Return what this script prints in a process of its own; None where that died, which is told."""
     command = [sys.executable, "-W", "ignore", str(HERE / "memory.py"), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -210,7 +210,7 @@ def own_process(*arguments: str) -> list[dict[str, Any]] | None:
 
 
 def of_each(flag: str, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The rows of each of these, in a process of its own."""
+    """Return the rows of each of these, in a process of its own."""
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
         rows += own_process(flag, name) or [{"case": name, "failed": "the process died"}]
@@ -220,7 +220,7 @@ def of_each(flag: str, names: Iterable[str]) -> list[dict[str, Any]]:
 def summary(
     rows: list[dict[str, Any]], resident: list[dict[str, Any]], deep: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What of the bounds holds."""
+    """Return what of the bounds holds."""
     errors = {
         kind: [abs(row["error"]) for row in rows if "error" in row and row["kind"] == kind] for kind in BOUNDS
     }

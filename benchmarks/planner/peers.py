@@ -53,7 +53,7 @@ LIBRARIES = (
 
 
 def how_much(problem: Problem, model: nn.Module, peak: int) -> dict[str, Any]:
-    """What each says, how far from the measured peak that is, and after how long."""
+    """Return what each says, how far from the measured peak that is, and after how long."""
     found: dict[str, Any] = {}
     for name, ask in ESTIMATORS.items():
         began = time.perf_counter()
@@ -71,7 +71,7 @@ def how_much(problem: Problem, model: nn.Module, peak: int) -> dict[str, Any]:
 
 
 def how_large(problem: Problem, model: nn.Module, cap: int) -> dict[str, Any]:
-    """What each answers, how far from the truth that is, whether it passes, and after how long."""
+    """Return what each answers, how far from the truth that is, whether it passes, and after how long."""
     truth = largest(problem, model, cap)
     found: dict[str, Any] = {}
     for name, ask in FINDERS.items():
@@ -91,7 +91,7 @@ def how_large(problem: Problem, model: nn.Module, cap: int) -> dict[str, Any]:
 
 
 def largest(problem: Problem, model: nn.Module, cap: int) -> int:
-    """The largest batch with which the plain loop passes: from the one whose peak is the cap, upwards and downwards."""
+    """Return the largest batch with which the plain loop passes: from the one whose peak is the cap, upwards and downwards."""
     rows = problem.rows
     while not passes(problem, model, rows, cap):
         rows -= 1
@@ -101,7 +101,7 @@ def largest(problem: Problem, model: nn.Module, cap: int) -> int:
 
 
 def slowed(problem: Problem, model: nn.Module) -> float:
-    """How many times longer the plain loop takes under the account, which the finders' seconds contain."""
+    """Return how many times longer the plain loop takes under the account, which the finders' seconds contain."""
     batch = problem.batch(problem.rows)
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(3):
@@ -117,7 +117,7 @@ def slowed(problem: Problem, model: nn.Module) -> float:
 
 
 def compare(name: str) -> dict[str, Any]:
-    """One model: both questions."""
+    """Return one model: both questions."""
     torch.manual_seed(0)
     problem = PROBLEMS[name]
     model = problem.make()
@@ -156,7 +156,7 @@ def versions() -> dict[str, str | None]:
 
 
 def table(models: Mapping[str, Any], question: str, told: Any) -> str:
-    """A row for each contender, a column for each model."""
+    """Return a row for each contender, a column for each model."""
     rows = next(iter(models.values()))
     names = list(rows[question].get("answers", rows[question]))
     lines = ["| | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
@@ -181,7 +181,7 @@ def _time(seconds: float) -> str:
 
 
 def section(result: Mapping[str, Any]) -> str:
-    """What README.md has of it."""
+    """Return what README.md has of it."""
     models = result["models"]
     sizes = ", ".join(f"{name} {each['parameters'] / 1e6:.1f}M" for name, each in models.items())
     truth = ", ".join(str(each["how_large"]["truth"]) for each in models.values())
@@ -210,7 +210,7 @@ slower; a cap of a real device would cost nothing. The planner runs nothing, and
 
 
 def losses(models: Mapping[str, Any]) -> str:
-    """Where the planner is behind, from the figures."""
+    """Return where the planner is behind, from the figures."""
     late = {name: _behind(each["how_much"]) for name, each in models.items()}
     slow = {name: _behind(each["how_large"]["answers"]) for name, each in models.items()}
     off = [

@@ -125,14 +125,14 @@ class Case:
 
 
 def _ladder(name: str, published: float, tokens: float, *techniques: Any, **more: Any) -> Case:
-    """A rung of torchtune's ladder: 2 rows of 4,096 packed tokens, weights and AdamW's states in bf16, peak of what is active."""
+    """Return a rung of torchtune's ladder: 2 rows of 4,096 packed tokens, weights and AdamW's states in bf16, peak of what is active."""
     sizes = ("Llama 3.2 3B", "a100-80", (published, published), LADDER, 2, 4096)
     more.setdefault("differs", EAGER)
     return Case(f"3B {name}", *sizes, techniques, tokens_per_second=tokens, active=True, **more)
 
 
 def _torchtune(name: str, published: float, tokens: float, *techniques: Any, **more: Any) -> Case:
-    """A run of torchtune's README: 2 rows of 2,048 packed tokens."""
+    """Return a run of torchtune's README: 2 rows of 2,048 packed tokens."""
     sizes = ("Llama 3.1 8B", "rtx4090", (published, published), TORCHTUNE, 2, 2048)
     return Case(f"8B {name}", *sizes, techniques, tokens_per_second=tokens, active=True, **more)
 
@@ -140,7 +140,7 @@ def _torchtune(name: str, published: float, tokens: float, *techniques: Any, **m
 def _two_cards(
     name: str, model: str, card: str, gib: float, seconds: float, rows: int, *techniques: Any, **more: Any
 ) -> Case:
-    """A run of Answer.AI's on two cards and 128 GB of host memory: 1,024 texts of 2,048 tokens, peak of what is reserved."""
+    """Return a run of Answer.AI's on two cards and 128 GB of host memory: 1,024 texts of 2,048 tokens, peak of what is reserved."""
     tokens = 1024 * 2048 / seconds
     more.setdefault("differs", "theirs has what NCCL takes, and fragments; what else differs is not known")
     pair: dict[str, Any] = {"devices": 2, "host": 128 * GB, "tokens_per_second": tokens}

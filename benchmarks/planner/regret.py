@@ -164,7 +164,7 @@ class Pair:
             yield machine
 
     def rungs(self, device: Device) -> list[Technique]:
-        """All that may be added, but what is not trained at that rate on the device."""
+        """Return all that may be added, but what is not trained at that rate on the device."""
         found = [
             *placements(device),
             *(rung for level in Fidelity if level for rung in coarser(level, device)),
@@ -297,7 +297,7 @@ class Table:
         return {told(each): each for each in self.pair.rungs(self.machine.device)}
 
     def candidates(self, budget: Budget) -> list[Candidate]:
-        """Those of the levels that are allowed, of those that were drawn."""
+        """Return those of the levels that are allowed, of those that were drawn."""
         return self._allowed(self.rows, budget)
 
     def all_known(self, budget: Budget) -> list[Candidate]:
@@ -340,7 +340,7 @@ class Table:
         return [each for each in self.candidates(budget) if each.fits]
 
     def is_hard(self, budget: Budget) -> bool:
-        """Whether enough plans fit a budget, of enough levels, and most are slow beside the fastest."""
+        """Return whether enough plans fit a budget, of enough levels, and most are slow beside the fastest."""
         plans = self.fitting(budget)
         levels = {each.level for each in plans}
         return len(plans) >= FIT and len(levels) >= LEVELS and median_over_fastest(plans) >= SPREAD
@@ -445,7 +445,7 @@ def beside(there: Table, choice: Choice) -> dict[str, Any]:
 
 
 def failing(one: Mapping[str, Any]) -> bool:
-    """Whether a choice is worse than may be."""
+    """Return whether a choice is worse than may be."""
     return (one["regret"] is not None and one["regret"] > LIMIT) or bool(one.get("coarser"))
 
 

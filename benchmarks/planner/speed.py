@@ -74,7 +74,7 @@ train: {epochs: null, updates: 100, global_batch: 16}
 
 
 def plan(what: str, started: float) -> dict[str, Any]:
-    """One plan, in the planner's process.
+    """Return one plan, in the planner's process.
 
     Args:
         started: when that was, by `time.time`.
@@ -140,7 +140,7 @@ def plan(what: str, started: float) -> dict[str, Any]:
 
 
 def asked_of_worker(what: str) -> dict[str, Any]:
-    """A plan of the planner's process, which loads what it needs as for `snugfit plan`."""
+    """Return a plan of the planner's process, which loads what it needs as for `snugfit plan`."""
     from snugfit.planner.worker import Worker
 
     started = time.time()
@@ -163,7 +163,7 @@ def asked_by_command() -> dict[str, Any]:
 
 
 def in_process(what: str) -> dict[str, Any]:
-    """A plan in processes of their own, from their start to their end."""
+    """Return a plan in processes of their own, from their start to their end."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, str(HERE / "speed.py"), "--plan", what]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

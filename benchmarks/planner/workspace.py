@@ -60,7 +60,7 @@ class _Marked(TorchDispatchMode):
 def measure(
     update: Callable[[], object], predict: Callable[..., int] = workspace_bytes
 ) -> tuple[list[Measured], int]:
-    """The operators of a second call of `update`, and the peak of what it allocates, both in bytes."""
+    """Return the operators of a second call of `update`, and the peak of what it allocates, both in bytes."""
     update()
     with (
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
@@ -83,7 +83,7 @@ def measure(
 
 
 def _changes(roots: Any) -> Iterator[tuple[int | None, int]]:
-    """Each allocation (or free, negative) in the order of time, with the number of the operator that it was in."""
+    """Yield each allocation (or free, negative) in the order of time, with the number of the operator that it was in."""
     found: list[tuple[int, int | None, int]] = []
 
     def walk(event: Any, number: int | None) -> None:
@@ -209,7 +209,7 @@ def _peak_error(found: list[Measured], base: int) -> float:
 
 
 def products(threads: int) -> dict[str, list[int]]:
-    """What products in bfloat16 take, by layout, over all triples of `SIZES`: rows, inner dimension, columns."""
+    """Return what products in bfloat16 take, by layout, over all triples of `SIZES`: rows, inner dimension, columns."""
     torch.set_num_threads(threads)
     found: dict[str, list[int]] = {"nn": [], "nt": [], "tn": []}
     for rows, inner, columns in itertools.product(SIZES, repeat=3):

@@ -59,7 +59,7 @@ def _is_label(expression: ast.expr) -> bool:
 
 
 def without_labels() -> tuple[type, int]:
-    """The class `Step` without labels, and how many were taken out of its source."""
+    """Return the class `Step` without labels, and how many were taken out of its source."""
     taken, made = 0, {}
     for module in (compute, step):
         stripper = _WithoutLabels()
@@ -74,7 +74,7 @@ def without_labels() -> tuple[type, int]:
 
 
 def make(micro_batch: int | None, bare_class: type) -> tuple[Any, Any]:
-    """A step with labels and one without, of one model and one optimizer: their memory lies in the same places."""
+    """Return a step with labels and one without, of one model and one optimizer: their memory lies in the same places."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -109,7 +109,7 @@ def labels_of(made: Any, batch: Any) -> dict[str, int]:
 
 
 def idle_seconds(repeats: int = 20, times: int = 100_000) -> float:
-    """One label that nobody watches, without the loop around it."""
+    """Return one label that nobody watches, without the loop around it."""
 
     def labelled() -> None:
         with phase("forward"):

@@ -214,7 +214,7 @@ def measure(problem: Problem, seeds: int) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The runs as Markdown: mean accuracy over seeds, and the mean difference to plain with its standard error."""
+    """Return the runs as Markdown: mean accuracy over seeds, and the mean difference to plain with its standard error."""
     runs = result["runs"]
     seeds = len(runs[PLAIN]["equal_updates"])
     lines = [

@@ -88,7 +88,7 @@ class Run:
             self.saved = fields
 
     def updates(self, count: int) -> float:
-        """Seconds of so many updates; at each boundary the run looks at the save under way."""
+        """Return seconds of so many updates; at each boundary the run looks at the save under way."""
         began = time.perf_counter()
         for _ in range(count):
             self.training.step(self.window)

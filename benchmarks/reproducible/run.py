@@ -41,7 +41,7 @@ def quickest(act: Callable[[], Any]) -> float:
 
 
 def measure() -> dict[str, float]:
-    """The subjects, in this process."""
+    """Return the subjects, in this process."""
     import torch
     from torch import nn
     from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM

@@ -240,7 +240,7 @@ def jobs() -> list[Job]:
 
 
 def train(job: Job, techniques: Techniques, seed: int) -> Run:
-    """One run from `seed`, which gives the weights and the batches."""
+    """Return one run from `seed`, which gives the weights and the batches."""
     torch.manual_seed(seed)
     source = torch.Generator().manual_seed(seed)
     step = Step(
@@ -281,7 +281,7 @@ def scored(job: Job, step: Step) -> float:
 
 
 def measured(job: Job, repeats: int) -> dict[str, Any]:
-    """All contenders in each repeat, after a short round that pays for what is made once."""
+    """Return all contenders in each repeat, after a short round that pays for what is made once."""
     runs: dict[str, list[Run]] = {name: [] for name in job.contenders}
     for techniques in job.contenders.values():
         train(replace(job, updates=3), techniques, seed=0)
@@ -336,7 +336,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def write_readme(path: Path) -> None:
-    """The table of one result, with what it means."""
+    """Write the table of one result, with what it means."""
     result = json.loads(path.read_text())
     repeats = len(next(iter(next(iter(result["jobs"].values()))["runs"].values()))["scores"])
     machine = result["machine"]

@@ -137,7 +137,7 @@ def make_step(technique: Technique | None, kind: str, coupled: bool) -> tuple[St
 
 
 def _contrastive(outputs: Any, data: Any) -> LossTerms:
-    """Each row against all rows of what it is given."""
+    """Return each row against all rows of what it is given."""
     logits = outputs["logits"]
     scores = logits @ logits.T
     return LossTerms(torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)), reduction="none"))

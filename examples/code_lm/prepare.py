@@ -21,7 +21,7 @@ END = "<|end|>"
 
 
 def sources(root: Path) -> Iterator[str]:
-    """The text of each module below `root`, in the order of their paths."""
+    """Yield the text of each module below `root`, in the order of their paths."""
     for path in sorted(root.rglob("*.py")):
         if SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts):
             try:

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 
 def make_model(hidden: int = 64) -> nn.Module:
-    """A perceptron from a point in the plane to two classes."""
+    """Return a perceptron from a point in the plane to two classes."""
     return nn.Sequential(
         nn.Linear(2, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def read(path: Path) -> tuple[list[str], list[str]]:
-    """Labels and texts of a CSV file with the columns `label` and `text`."""
+    """Return labels and texts of a CSV file with the columns `label` and `text`."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [row["label"] for row in rows], [row["text"] for row in rows]
@@ -69,7 +69,7 @@ def run(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def table(results: dict[str, dict[str, float]]) -> str:
-    """The scores as lines for a terminal."""
+    """Return the scores as lines for a terminal."""
     lines = [f"{'':32}{'accuracy':>10}{'macro F1':>10}"]
     lines += [f"{name:32}{row['accuracy']:>10.3f}{row['macro_f1']:>10.3f}" for name, row in results.items()]
     return "\n".join(lines)

@@ -121,7 +121,7 @@ def write(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
 
 
 def normalised(text: str) -> str:
-    """The text as compared for duplicates: lower case, letters and digits only, single spaces."""
+    """Return the text as compared for duplicates: lower case, letters and digits only, single spaces."""
     return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
 
 
@@ -184,7 +184,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def _without_shared_texts(examples: list[Example]) -> list[Example]:
-    """Each text once; a text that several families share says nothing about either, and goes."""
+    """Return each text once; a text that several families share says nothing about either, and goes."""
     owners: dict[str, set[str]] = {}
     for example in examples:
         owners.setdefault(normalised(example.text), set()).add(example.family)
@@ -220,7 +220,7 @@ def _validation_families(examples: list[Example], seed: int) -> set[str]:
 
 
 def describe(corpus: Corpus) -> str:
-    """Counts by class and the modules held out, as lines for a terminal."""
+    """Count by class and the modules held out, as lines for a terminal."""
     train = Counter(example.label for example in corpus.train)
     validation = Counter(example.label for example in corpus.validation)
     lines = [f"{'':24}{'train':>8}{'validation':>12}"]

@@ -83,7 +83,7 @@ def __dir__() -> list[str]:
 
 
 def _technique(name: str) -> Any:
-    """The technique whose class has this name."""
+    """Return the technique whose class has this name."""
     # a class's name begins with a capital; other names are asked for by tools that look for protocols
     found = (
         [technique for technique in _discover() if technique.__name__ == name] if name[:1].isupper() else []

@@ -146,7 +146,7 @@ class RunInterrupted(SnugfitError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not known: the nearest one, or all of them.
+    """Return a hint for a name that is not known: the nearest one, or all of them.
 
     >>> nearest("epoch", ["epochs", "seed"])
     "Did you mean 'epochs'?"

@@ -69,7 +69,7 @@ def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None
 
 
 def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
-    """What a recipe trains of its own Python data, with one part of the rows to train on and another to validate on."""
+    """Return what a recipe trains of its own Python data, with one part of the rows to train on and another to validate on."""
     training, validation = sides
     task = prepare(replace(recipe, data=replace(recipe.data, validation=None)))
     whole = task.material.train
@@ -84,7 +84,7 @@ def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
 
 
 def python_data(recipe: Recipe) -> Any:
-    """All rows of a Python recipe's `data.train`.
+    """Return all rows of a Python recipe's `data.train`.
 
     Raises:
         DataError, SettingError: they cannot be had.
@@ -93,7 +93,7 @@ def python_data(recipe: Recipe) -> Any:
 
 
 def lacking(recipe: Recipe) -> str | None:
-    """What a plan has to do without, in words: the file of training rows, or the tokenizer; None where both are there."""
+    """Return what a plan has to do without, in words: the file of training rows, or the tokenizer; None where both are there."""
     from snugfit.models.folders import has_tokenizer
     from snugfit.models.hub import resolve
 
@@ -110,7 +110,7 @@ def lacking(recipe: Recipe) -> str | None:
 
 
 def prepare_assumed(recipe: Recipe) -> Task:
-    """The model without weights, and examples of `data.max_length` tokens in place of the recipe's own: for a plan alone.
+    """Return the model without weights, and examples of `data.max_length` tokens in place of the recipe's own: for a plan alone.
 
     Raises:
         ModelError, SettingError: what cannot be used.
@@ -260,7 +260,7 @@ def _of_texts(
 
 
 def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
-    """A model that another one learns from; one of which something had to be drawn anew has nothing to teach.
+    """Return a model that another one learns from; one of which something had to be drawn anew has nothing to teach.
 
     Raises:
         ModelError: it is such a one.
@@ -272,7 +272,7 @@ def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
 
 
 def _model_files(recipe: Recipe) -> dict[str, dict[str, str]]:
-    """Digests of the files of the recipe's model, and of models in folders that its techniques name, such as a teacher."""
+    """Return digests of the files of the recipe's model, and of models in folders that its techniques name, such as a teacher."""
     from snugfit.models.folders import model_files
     from snugfit.models.hub import resolve
 
@@ -294,7 +294,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _row_settings(recipe: Recipe) -> dict[str, Any]:
-    """What all tasks on text ask of their rows."""
+    """Return what all tasks on text ask of their rows."""
     return {
         "train": recipe.data.train,
         "text": tuple(recipe.data.text),
@@ -306,7 +306,7 @@ def _row_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _python(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    """A function makes its model whole, so that there is nothing to keep of it alone."""
+    """Return a function makes its model whole, so that there is nothing to keep of it alone."""
     from snugfit.models.python import load_python_model
 
     train = _python_data(recipe, "data.train", recipe.data.train)

@@ -21,7 +21,7 @@ def _parse(text: str | float, units: dict[str, float], setting: str, example: st
 
 
 def parse_bytes(text: str | float, setting: str = "size") -> int:
-    """Bytes from '24GiB', '500MB' or a plain number.
+    """Return bytes from '24GiB', '500MB' or a plain number.
 
     >>> parse_bytes("24GiB")
     25769803776
@@ -30,7 +30,7 @@ def parse_bytes(text: str | float, setting: str = "size") -> int:
 
 
 def parse_seconds(text: str | float, setting: str = "duration") -> float:
-    """Seconds from '30s', '90m', '2h' or a plain number of seconds.
+    """Return seconds from '30s', '90m', '2h' or a plain number of seconds.
 
     >>> parse_seconds("2h")
     7200.0
@@ -39,7 +39,7 @@ def parse_seconds(text: str | float, setting: str = "duration") -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes with a binary unit.
+    """Return bytes with a binary unit.
 
     >>> format_bytes(3 * 2**30)
     '3.00 GiB'
@@ -52,7 +52,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration in its two largest units.
+    """Return a duration in its two largest units.
 
     >>> format_seconds(3725)
     '1h 02m'

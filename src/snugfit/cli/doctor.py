@@ -106,7 +106,7 @@ def doctor(
 def _examine(
     path: str, changes: Sequence[str], *, allow_code: bool, **given: Any
 ) -> tuple[Examination, Path | None]:
-    """What was found, and where it is kept, if it is."""
+    """Return what was found, and where it is kept, if it is."""
     from snugfit.doctor import door as tool
     from snugfit.system.user_objects import is_python_path
 

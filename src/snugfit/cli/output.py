@@ -16,7 +16,7 @@ from snugfit.units import format_bytes
 
 
 def show(found: Mapping[str, Any], as_json: bool) -> None:
-    """A result on stdout, as one JSON object or as lines."""
+    """Print a result on stdout, as one JSON object or as lines."""
     found = redacted(found)
     if as_json:
         print(json.dumps(_strict(found)))
@@ -45,12 +45,12 @@ def _plain(key: str, value: Any) -> str:
 
 
 def _names(entry: Any) -> str:
-    """What there is to say of an entry without a value, such as a technique without settings."""
+    """Return what there is to say of an entry without a value, such as a technique without settings."""
     return " ".join(entry) if isinstance(entry, Mapping) else ""
 
 
 def _strict(value: Any) -> Any:
-    """The same with non-finite numbers as strings, which strict JSON has no numbers for."""
+    """Return the same with non-finite numbers as strings, which strict JSON has no numbers for."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
@@ -72,7 +72,7 @@ def write(path: Path, text: str) -> None:
 
 
 def usage(error: Any) -> str:
-    """The message of one of typer's errors, with where to find help."""
+    """Return the message of one of typer's errors, with where to find help."""
     context = getattr(error, "ctx", None)
     command = "snugfit" if context is None else context.command_path
     message = error.format_message().replace("?.", "?")

@@ -163,7 +163,7 @@ class Asked:
     network: str | None = None
 
     def target(self, devices: int) -> Target:
-        """The machine that is meant.
+        """Return the machine that is meant.
 
         Args:
             devices: where the command does not say how many.

@@ -46,7 +46,7 @@ def run_options(
 
 
 def placing(devices: int | None, strategy: str | None, micro_batch: str | None = None) -> list[str]:
-    """The settings that stand for the options about how a run is placed.
+    """Return the settings that stand for the options about how a run is placed.
 
     >>> placing(2, None)
     ['plan.devices=2']
@@ -56,7 +56,7 @@ def placing(devices: int | None, strategy: str | None, micro_batch: str | None =
 
 
 def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | None, list[str]]:
-    """The recipe's path, if there is one, and the overrides, in whatever order they were given.
+    """Return the recipe's path, if there is one, and the overrides, in whatever order they were given.
 
     >>> split("train.epochs=1", ["my.yaml"])
     ('my.yaml', ['train.epochs=1'])
@@ -130,7 +130,7 @@ def train_recipe(
 
 
 def each_shown(quiet: bool) -> Watch:
-    """What shows each of many runs on a display of its own."""
+    """Return what shows each of many runs on a display of its own."""
 
     @contextmanager
     def watch(title: str) -> Iterator[Display]:

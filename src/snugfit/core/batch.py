@@ -106,7 +106,7 @@ class Batch:
         return width if self.share is None else max(width, self.share.tokens)
 
     def own(self, values: Tensor) -> Tensor:
-        """What belongs to these rows of `values`, which has an entry for each row of the window on all ranks."""
+        """Return what belongs to these rows of `values`, which has an entry for each row of the window on all ranks."""
         if self.share is None:
             return values
         return values[self.share.first : self.share.first + self.rows]
@@ -144,7 +144,7 @@ class Batch:
         return cls(data, rows, tuple(ids), lengths, _trimmable(data, lengths), gapless=gapless)
 
     def select(self, rows: Sequence[int]) -> Batch:
-        """The given rows, in the given order, with padding trimmed to the longest of them."""
+        """Return the given rows, in the given order, with padding trimmed to the longest of them."""
         if rows == range(self.rows):
             return self
         count = len(rows)
@@ -181,7 +181,7 @@ class Batch:
         )
 
     def padded_to(self, width: int) -> Batch:
-        """The same rows with their tokens padded to `width`, where they are known to be tokens: what `select` cuts off."""
+        """Return the same rows with their tokens padded to `width`, where they are known to be tokens: what `select` cuts off."""
         if not self.padded or self.padded == width:
             return self
 
@@ -198,7 +198,7 @@ class Batch:
         return replace(self, data=data, padded=width)
 
     def _tokens(self) -> set[int]:
-        """Ids of the tensors that are as wide as the tokens because they go along them: where some padding has been cut, another may
+        """Return ids of the tensors that are as wide as the tokens because they go along them: where some padding has been cut, another may
         be as wide by chance."""
         if not self.padded:
             return set()
@@ -208,7 +208,7 @@ class Batch:
         return {id(tensor) for tensor in tensors if tensor.shape[1] == self.padded}
 
     def with_extras(self, **extras: Any) -> Batch:
-        """The same rows with further tensors (or trees of tensors) travelling along."""
+        """Return the same rows with further tensors (or trees of tensors) travelling along."""
         return replace(self, extras={**self.extras, **extras})
 
     def to(self, device: torch.device) -> Batch:
@@ -282,7 +282,7 @@ def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
 
 
 def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last."""
+    """Return arguments of the model's forward: a mapping's entries but `labels`, or a tuple's entries but the last."""
     if isinstance(data, Mapping):
         return (), {key: value for key, value in data.items() if key != LABELS}
     if isinstance(data, PackedSequence) or not isinstance(data, (tuple, list)):
@@ -291,7 +291,7 @@ def inputs_of(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def labels_of(data: Any) -> Tensor:
-    """The labels: entry `labels` of a mapping, or the last entry of a tuple.
+    """Return the labels: entry `labels` of a mapping, or the last entry of a tuple.
 
     Raises:
         DataError: there are none.
@@ -318,7 +318,7 @@ def _lengths(data: Any) -> tuple[int, ...] | None:
 
 
 def _trimmable(data: Mapping[str, Any], lengths: tuple[int, ...]) -> int:
-    """The width of the token tensors, or 0 if a tensor that is as wide by chance would lose what it needs."""
+    """Return the width of the token tensors, or 0 if a tensor that is as wide by chance would lose what it needs."""
     width = data["attention_mask"].shape[1]
     for name, value in data.items():
         for tensor in leaves(value):

@@ -13,7 +13,7 @@ from snugfit.core.scalar_reads import read
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Whether a module needs the statistics of its batch, and so at least two examples."""
+    """Return whether a module needs the statistics of its batch, and so at least two examples."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
@@ -61,7 +61,7 @@ class NormStatistics:
                 }
 
     def beside(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        """The model's buffers that were estimated, and what was found for each."""
+        """Return the model's buffers that were estimated, and what was found for each."""
         buffers = dict(model.named_buffers())
         return [buffers[name] for name in self._found], list(self._found.values())
 

@@ -158,7 +158,7 @@ Mark = tuple[Tensor, int]
 
 
 def marks_of(module: nn.Module) -> dict[str, Mark]:
-    """The buffers by name, each with how often it was changed in place: without a look at their numbers.
+    """Return the buffers by name, each with how often it was changed in place: without a look at their numbers.
 
     Batch norm's statistics do not show in it.
     """

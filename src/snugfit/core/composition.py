@@ -67,7 +67,7 @@ class Composition:
     _evaluateds: tuple[_Named, ...]
 
     def groups(self, groups: list[ParameterGroup]) -> list[ParameterGroup]:
-        """The parameter groups that the optimizer is made from."""
+        """Return the parameter groups that the optimizer is made from."""
         for _, regroup in self._groups:
             groups = regroup(groups)
         return groups
@@ -78,7 +78,7 @@ class Composition:
         return tuple(name for name, _ in (*self._groups, *self._steppings))
 
     def stepping(self, make: MakeOptimizer) -> MakeOptimizer:
-        """What makes the optimizer, so that it works where, when and in the precision that techniques say."""
+        """Return what makes the optimizer, so that it works where, when and in the precision that techniques say."""
         for _, wrap in self._steppings:
             make = wrap(make)
         return make
@@ -105,19 +105,19 @@ class Composition:
         return window
 
     def forward(self, batch: Batch) -> AbstractContextManager[Any]:
-        """The contexts around forward and loss of `batch`, where no backward follows."""
+        """Return the contexts around forward and loss of `batch`, where no backward follows."""
         return _entered((*self._modules, *self._forwards), batch)
 
     def modules(self, batch: Batch) -> AbstractContextManager[Any]:
-        """The contexts around forward, loss and backward of `batch`."""
+        """Return the contexts around forward, loss and backward of `batch`."""
         return _entered(self._modules, batch)
 
     def within(self, batch: Batch) -> AbstractContextManager[Any]:
-        """The contexts inside of `modules`, around forward and loss alone."""
+        """Return the contexts inside of `modules`, around forward and loss alone."""
         return _entered(self._forwards, batch)
 
     def accept(self, loss: float) -> str | None:
-        """The first reason to refuse the update, or None."""
+        """Return the first reason to refuse the update, or None."""
         return next((reason for _, accept in self._accepts if (reason := accept(loss))), None)
 
     def adjust(self, parameters: Sequence[nn.Parameter], progress: Progress, seed: int) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class Composition:
             updated(model, progress)
 
     def weights(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """A context in which `model` has the weights to evaluate, compare and export."""
+        """Return a context in which `model` has the weights to evaluate, compare and export."""
         return _NOTHING if self._weights is None else self._weights(model)
 
     @property

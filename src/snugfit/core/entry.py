@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_entry(technique: Technique) -> dict[str, dict[str, Any]]:
-    """The name with all settings; techniques within them are written likewise. One of the user's own is named by its path.
+    """Return the name with all settings; techniques within them are written likewise. One of the user's own is named by its path.
 
     >>> from snugfit.core.technique import Technique
     >>> @dataclasses.dataclass(frozen=True)

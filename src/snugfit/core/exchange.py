@@ -32,7 +32,7 @@ class Exchange:
         """
 
     def mean(self, bucket: GradBucket) -> Future[Tensor]:
-        """The mean over ranks of one of DDP's buckets of gradients, in the bucket's own memory: a hook of torch's."""
+        """Return the mean over ranks of one of DDP's buckets of gradients, in the bucket's own memory: a hook of torch's."""
         raise NotImplementedError
 
 

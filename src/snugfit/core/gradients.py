@@ -28,7 +28,7 @@ class Gradients:
     nonfinite: Tensor
 
     def usable(self) -> bool:
-        """Whether an update may be made of them: finite, and of something. Waits for the device."""
+        """Return whether an update may be made of them: finite, and of something. Waits for the device."""
         _, weight, nonfinite = self.read()
         return weight > 0 and nonfinite == 0
 
@@ -69,11 +69,11 @@ class HostGradients:
             self.bearers[parameter] = nn.Parameter(nothing, nothing.is_floating_point())
 
     def of(self, parameter: nn.Parameter) -> Tensor | None:
-        """The sum of a parameter's gradients; None where none has arrived."""
+        """Return the sum of a parameter's gradients; None where none has arrived."""
         return self.bearers[parameter].grad
 
     def in_place_of(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """What bears the gradients of these parameters: themselves where they do."""
+        """Return what bears the gradients of these parameters: themselves where they do."""
         return [self.bearers.get(parameter, parameter) for parameter in parameters]
 
     def clear(self) -> None:
@@ -101,7 +101,7 @@ class HostGradients:
                 hook.remove()
 
     def factor(self, factor: Tensor | float) -> Tensor | float:
-        """A factor of the sums, on the host: waits for the device where it is there."""
+        """Return a factor of the sums, on the host: waits for the device where it is there."""
         if not isinstance(factor, Tensor) or factor.device == HOST:
             return factor
         return torch.tensor(read(factor, assume=1.0), dtype=factor.dtype)

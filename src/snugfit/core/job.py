@@ -205,7 +205,7 @@ class Job:
         return replace(self, train=replace(self.train, epochs=None, updates=updates))
 
     def total_windows(self, examples: int) -> int:
-        """Windows of the whole run over `examples` rows; the last window of an epoch may be partial.
+        """Return windows of the whole run over `examples` rows; the last window of an epoch may be partial.
 
         >>> Job(Train(global_batch=4, epochs=2)).total_windows(examples=9)
         6

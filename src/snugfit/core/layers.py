@@ -12,13 +12,13 @@ from torch import nn
 
 
 def base_of(layer: nn.Module) -> nn.Module:
-    """The layer itself, if need be inside of an adapter."""
+    """Return the layer itself, if need be inside of an adapter."""
     base: nn.Module = getattr(layer, "base_layer", layer)
     return base
 
 
 def layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules of a model, in its order; of an adapted layer only the whole, with its adapter.
+    """Yield the modules of a model, in its order; of an adapted layer only the whole, with its adapter.
 
     >>> [type(layer).__name__ for layer in layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
     ['Sequential', 'Linear', 'ReLU']
@@ -33,7 +33,7 @@ def layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def last_linear(model: nn.Module) -> nn.Module | None:
-    """The last linear layer, with the adapter around it if it has one.
+    """Return the last linear layer, with the adapter around it if it has one.
 
     >>> last_linear(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3), nn.Softmax()))
     Linear(in_features=4, out_features=3, bias=True)
@@ -43,7 +43,7 @@ def last_linear(model: nn.Module) -> nn.Module | None:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether it is transformers' Conv1D: a linear layer whose weight is (inputs, outputs), as GPT-2 has."""
+    """Return whether it is transformers' Conv1D: a linear layer whose weight is (inputs, outputs), as GPT-2 has."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
@@ -52,13 +52,13 @@ STOCK_HEADS = ("classifier", "score")
 
 
 def stock_heads(model: nn.Module) -> list[str]:
-    """Names of the heads of a stock model for classification."""
+    """Return names of the heads of a stock model for classification."""
     stock = hasattr(model, "get_output_embeddings")
     return [name for name, _ in model.named_children() if stock and name in STOCK_HEADS]
 
 
 def output_layer(model: nn.Module) -> nn.Module | None:
-    """The layer from which a language model's logits come."""
+    """Return the layer from which a language model's logits come."""
     get = getattr(model, "get_output_embeddings", None)
     found: nn.Module | None = get() if callable(get) else None
     return found
@@ -101,7 +101,7 @@ _LISTS = (nn.ModuleList, nn.Sequential)
 def parts_of(
     model: nn.Module, counts: Callable[[nn.Parameter], bool] = lambda parameter: True
 ) -> Iterator[tuple[str, bool]]:
-    """Names of the parts of a model in its order, each with whether a list numbers it; one that holds no parameter is none.
+    """Yield names of the parts of a model in its order, each with whether a list numbers it; one that holds no parameter is none.
 
     The entries of the outermost `ModuleList`s and `Sequential`s are parts, and so is what stands beside those lists.
 
@@ -116,7 +116,7 @@ def parts_of(
 
 
 def repeated_blocks(model: nn.Module, numbered_only: bool = False) -> dict[str, nn.Module]:
-    """The numbered parts of a model by name, or its children where no list numbers any (or nothing then); each module once.
+    """Return the numbered parts of a model by name, or its children where no list numbers any (or nothing then); each module once.
 
     >>> model = nn.ModuleDict({"words": nn.Embedding(5, 2), "layers": nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])})
     >>> list(repeated_blocks(model)), list(repeated_blocks(nn.Transformer(4, 2, 1, 1, 8)))

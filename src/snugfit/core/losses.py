@@ -44,7 +44,7 @@ class LossTerms:
         return float(self.values.numel()) if self.weights is None else self._wide_weights().sum()
 
     def detach(self) -> LossTerms:
-        """The same terms outside the graph."""
+        """Return the same terms outside the graph."""
         return LossTerms(self.values.detach(), self.weights)
 
     def gradient(self, divisor: Tensor | float) -> Tensor:
@@ -56,7 +56,7 @@ class LossTerms:
         return (self._wide_weights() / divisor).to(self.values.dtype)
 
     def by_row(self) -> LossTerms:
-        """One value (the row's weighted mean) and one weight a row."""
+        """Return one value (the row's weighted mean) and one weight a row."""
         rows = self.values.shape[0]
         values = self.values.to(_wide(self.values.dtype))
         weights = torch.ones_like(values) if self.weights is None else self._wide_weights()
@@ -121,7 +121,7 @@ def as_terms(result: LossTerms | Tensor, rows: int) -> LossTerms:
 
 
 def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
-    """The user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`."""
+    """Return the user's loss as a loss of batches, checked at every call; a negative weight makes the sum of weights `NEGATIVE`."""
 
     def checked(outputs: Any, batch: Batch) -> LossTerms:
         return as_terms(loss(outputs, batch.data), batch.rows)
@@ -140,7 +140,7 @@ def over_batches(loss: Loss) -> Callable[[Any, Batch], LossTerms]:
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits of a model's outputs: themselves, `.logits`, entry `logits`, or the first of a tuple."""
+    """Return the logits of a model's outputs: themselves, `.logits`, entry `logits`, or the first of a tuple."""
     if isinstance(outputs, Tensor):
         return outputs
     if hasattr(outputs, "logits"):
@@ -246,19 +246,19 @@ class TorchLoss:
 
 
 def couples_rows(loss: Loss) -> bool:
-    """Whether a row's loss depends on the other rows: the attribute `couples_rows` of the loss says so."""
+    """Return whether a row's loss depends on the other rows: the attribute `couples_rows` of the loss says so."""
     return bool(getattr(unwrapped(loss), "couples_rows", False))
 
 
 def unwrapped(loss: Loss | None) -> Loss | None:
-    """The loss inside of `functools.partial`."""
+    """Return the loss inside of `functools.partial`."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return loss
 
 
 def labels_ahead(loss: Loss) -> int | None:
-    """How many labels behind a token the value of that token depends on; None if values are not known to be of single tokens.
+    """Return how many labels behind a token the value of that token depends on; None if values are not known to be of single tokens.
 
     A loss of the user's own says so by the attribute `labels_ahead`: it gives one value for each place of the logits (rows,
     tokens, classes), which depends on the logits of that place, its label, and as many labels behind it.
@@ -271,7 +271,7 @@ def labels_ahead(loss: Loss) -> int | None:
 
 
 def class_dim(loss: Loss | None) -> int | None:
-    """The dimension of the logits that holds the classes, where the loss says so: the last, or torch's 1."""
+    """Return the dimension of the logits that holds the classes, where the loss says so: the last, or torch's 1."""
     if loss is cross_entropy or loss is causal_lm:
         return -1
     if isinstance(loss, TorchLoss) and isinstance(loss.module, (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)):
@@ -280,7 +280,7 @@ def class_dim(loss: Loss | None) -> int | None:
 
 
 def find_loss(loss: str | Loss) -> Loss:
-    """A built-in loss by name, or the callable itself.
+    """Return a built-in loss by name, or the callable itself.
 
     Raises:
         SettingError: no such name, or a torch loss module that reduces.
@@ -360,7 +360,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
-    """Queries and keys (rows, width): entries or attributes `query` and `key`, a tuple, or one tensor (rows, 2, width).
+    """Return queries and keys (rows, width): entries or attributes `query` and `key`, a tuple, or one tensor (rows, 2, width).
 
     Raises:
         SettingError: the outputs hold no such pair; says what they hold.
@@ -387,7 +387,7 @@ def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def _contents(outputs: Any) -> str:
-    """Names and shapes of what is there.
+    """Return names and shapes of what is there.
 
     >>> import torch
     >>> _contents({"loss": None, "logits": torch.zeros(8, 4)})

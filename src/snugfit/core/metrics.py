@@ -9,7 +9,7 @@ _LOWER = ("loss", "perplexity", "mse", "mae", "rmse")
 
 
 def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:
-    """The name of `metric`, and whether higher is better.
+    """Return the name of `metric`, and whether higher is better.
 
     >>> name_and_direction("evaluate.best", "accuracy"), name_and_direction("evaluate.best", "min:my_error")
     (('accuracy', True), ('my_error', False))

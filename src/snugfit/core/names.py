@@ -16,7 +16,7 @@ _SHOWN = 8
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether the pattern is of the whole name or of its end, from a dot on; `*` stands for anything.
+    """Return whether the pattern is of the whole name or of its end, from a dot on; `*` stands for anything.
 
     >>> [matches("encoder.layer.0.query", pattern) for pattern in ("query", "layer.*.query", "uery", "layer")]
     [True, True, False, False]
@@ -31,7 +31,7 @@ def find_modules(
     kind: type[nn.Module] = nn.Module,
     meant: Sequence[str] = (),
 ) -> list[str]:
-    """Names of the modules of this kind that match one of the patterns, in the model's order.
+    """Return names of the modules of this kind that match one of the patterns, in the model's order.
 
     Args:
         meant: names whose ends an error shows; those of a kind are shown without.
@@ -51,7 +51,7 @@ def find_modules(
 
 
 def find_module(model: nn.Module, pattern: str, setting: str, kind: type[nn.Module] = nn.Module) -> nn.Module:
-    """The one module of this kind that matches the pattern; a whole name is of no other.
+    """Return the one module of this kind that matches the pattern; a whole name is of no other.
 
     Raises:
         SettingError: there is none, or several.
@@ -66,7 +66,7 @@ def find_module(model: nn.Module, pattern: str, setting: str, kind: type[nn.Modu
 
 
 def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> list[str]:
-    """Names of the parameters that match one of the patterns themselves or lie in a module that does.
+    """Return names of the parameters that match one of the patterns themselves or lie in a module that does.
 
     A shared parameter goes by its first name, and is found under each of its names.
 
@@ -94,7 +94,7 @@ def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> 
 
 
 def find_head(model: nn.Module, setting: str) -> tuple[str, ...]:
-    """The names under `model` itself that are those of a head by convention.
+    """Return the names under `model` itself that are those of a head by convention.
 
     Raises:
         SettingError: there is none.
@@ -110,7 +110,7 @@ def find_head(model: nn.Module, setting: str) -> tuple[str, ...]:
 
 
 def around(name: str) -> Iterator[str]:
-    """The name itself and those of the modules around it, the nearest first.
+    """Yield the name itself and those of the modules around it, the nearest first.
 
     >>> list(around("a.b.weight"))
     ['a.b.weight', 'a.b', 'a']
@@ -133,7 +133,7 @@ def require_list(patterns: Sequence[str], setting: str) -> None:
 
 
 def nearest_names(pattern: str, names: Sequence[str], known: Iterable[str] = ()) -> str:
-    """A hint for a pattern without a match: the nearest name or end of one, else what is known, or the outermost modules.
+    """Return a hint for a pattern without a match: the nearest name or end of one, else what is known, or the outermost modules.
 
     >>> nearest_names("encoder.layr.*", ["encoder", "encoder.layer", "head"])
     "Did you mean 'encoder.layer'?"

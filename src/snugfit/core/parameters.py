@@ -14,7 +14,7 @@ ParameterGroup = dict[str, Any]
 
 
 def is_matrix(parameter: nn.Parameter) -> bool:
-    """Whether a parameter has more than one row and column, by its shape.
+    """Return whether a parameter has more than one row and column, by its shape.
 
     >>> import torch
     >>> [is_matrix(nn.Parameter(torch.zeros(s))) for s in [(4, 3), (4,), (1, 4), (1, 1, 4)]]
@@ -57,7 +57,7 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase
 
 
 def momentum_of(group: ParameterGroup) -> float | None:
-    """The momentum of a parameter group, which Adam and its kin keep as the first of `betas`; None where it has none."""
+    """Return the momentum of a parameter group, which Adam and its kin keep as the first of `betas`; None where it has none."""
     momentum: float | None = group["betas"][0] if "betas" in group else group.get("momentum")
     return momentum
 
@@ -81,7 +81,7 @@ def set_momentum(group: ParameterGroup, momentum: float) -> None:
 def divided(
     groups: list[ParameterGroup], part_of: Callable[[str, nn.Parameter], str | None]
 ) -> list[tuple[str | None, ParameterGroup]]:
-    """Each group cut by what `part_of` says of its parameters; None leaves them together under the group's own name.
+    """Return each group cut by what `part_of` says of its parameters; None leaves them together under the group's own name.
 
     Returns:
         The part and the new group, in the order in which the parameters first belong to it.
@@ -98,7 +98,7 @@ def divided(
 
 
 def parameter_groups(model: nn.Module) -> list[ParameterGroup]:
-    """Two groups, `decay` and `no_decay`, each parameter once, by name.
+    """Return two groups, `decay` and `no_decay`, each parameter once, by name.
 
     The first leaves the weight decay to the optimizer's setting, the second sets it to 0. Frozen parameters
     are included: an optimizer passes over them while they have no gradient, and they train once unfrozen.

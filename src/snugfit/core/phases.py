@@ -29,7 +29,7 @@ _NOTHING = nullcontext()
 
 
 def phase(name: str) -> AbstractContextManager[object]:
-    """A context around a part of the step: data, a pass over the micro-batches, in it forward, loss, backward, unscale, adjust, optimizer, techniques, evaluation, save."""
+    """Return a context around a part of the step: data, a pass over the micro-batches, in it forward, loss, backward, unscale, adjust, optimizer, techniques, evaluation, save."""
     return _NOTHING if _watching is None else _watching(name)
 
 
@@ -39,7 +39,7 @@ def alike(
     listed: bool = False,
     remains: Remains | None = None,
 ) -> Iterator[Part]:
-    """The parts of a loop, one after the other: all of them wherever there are numbers.
+    """Yield the parts of a loop, one after the other: all of them wherever there are numbers.
 
     A dry run leaves out those of which it has seen the like, so the loop may leave nothing behind for a part but numbers, in memory
     that does not grow with the parts, or what `remains` tells of, and may not end early.

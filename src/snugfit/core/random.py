@@ -13,7 +13,7 @@ import torch
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed from the parts, the same on every machine and in every process.
+    """Return a 63-bit seed from the parts, the same on every machine and in every process.
 
     >>> derive_seed(0, "layers", 3) == derive_seed(0, "layers", 3) != derive_seed(0, "layers", 4)
     True
@@ -66,7 +66,7 @@ def preserved_elsewhere() -> Iterator[None]:
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:
-    """The state of the generators that layers on `device` draw from."""
+    """Return the state of the generators that layers on `device` draw from."""
     states = [torch.get_rng_state()]
     if device.type != "cpu":
         states.append(_device_generator(device).get_state())

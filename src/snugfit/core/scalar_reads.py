@@ -19,7 +19,7 @@ COPIES_BESIDE = ("cuda", "xpu")
 
 
 def read(tensor: Tensor, assume: Any) -> Any:
-    """The value of `tensor` as Python numbers; `assume` if it is fake.
+    """Return the value of `tensor` as Python numbers; `assume` if it is fake.
 
     >>> read(torch.tensor([1, 2]), assume=[0, 0])
     [1, 2]
@@ -71,7 +71,7 @@ def _stacked(tensors: list[Tensor], device: torch.device) -> Tensor:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether `tensor`, or what it wraps, such as a shard, has a shape and no numbers."""
+    """Return whether `tensor`, or what it wraps, such as a shard, has a shape and no numbers."""
     if type(tensor) is Tensor or type(tensor) is torch.nn.Parameter:
         return False
     from torch._subclasses.fake_tensor import FakeTensor

@@ -13,7 +13,7 @@ LENGTH = "a whole number of updates, or a fraction of the run below 1"
 
 
 def is_length(part: float) -> bool:
-    """Whether `part` is `LENGTH`.
+    """Return whether `part` is `LENGTH`.
 
     >>> is_length(0.1), is_length(500), is_length(1.5)
     (True, True, False)
@@ -42,7 +42,7 @@ def warmup_factor(updates: int, warmup: int) -> float:
 
 
 def known_total(name: str, context: Context, needed: bool) -> int:
-    """The length of the run in updates; 1 where it is neither known nor needed.
+    """Return the length of the run in updates; 1 where it is neither known nor needed.
 
     Raises:
         SettingError: the technique `name` needs it, and it is not known.
@@ -56,23 +56,23 @@ class Schedule(Technique):
     """Base of the schedules that are pure functions of the applied updates; they can be parts of others."""
 
     def factor(self, updates: int, total_updates: int) -> float:
-        """The learning rate's factor for the update that follows `updates` applied ones."""
+        """Return the learning rate's factor for the update that follows `updates` applied ones."""
         raise NotImplementedError
 
     def rate(self, updates: int, total_updates: int) -> Rate:
-        """The factor for that update, with the momentum where the schedule moves that too."""
+        """Return the factor for that update, with the momentum where the schedule moves that too."""
         return Rate(self.factor(updates, total_updates))
 
     def needs_total(self) -> bool:
-        """Whether the length of the run matters."""
+        """Return whether the length of the run matters."""
         return True
 
     def sets_scale(self) -> bool:
-        """Whether the optimizer's learning rate has no meaning without it, because the highest factor is not 1."""
+        """Return whether the optimizer's learning rate has no meaning without it, because the highest factor is not 1."""
         return False
 
     def moves_momentum(self) -> bool:
-        """Whether it sets the momentum in any update; in the others the momentum is the optimizer's own."""
+        """Return whether it sets the momentum in any update; in the others the momentum is the optimizer's own."""
         return False
 
     def check(self, total_updates: int) -> None:
@@ -100,7 +100,7 @@ class Rates:
         return self.schedule_of(group).rate(updates, self.total_updates)
 
     def moves_momentum(self, group: Mapping[str, Any]) -> bool:
-        """Whether the group's momentum is set in any update."""
+        """Return whether the group's momentum is set in any update."""
         return self.schedule_of(group).moves_momentum()
 
 
@@ -118,7 +118,7 @@ class WarmedUp(Schedule):
         return cls(warmup=2)
 
     def decay(self, done: float) -> float:
-        """The factor when the part `done` of the run after warm-up is behind, in [0, 1]."""
+        """Return the factor when the part `done` of the run after warm-up is behind, in [0, 1]."""
         raise NotImplementedError
 
     def check(self, total_updates: int) -> None:

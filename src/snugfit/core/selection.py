@@ -15,7 +15,7 @@ from snugfit.errors import PlanConflict, SettingError
 
 
 def listed(optimizer: Any, techniques: Any) -> list[Technique]:
-    """All techniques of a step, the optimizer first where it is one.
+    """Return all techniques of a step, the optimizer first where it is one.
 
     Raises:
         SettingError: something else is among them.
@@ -95,7 +95,7 @@ def check_on(techniques: Sequence[Technique], device: str) -> None:
 
 
 def exchange_of(techniques: Sequence[Technique]) -> Exchange | None:
-    """How several devices are to add up gradients; None: as they are. At most one technique says so."""
+    """Return how several devices are to add up gradients; None: as they are. At most one technique says so."""
     found = (technique.exchange() for technique in techniques)
     return next((exchange for exchange in found if exchange is not None), None)
 
@@ -107,7 +107,7 @@ _SHARED = {
 
 
 def exclusion(one: Card, other: Card) -> str | None:
-    """Why a run cannot have both, to be read after their names; None if it can."""
+    """Return why a run cannot have both, to be read after their names; None if it can."""
     for first, second in ((one, other), (other, one)):
         if second.name in first.conflicts:
             return f"exclude each other: {first.conflicts[second.name]}"
@@ -128,7 +128,7 @@ def exclusion(one: Card, other: Card) -> str | None:
 
 
 def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
-    """The techniques by their place in the chain of `seam`; those without one last, as they were given."""
+    """Return the techniques by their place in the chain of `seam`; those without one last, as they were given."""
     if seam not in STAGED_SEAMS:
         return list(techniques)
     last = max(Stage) + 1
@@ -141,7 +141,7 @@ def in_order(techniques: Sequence[Technique], seam: str) -> list[Technique]:
 
 
 def prepare(model: nn.Module, techniques: Sequence[Technique], seed: int) -> nn.Module:
-    """The model as the techniques change it, by their stages; new weights are of the run's seed."""
+    """Return the model as the techniques change it, by their stages; new weights are of the run's seed."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     for technique in in_order(techniques, "prepare"):
         with preserved_randomness(device):

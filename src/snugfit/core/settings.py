@@ -223,7 +223,7 @@ def _is_of(annotation: Any, value: Any) -> bool:
 
 
 def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
-    """What a type takes, in words.
+    """Return what a type takes, in words.
 
     >>> wanted(int | None), wanted(Literal["fail", "skip"]), wanted(tuple[float, float])
     ('a whole number or null', 'fail or skip', 'a list of 2 numbers')
@@ -249,7 +249,7 @@ def wanted(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it may stand in a recipe, cut to one line.
+    """Return a value as it may stand in a recipe, cut to one line.
 
     >>> shown("abc"), shown(None), shown((1, 2))
     ("'abc'", 'null', '[1, 2]')

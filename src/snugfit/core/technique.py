@@ -48,7 +48,7 @@ class Moment:
     seed: int
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator on `device` at its beginning: asked again, it draws the same."""
+        """Return a generator on `device` at its beginning: asked again, it draws the same."""
         return torch.Generator(device).manual_seed(self.seed)
 
 
@@ -82,34 +82,34 @@ class Compute(Protocol):
         ...
 
     def outputs(self) -> Any:
-        """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
+        """Return the model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         ...
 
     def loss_of(self, outputs: Any) -> LossTerms:
-        """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
+        """Return the loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
         ...
 
     def terms(self) -> LossTerms:
-        """One loss and one weight for each of the window's rows on all ranks, without gradient."""
+        """Return one loss and one weight for each of the window's rows on all ranks, without gradient."""
         ...
 
     def select(self, rows: Sequence[int]) -> Self:
-        """The same computation on some of the window's rows on all ranks, of which this rank computes its own."""
+        """Return the same computation on some of the window's rows on all ranks, of which this rank computes its own."""
         ...
 
     def parts(self, rows: int) -> Iterator[Self]:
-        """The same computation on neighbours, `rows` at a time, each to be finished before the next one.
+        """Yield the same computation on neighbours, `rows` at a time, each to be finished before the next one.
 
         Layers draw other numbers in each part, and buffers keep the first pass of each.
         """
         ...
 
     def replace(self, loss: BatchLoss, **extras: Any) -> Self:
-        """The same rows under another loss, with further tensors travelling along."""
+        """Return the same rows under another loss, with further tensors travelling along."""
         ...
 
     def handing(self, take: Callable[[nn.Parameter], None]) -> Self:
-        """The same computation, which calls `take` on each parameter as soon as its true gradient is whole, in the last
+        """Return the same computation, which calls `take` on each parameter as soon as its true gradient is whole, in the last
         backward.
 
         What `take` leaves in `.grad` counts as the gradient. A window whose loss is not finite, or in which nothing
@@ -202,7 +202,7 @@ class Seams:
     state: Stateful | None = None
 
     def filled(self) -> tuple[str, ...]:
-        """Names of the seams that are filled."""
+        """Return names of the seams that are filled."""
         return tuple(name for name in SEAM_NAMES if getattr(self, name) is not None)
 
 
@@ -213,7 +213,7 @@ SINGLE_SEAMS = ("exchange", "optimizer", "schedule", "scale", "sums", "weights")
 
 
 def as_settings(technique: Technique) -> dict[str, Any]:
-    """The settings of a technique by name."""
+    """Return the settings of a technique by name."""
     named: list[str] = (
         [each.name for each in fields(technique) if each.init] if is_dataclass(technique) else []
     )
@@ -230,7 +230,7 @@ class Technique:
         return model
 
     def loading(self, model: nn.Module) -> Mapping[str, Any]:
-        """Arguments for a loader of transformers, by which weights come in the format that `prepare` would give them, so that
+        """Return arguments for a loader of transformers, by which weights come in the format that `prepare` would give them, so that
         the model as it lies on disk never stands in memory whole.
 
         Args:
@@ -242,15 +242,15 @@ class Technique:
         """Give the weight `name`, which such a loader has just read to the host, the format that its arguments cannot give it."""
 
     def stays(self, model: nn.Module) -> Collection[str]:
-        """Names of modules that are not moved to the device with the rest of the model: the technique does so itself."""
+        """Return names of modules that are not moved to the device with the rest of the model: the technique does so itself."""
         return ()
 
     def exchange(self) -> Exchange | None:
-        """How several devices are to add up gradients, asked before they share the model; None: as they are."""
+        """Return how several devices are to add up gradients, asked before they share the model; None: as they are."""
         return None
 
     def seams(self, context: Context) -> Seams:
-        """The seams filled for one run."""
+        """Return the seams filled for one run."""
         raise NotImplementedError
 
     def refused_by(self, device: str) -> str | None:
@@ -266,7 +266,7 @@ class Technique:
         return None
 
     def refused_on(self, sharing: Sharing) -> str | None:
-        """Why devices that share the model in this way cannot have it, and the way out; None if they can."""
+        """Return why devices that share the model in this way cannot have it, and the way out; None if they can."""
         return self.card.refuses.get(sharing)
 
     @property
@@ -282,12 +282,12 @@ class Technique:
 
     @classmethod
     def example(cls) -> Self:
-        """Settings under which the laws are tested: strong enough to matter on a tiny model."""
+        """Return settings under which the laws are tested: strong enough to matter on a tiny model."""
         return cls()
 
     @classmethod
     def rungs(cls) -> tuple[Self, ...]:
-        """The settings that the planner tries where a run does not fit, the fastest first."""
+        """Return the settings that the planner tries where a run does not fit, the fastest first."""
         saves = cls.card.family is not Family.LEARNING or cls.card.fidelity is Fidelity.ADAPTERS
         return (cls(),) if cls.card.saves_memory and saves else ()
 

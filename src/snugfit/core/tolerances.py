@@ -23,7 +23,7 @@ def in_float64(tensor: Tensor) -> Tensor:
 
 
 def allowed_rounding(module: nn.Module, device: torch.device) -> float:
-    """A relative error that rounding through a whole model may add up to, in the coarsest type that it computes in.
+    """Return a relative error that rounding through a whole model may add up to, in the coarsest type that it computes in.
 
     1e-9 in float64, 1e-3 in float32 (of which tensor cores keep 10 bits), 0.1 in 16 bits and in what is quantised.
 

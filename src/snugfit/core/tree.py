@@ -104,7 +104,7 @@ def zip_tensors(trees: list[Any]) -> list[list[Tensor]]:
 
 
 def joined(trees: list[Any]) -> Any:
-    """One structure of all `trees` of the same structure, their tensors joined along the rows."""
+    """Return one structure of all `trees` of the same structure, their tensors joined along the rows."""
     columns = iter(zip_tensors(trees))
     return map_tree(lambda _: torch.cat(next(columns)), trees[0], packed=_not_joined)
 
@@ -114,7 +114,7 @@ def _not_joined(packed: PackedSequence) -> NoReturn:
 
 
 def _given_fields(tree: Any) -> list[str]:
-    """Names of a dataclass's fields but for those that it computes itself."""
+    """Return names of a dataclass's fields but for those that it computes itself."""
     return [field.name for field in dataclasses.fields(tree) if field.init]
 
 

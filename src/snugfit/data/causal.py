@@ -131,7 +131,7 @@ def _texts(table: Table, columns: tuple[str, ...]) -> tuple[Examples, list[Fault
 def _stream(
     texts: list[str], tokenizer: PreTrainedTokenizerBase, frame: Frame
 ) -> tuple[list[int], list[int]]:
-    """The tokens of all texts in a row, and the number of tokens of each text."""
+    """Return the tokens of all texts in a row, and the number of tokens of each text."""
     end = frame.suffix
     if not end and tokenizer.eos_token_id is not None:
         end = (int(tokenizer.eos_token_id),)
@@ -164,7 +164,7 @@ def cut_text(text: str, size: int) -> Iterator[str]:
 
 
 def _blocks(ids: list[int], max_length: int, texts: Examples, lengths: Sequence[int]) -> Examples:
-    """The blocks of a stream, each with the line of the text in which it begins; those of one long text with their number."""
+    """Return the blocks of a stream, each with the line of the text in which it begins; those of one long text with their number."""
     starts = [start for start in range(0, len(ids), max_length) if len(ids) - start > 1]
     blocks = [ids[start : start + max_length] for start in starts]
     examples = [

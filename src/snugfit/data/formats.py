@@ -34,7 +34,7 @@ _MAGIC = {
 
 
 def decode(content: bytes, source: str, setting: str) -> str:
-    """The text of a file. Bytes that are not UTF-8 become lone surrogates, so that only their rows are lost.
+    """Return the text of a file. Bytes that are not UTF-8 become lone surrogates, so that only their rows are lost.
 
     Raises:
         DataError: the file is not text, or text in UTF-16.

@@ -116,13 +116,13 @@ class _Frame:
         return bool(self.tokenizer.chat_template)
 
     def tokens(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-        """What is read and what is scored."""
+        """Return what is read and what is scored."""
         if self.chats:
             return self._turn(prompt, completion)
         return [*self.special.prefix, *self._plain(f"{prompt}\n")], [*self._plain(completion), *self.end]
 
     def _turn(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-        """The prompt as the template asks for an answer, and what it writes beyond that up to the end of the turn."""
+        """Return the prompt as the template asks for an answer, and what it writes beyond that up to the end of the turn."""
         asked, whole = self._rendered(prompt), self._rendered(prompt, completion)
         read = self._plain(asked)
         answer = completion
@@ -141,7 +141,7 @@ class _Frame:
         return read, together[len(read) :] if together[: len(read)] == read else self._plain(answer)
 
     def _find_end_of_turn(self) -> tuple[str, str | None]:
-        """What the template writes after an answer, and the part of that up to its first token that is no text; None without one."""
+        """Return what the template writes after an answer, and the part of that up to its first token that is no text; None without one."""
         _, found, tail = self._rendered("a", _ANSWER).rpartition(_ANSWER)
         if not found:
             return "", None
@@ -154,7 +154,7 @@ class _Frame:
         return tail, tail[:at] + mark
 
     def _rendered(self, prompt: str, completion: str | None = None) -> str:
-        """A prompt as the template asks for its answer, or with the answer."""
+        """Return a prompt as the template asks for its answer, or with the answer."""
         messages = [{"role": "user", "content": prompt}]
         if completion is not None:
             messages.append({"role": "assistant", "content": completion})
@@ -168,7 +168,7 @@ class _Frame:
 def _examples(
     table: Table, settings: InstructSettings, frame: _Frame
 ) -> tuple[Examples, list[int], list[Fault]]:
-    """The examples, how many tokens each has before it is cut, and the faults."""
+    """Return the examples, how many tokens each has before it is cut, and the faults."""
     faults = list(table.faults)
     if table.rows:
         check_columns(table, {"data.text": settings.text, "data.completion": [settings.completion]})

@@ -108,7 +108,7 @@ class Loader:
         self._pin = pin
 
     def windows(self, start: int, stop: int, rescue: Callable[[], bool] = lambda: False) -> Windows:
-        """Windows number `start` to `stop`, exclusive.
+        """Return windows number `start` to `stop`, exclusive.
 
         When a worker dies, `rescue` is asked whether to load the rest in this process: a signal that asks a whole
         process group to stop ends the workers at once, and what is under way has to be finished.
@@ -143,7 +143,7 @@ class Loader:
         return source_index(self._dataset, index)
 
     def example(self, index: int) -> Any:
-        """The example as the first epoch has it.
+        """Return the example as the first epoch has it.
 
         Raises:
             DataError: the dataset failed on it.
@@ -151,7 +151,7 @@ class Loader:
         return self._fetch.example((0, index))
 
     def worst_window(self) -> tuple[Batch, bool]:
-        """A window of the largest examples, and True; the first window and False where their sizes are not known. Of several ranks
+        """Return a window of the largest examples, and True; the first window and False where their sizes are not known. Of several ranks
         each has as many as the one with the most, and they are a window.
 
         The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
@@ -222,7 +222,7 @@ class _Part(NamedTuple):
     together: int
 
     def of(self, window: Sequence[Key]) -> tuple[Sequence[Key], Share | None]:
-        """This rank's keys, and what that is of the window; the first key where the window has too few for all ranks."""
+        """Return this rank's keys, and what that is of the window; the first key where the window has too few for all ranks."""
         if self.ranks == 1:
             return window, None
         parts = shared_out(len(window), self.ranks, self.together)
@@ -252,7 +252,7 @@ class _Fetch:
         return window if share is None else window[: max(share.counts)]
 
     def loaded(self, keys: Sequence[Key]) -> Batch:
-        """The examples of these keys, as a window."""
+        """Return the examples of these keys, as a window."""
         indices = [index for _, index in keys]
         if type(self._dataset) is TensorDataset and self._collate is default_collate:
             rows = torch.tensor(indices)
@@ -262,7 +262,7 @@ class _Fetch:
             return Batch.of(self._collated(self._examples(keys), keys), ids=ids)
 
     def example(self, key: Key) -> Any:
-        """One example, with all generators as they were."""
+        """Return one example, with all generators as they were."""
         with preserved_randomness(_HOST), preserved_elsewhere():
             (example,) = self._examples([key])
         return example

@@ -30,7 +30,7 @@ class DataReport:
     unit: str = "rows"
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts as JSON holds them."""
+        """Return the counts as JSON holds them."""
         return {
             "train": self.train,
             "validation": self.validation,
@@ -46,7 +46,7 @@ class DataReport:
         }
 
     def lines(self) -> list[str]:
-        """The counts in words, one line for each thing a person should see.
+        """Return the counts in words, one line for each thing a person should see.
 
         >>> print(*DataReport(8, 2, {"empty text": 1}, {"a": 4, "b": 4}).lines(), sep="\\n")
         8 rows to train on, 2 to validate on, 1 left out: empty text (1)
@@ -75,7 +75,7 @@ class DataReport:
 
 
 def median(lengths: Sequence[int]) -> float:
-    """The median, or 0 of nothing.
+    """Return the median, or 0 of nothing.
 
     >>> median([3, 1, 2]), median([])
     (2.0, 0.0)

@@ -11,7 +11,7 @@ from torch.utils.data import Subset, TensorDataset
 
 
 def largest(dataset: Any, count: int) -> list[int] | None:
-    """Indices of the `count` largest examples, the largest first.
+    """Return indices of the `count` largest examples, the largest first.
 
     Returns:
         None where the examples are not in memory already: to look at each of them might take as long as an epoch.
@@ -35,7 +35,7 @@ def _sizes(dataset: Any) -> list[int] | None:
 
 
 def _size(value: Any) -> int:
-    """Numbers in an example, or characters of a text that is still to be cut into tokens."""
+    """Return numbers in an example, or characters of a text that is still to be cut into tokens."""
     if isinstance(value, Tensor):
         return value.numel()
     if isinstance(value, np.ndarray):

@@ -57,7 +57,7 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
 
 
 def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Path:
-    """A data file; a relative path is looked for in `folder`.
+    """Return a data file; a relative path is looked for in `folder`.
 
     Raises:
         DataError: there is none, with the nearest name there is.

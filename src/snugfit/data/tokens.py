@@ -70,7 +70,7 @@ class PadRight:
 
 
 def padding_for(tokenizer: PreTrainedTokenizerBase) -> PadRight:
-    """The collate function for a tokenizer's examples.
+    """Return the collate function for a tokenizer's examples.
 
     Raises:
         DataError: the tokenizer has no padding token.
@@ -166,7 +166,7 @@ def _full_length(tokenizer: PreTrainedTokenizerBase, batch: Any, index: int, tex
 def token_warnings(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, frame: Frame
 ) -> list[str]:
-    """What looks wrong in encoded texts: special tokens that the texts bring along, and unknown words."""
+    """Return what looks wrong in encoded texts: special tokens that the texts bring along, and unknown words."""
     warnings = []
     doubled = 0
     size = len(frame.prefix)

@@ -73,7 +73,7 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
 
 
 def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The text of a row: its columns joined by a line break.
+    """Return the text of a row: its columns joined by a line break.
 
     "NA", "null" and the like are texts as any other. A column that is null counts as empty.
 
@@ -114,7 +114,7 @@ def check_encodable(text: str) -> None:
 
 
 def label_of(row: Mapping[str, Any], column: str) -> tuple[str, str]:
-    """The kind ('text', 'a whole number', 'true or false') and the name of a row's label.
+    """Return the kind ('text', 'a whole number', 'true or false') and the name of a row's label.
 
     Raises:
         BadRow: no label, or something that names no class.
@@ -140,7 +140,7 @@ def label_of(row: Mapping[str, Any], column: str) -> tuple[str, str]:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in words.
+    """Return what a value is, in words.
 
     >>> kind_of("a"), kind_of(True), kind_of(1), kind_of(1.0), kind_of([])
     ('text', 'true or false', 'a whole number', 'a fraction', 'a list')
@@ -159,7 +159,7 @@ def kind_of(value: object) -> str:
 
 
 def shorten(value: object, length: int = 40) -> str:
-    """A value on one line, cut to `length` characters.
+    """Return a value on one line, cut to `length` characters.
 
     >>> shorten("one\\ntwo three", 9)
     'one two …'

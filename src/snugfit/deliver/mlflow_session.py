@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def session(uri: str, task: str) -> Iterator[MlflowClient]:
-    """A client at this address, with short timeouts and MLflow's messages silenced; errors become TrackingError."""
+    """Yield a client at this address, with short timeouts and MLflow's messages silenced; errors become TrackingError."""
     import_mlflow()
     from mlflow.tracking import MlflowClient
 
@@ -63,7 +63,7 @@ def _current_address(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def downloaded(model_uri: str, uri: str) -> Iterator[Path]:
-    """The folder of a registered model, inside a `session`: a local store's own one, or a temporary copy."""
+    """Yield the folder of a registered model, inside a `session`: a local store's own one, or a temporary copy."""
     from mlflow.artifacts import download_artifacts
 
     with tempfile.TemporaryDirectory(prefix="snugfit-model-") as temporary:

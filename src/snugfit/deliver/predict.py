@@ -52,7 +52,7 @@ class Predictor:
         return labels
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """A prediction (the label's name) and its probability for each row, in order."""
+        """Return a prediction (the label's name) and its probability for each row, in order."""
         texts = [text_of(row, self.meta["text_columns"]) for row in rows]
         return self.classify(encode(texts, self.tokenizer, self.meta["max_length"]).examples)
 
@@ -73,7 +73,7 @@ class Predictor:
         return found
 
     def scored(self) -> Scored:
-        """The model with the loss of its task, to be evaluated under the numerics it was trained in."""
+        """Return the model with the loss of its task, to be evaluated under the numerics it was trained in."""
         loss = over_batches(cross_entropy)
         return Scored(self.model, self.device, self._run, loss, self._numerics)
 
@@ -117,7 +117,7 @@ def load_predictor(
 
 
 def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]]) -> nn.Module:
-    """The model with the modules that these techniques add."""
+    """Return the model with the modules that these techniques add."""
     for entry in entries:
         for name, settings in entry.items():
             model = _made(name, settings).prepare(model)
@@ -125,7 +125,7 @@ def extended(model: nn.Module, entries: Sequence[Mapping[str, Mapping[str, Any]]
 
 
 def _made(name: str, settings: Mapping[str, Any], setting: str = "techniques") -> Technique:
-    """The technique of an entry as JSON has it; to import one of the user's own was consented to when the bundle was loaded."""
+    """Return the technique of an entry as JSON has it; to import one of the user's own was consented to when the bundle was loaded."""
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     if not is_python_path(name):
         return find(name, setting)(**values)

@@ -99,7 +99,7 @@ def register_best(
 def resolve_model(
     model: str | os.PathLike[str], *, uri: str | None = None, output: str | os.PathLike[str] = "runs"
 ) -> Path:
-    """The folder of a bundle: of a run's folder, of a bundle itself, or of a registered model, which is downloaded.
+    """Return the folder of a bundle: of a run's folder, of a bundle itself, or of a registered model, which is downloaded.
 
     Args:
         model: a path, or `models:/name@alias`, `models:/name/version`.
@@ -133,7 +133,7 @@ def resolve_model(
 def compare(
     expected: Sequence[Mapping[str, Any]], actual: Sequence[Mapping[str, Any]]
 ) -> tuple[float, str | None]:
-    """The largest difference between two lists of predictions, and the first thing that is not equal, if any.
+    """Return the largest difference between two lists of predictions, and the first thing that is not equal, if any.
 
     Numbers may differ by 1e-6 (another number of threads sums in another order), everything else must be equal.
     """

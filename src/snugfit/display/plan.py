@@ -124,7 +124,7 @@ class _View:
         return self._facts((name, format_bytes(size)) for name, size in self.answer.would_fit.items())
 
     def _memory(self) -> Table:
-        """Each kind with its bar, which begins where the one above ends, against the budget."""
+        """Return each kind with its bar, which begins where the one above ends, against the budget."""
         from rich.text import Text
 
         answer, found = self.answer, self.answer.prediction
@@ -158,7 +158,7 @@ class _View:
         return grid
 
     def _against(self, budget: int, seen: int, room: int) -> Text:
-        """What is needed as one bar, with what is left of the budget, or the mark where the budget ends."""
+        """Return what is needed as one bar, with what is left of the budget, or the mark where the budget ends."""
         from rich.text import Text
 
         cells = round(self.answer.prediction.reserved_bytes / seen * room)
@@ -258,7 +258,7 @@ class _View:
         return grid
 
     def _over_time(self) -> RenderableType | None:
-        """One line of columns, each as high as the memory at its highest, with the longer segments below."""
+        """Return one line of columns, each as high as the memory at its highest, with the longer segments below."""
         from rich.text import Text
 
         timeline = self.answer.prediction.timeline

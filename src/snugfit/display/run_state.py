@@ -51,11 +51,11 @@ class Standing:
         return int(self.run.get("total_updates") or 0)
 
     def seconds_spent(self) -> float:
-        """The time since the run was described."""
+        """Return the time since the run was described."""
         return time.monotonic() - self.began
 
     def seconds_left(self, now: float | None = None) -> float | None:
-        """The predicted time to the end: what is left at the pace so far, evaluations counted."""
+        """Return the predicted time to the end: what is left at the pace so far, evaluations counted."""
         done = self.window - self.first_window
         if done <= 0 or not self.total or self.first_time is None:
             return None

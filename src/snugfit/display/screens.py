@@ -30,7 +30,7 @@ class Screen(Protocol):
 
 
 def make_screen(stream: TextIO | None) -> Screen:
-    """The screen that fits the stream, stderr by default."""
+    """Return the screen that fits the stream, stderr by default."""
     if (stream or sys.stderr).isatty():
         screen = LiveScreen(stream)
         if screen.can_redraw:

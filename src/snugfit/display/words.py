@@ -17,7 +17,7 @@ _DAY = 86400.0
 
 
 def number(value: Any) -> str:
-    """A metric with four decimals, or four digits where that would say nothing.
+    """Return a metric with four decimals, or four digits where that would say nothing.
 
     >>> number(0.5), number(12345.678), number(0.00002), number(float("nan"))
     ('0.5000', '1.235e+04', '2e-05', 'nan')
@@ -28,13 +28,13 @@ def number(value: Any) -> str:
 
 
 def short_path(path: str) -> str:
-    """A path as one would type it: relative, if it is below the current folder."""
+    """Return a path as one would type it: relative, if it is below the current folder."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
 
 
 def run_dir(run: Mapping[str, Any]) -> str:
-    """The folder of the run that an event describes, as one would type it."""
+    """Return the folder of the run that an event describes, as one would type it."""
     recipe = run.get("recipe") or {}
     found = run.get("run_dir") or Path(recipe.get("output") or "runs") / str(run.get("name")) / str(
         run.get("id")
@@ -43,7 +43,7 @@ def run_dir(run: Mapping[str, Any]) -> str:
 
 
 def decay_words(counts: Mapping[str, int]) -> str:
-    """Which weight decay how many parameters have; nothing where none is decayed.
+    """Return which weight decay how many parameters have; nothing where none is decayed.
 
     >>> decay_words({"0.01": 22_600_000, "0": 45_000})
     '0.01 on 22.6M parameters, none on 45k'
@@ -57,7 +57,7 @@ def decay_words(counts: Mapping[str, int]) -> str:
 
 
 def header_lines(run: Mapping[str, Any]) -> list[str]:
-    """What is trained on what, and how it fits."""
+    """Return what is trained on what, and how it fits."""
     recipe, plan, data = run.get("recipe") or {}, run.get("plan") or {}, run.get("data") or {}
     parameters = run.get("parameters") or {}
     lines = [f"{run.get('name', 'run')}  {run_dir(run)}"]
@@ -88,7 +88,7 @@ def header_lines(run: Mapping[str, Any]) -> list[str]:
 
 
 def progress_parts(standing: Standing) -> list[tuple[int, str]]:
-    """What a progress line says, each part with its rank; where room is short, the highest ranks go first."""
+    """Return what a progress line says, each part with its rank; where room is short, the highest ranks go first."""
     total, left = standing.total, standing.seconds_left()
     parts = [
         (1, f"{100 * standing.window / total:3.0f}%" if total else ""),
@@ -104,17 +104,17 @@ def progress_parts(standing: Standing) -> list[tuple[int, str]]:
 
 
 def evaluation_names(metrics: Mapping[str, Any]) -> list[str]:
-    """The heads of the columns of evaluations."""
+    """Return the heads of the columns of evaluations."""
     return ["epoch", "update", "train loss", "loss", *(name for name in metrics if name != "loss")]
 
 
 def table_row(values: Sequence[str], names: Sequence[str]) -> str:
-    """Values right under the heads of their columns."""
+    """Return values right under the heads of their columns."""
     return "  ".join(f"{value:>{max(8, len(name))}}" for value, name in zip(values, names, strict=True))
 
 
 def evaluation_line(event: Mapping[str, Any], train_loss: float) -> str:
-    """One evaluation, in the columns of `evaluation_names`."""
+    """Return one evaluation, in the columns of `evaluation_names`."""
     metrics = event["metrics"]
     values = [
         f"{event['epoch']:.2f}",
@@ -128,7 +128,7 @@ def evaluation_line(event: Mapping[str, Any], train_loss: float) -> str:
 
 
 def end_lines(run: Mapping[str, Any], end: Mapping[str, Any]) -> list[str]:
-    """How the run ended, and its best evaluation."""
+    """Return how the run ended, and its best evaluation."""
     status, reason = end["status"], end.get("stop_reason")
     said = [_many(end.get("updates", 0), "update"), _many(end.get("epochs", 0), "epoch")]
     if end.get("seconds") is not None:
@@ -155,7 +155,7 @@ def _windows(numbers: list[int]) -> str:
 
 
 def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) -> list[str]:
-    """Where the run lives and what to type next."""
+    """Return where the run lives and what to type next."""
     folder = run_dir(run)
     if end["status"] == "failed" and not os.path.isdir(folder):
         return []  # nothing had been trained, and nothing was kept
@@ -202,7 +202,7 @@ def _plan(run: Mapping[str, Any], recipe: Mapping[str, Any], plan: Mapping[str, 
 
 
 def _technique(entry: Any) -> str:
-    """A technique by its name, with the one setting that is looked at first."""
+    """Return a technique by its name, with the one setting that is looked at first."""
     if isinstance(entry, str):
         return entry
     ((name, settings),) = entry.items()
@@ -228,6 +228,6 @@ def _rate(seconds_per_example: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """The time of day when that many seconds have passed."""
+    """Return the time of day when that many seconds have passed."""
     form = "%H:%M" if seconds < _DAY else "%a %H:%M"
     return time.strftime(form, time.localtime(time.time() + seconds))

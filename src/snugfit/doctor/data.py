@@ -28,13 +28,13 @@ STARVING_SECONDS = 0.01
 
 
 def examine_examples(train: Any, validation: Any | None) -> list[Finding]:
-    """What the examples of map-style data sets say, by what the model is given of them."""
+    """Return what the examples of map-style data sets say, by what the model is given of them."""
     found = [] if validation is None else list(overlap(_keys(train), _keys(validation), "examples"))
     return [*found, *ignored_labels(_some(train))]
 
 
 def class_counts(data: Any) -> Counter[str]:
-    """Rows by class, where each example has one whole number for a label; empty where it has something else."""
+    """Return rows by class, where each example has one whole number for a label; empty where it has something else."""
     counts: Counter[str] = Counter()
     for example in _some(data):
         try:
@@ -132,7 +132,7 @@ def truncation(truncated: int, texts: int, max_length: int, longest: int) -> Ite
 def starving(
     step: Step, loader: Loader, workers: int, windows: int = 4, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Finding]:
-    """A loader that takes longer than the step it feeds: at its fastest, so that a busy machine is not blamed on it.
+    """Yield a loader that takes longer than the step it feeds: at its fastest, so that a busy machine is not blamed on it.
 
     Args:
         workers: of the loader.
@@ -164,7 +164,7 @@ def starving(
 
 
 def _keys(data: Any) -> list[Any]:
-    """What tells examples apart: the model's inputs, not the labels."""
+    """Return what tells examples apart: the model's inputs, not the labels."""
     return [_key(example) for example in _some(data)]
 
 

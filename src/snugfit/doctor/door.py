@@ -58,7 +58,7 @@ def examine(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> E
 
 
 def examine_module(model: nn.Module, name: str) -> Examination:
-    """What can be said of a model without data."""
+    """Return what can be said of a model without data."""
     found = [*modules.last_softmax(model), *modules.mixed_modes(model)]
     left_out = ("gradients, labels and shared modules: give data",)
     return Examination.of(name, found, ("modules",), left_out)
@@ -128,7 +128,7 @@ def examine_file(
 
 
 def skipped_windows(run: Path) -> Iterator[Finding]:
-    """Windows that a run has skipped.
+    """Yield windows that a run has skipped.
 
     Raises:
         RunFolderError: it has no events.
@@ -260,7 +260,7 @@ def _of_rows(parts: Sequence[Part], faults: Sequence[Fault]) -> list[Finding]:
 
 
 def _of_report(task: Task) -> list[Finding]:
-    """What was counted when the rows were read."""
+    """Return what was counted when the rows were read."""
     counts = task.data
     if counts.get("unit") != "rows":
         return []

@@ -48,7 +48,7 @@ class Examination:
         return is_ill(self.findings)
 
     def counted(self) -> dict[str, int]:
-        """How many findings there are of each severity, the worst first."""
+        """Return how many findings there are of each severity, the worst first."""
         return {str(each): sum(finding.severity is each for finding in self.findings) for each in _ORDER}
 
     @property
@@ -59,7 +59,7 @@ class Examination:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "name": self.name,
             "ill": self.ill,

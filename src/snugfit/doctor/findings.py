@@ -36,12 +36,12 @@ class Finding:
     fix: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {**asdict(self), "severity": str(self.severity), "title": PITFALLS[self.pitfall]}
 
 
 def is_ill(findings: Sequence[Finding]) -> bool:
-    """Whether something is wrong, which a note is not."""
+    """Return whether something is wrong, which a note is not."""
     return any(each.severity is not Severity.NOTE for each in findings)
 
 

@@ -24,7 +24,7 @@ SMALL_BATCH = 8
 
 
 def examine_model(subject: Subject) -> list[Finding]:
-    """All that this file knows. The subject's model and the global random state stay as they are.
+    """Return all that this file knows. The subject's model and the global random state stay as they are.
 
     Raises:
         UserError: the model does not take the batches.
@@ -47,7 +47,7 @@ def examine_model(subject: Subject) -> list[Finding]:
 
 
 def _forward(step: Step, window: Batch) -> tuple[Any, Counter[nn.Module]]:
-    """The outputs of a window, and how often each module was called for them."""
+    """Return the outputs of a window, and how often each module was called for them."""
     calls: Counter[nn.Module] = Counter()
 
     def count(module: nn.Module, args: Any, output: Any) -> None:
@@ -102,7 +102,7 @@ def mixed_modes(model: nn.Module) -> Iterator[Finding]:
 
 
 def last_softmax(model: nn.Module) -> Iterator[Finding]:
-    """A softmax as the last module, where there is no batch to see the outputs of."""
+    """Yield a softmax as the last module, where there is no batch to see the outputs of."""
     parts = [(name, each) for name, each in model.named_modules() if next(each.children(), None) is None]
     if parts and isinstance(parts[-1][1], (nn.Softmax, nn.Softmax2d)):
         yield Finding(
@@ -163,7 +163,7 @@ def normalised_outputs(subject: Subject, outputs: Any) -> Iterator[Finding]:
 
 
 def strange_labels(subject: Subject, outputs: Any) -> Iterator[Finding]:
-    """Labels for which the model has no score."""
+    """Yield labels for which the model has no score."""
     scores = _scores(outputs)
     found = [each for each in map(class_labels, subject.windows) if each is not None and each.numel()]
     if not _is_cross_entropy(subject) or scores is None or not found:
@@ -180,7 +180,7 @@ def strange_labels(subject: Subject, outputs: Any) -> Iterator[Finding]:
 
 
 def gradients(subject: Subject, step: Step) -> Iterator[Finding]:
-    """Parameters that train and get no gradient or one of zeros, and frozen ones that move, over a few updates."""
+    """Yield parameters that train and get no gradient or one of zeros, and frozen ones that move, over a few updates."""
     frozen = {
         name: each.detach().clone() for name, each in step.model.named_parameters() if not each.requires_grad
     }
@@ -237,7 +237,7 @@ def _is_cross_entropy(subject: Subject) -> bool:
 
 
 def _scores(outputs: Any) -> Tensor | None:
-    """The logits; None where there are none, or where a technique never has them whole."""
+    """Return the logits; None where there are none, or where a technique never has them whole."""
     try:
         scores = logits_of(outputs)
         return scores if scores.is_floating_point() and scores.ndim >= 2 else None

@@ -23,12 +23,12 @@ _FLAGS_WITH_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def examine_precision(subject: Subject) -> list[Finding]:
-    """What can be said before a step is made, which would refuse some of it."""
+    """Return what can be said before a step is made, which would refuse some of it."""
     return [*bf16_in_fp16(subject), *emulated_bf16(subject)]
 
 
 def examine_settings(subject: Subject) -> list[Finding]:
-    """All else that this file knows.
+    """Return all else that this file knows.
 
     Raises:
         UserError: no step can be made.
@@ -140,7 +140,7 @@ def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:
 
 
 def endless_warmup(subject: Subject, step: Step) -> Iterator[Finding]:
-    """A rate that is still rising when the run ends."""
+    """Yield a rate that is still rising when the run ends."""
     factors = _factors(subject, step)
     if len(factors) < 4 or not all(one < other for one, other in itertools.pairwise(factors)):
         return
@@ -180,7 +180,7 @@ def late_average(subject: Subject, step: Step) -> Iterator[Finding]:
 
 
 def evaluation(subject: Subject) -> Iterator[Finding]:
-    """Runs that are not evaluated, or only when they are over."""
+    """Yield runs that are not evaluated, or only when they are over."""
     every = subject.job.evaluate.every
     if subject.validation is None or not len(subject.validation):
         yield Finding(

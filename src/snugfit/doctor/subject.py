@@ -56,7 +56,7 @@ class Subject:
 
 
 def class_labels(window: Batch) -> Tensor | None:
-    """The labels of a window that are classes, without those that are ignored; None where they are something else."""
+    """Return the labels of a window that are classes, without those that are ignored; None where they are something else."""
     try:
         labels = labels_of(window.data)
     except DataError:
@@ -67,7 +67,7 @@ def class_labels(window: Batch) -> Tensor | None:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Some names, and how many more there are.
+    """Return some names, and how many more there are.
 
     >>> listed(["a", "b", "c"], most=2)
     "'a', 'b' and 1 more"

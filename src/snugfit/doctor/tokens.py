@@ -39,14 +39,14 @@ class TokenView:
     cut: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
 def views(
     examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> tuple[TokenView, ...]:
-    """The first few examples, decoded."""
+    """Return the first few examples, decoded."""
     found = []
     for place in range(min(SHOWN, len(examples))):
         example = examples[place]
@@ -65,7 +65,7 @@ def views(
 def examine_tokens(
     examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, *, framed: bool
 ) -> Iterator[Finding]:
-    """Special tokens that stand twice where they stand once, or are missing.
+    """Yield special tokens that stand twice where they stand once, or are missing.
 
     Args:
         framed: whether each example is a text with the special tokens that the tokenizer puts around one.

@@ -15,7 +15,7 @@ from snugfit.errors import SnugfitWarning
 
 
 def expected_autocast(technique: str) -> Callable[[str], bool]:
-    """A function that says whether autocast is on for a kind of device, and the first time that it is not, warns.
+    """Return a function that says whether autocast is on for a kind of device, and the first time that it is not, warns.
 
     >>> is_on = expected_autocast("some_technique")
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):

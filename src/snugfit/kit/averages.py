@@ -26,11 +26,11 @@ class Averages:
         }
 
     def parameters(self) -> list[nn.Parameter]:
-        """What is averaged."""
+        """Return what is averaged."""
         return list(self._parameters.values())
 
     def tensors(self) -> list[Tensor]:
-        """The averages themselves, in the order of `parameters`."""
+        """Return the averages themselves, in the order of `parameters`."""
         return list(self._tensors.values())
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether `device` computes in bf16 itself; emulation does not count on CUDA.
+    """Return whether `device` computes in bf16 itself; emulation does not count on CUDA.
 
     >>> has_bf16(torch.device("cpu"))
     True
@@ -25,7 +25,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def alternative(device: torch.device) -> str:
-    """The best precision of a device without bf16: fp16 has fast units on GPUs since Volta; elsewhere it gains nothing.
+    """Return the best precision of a device without bf16: fp16 has fast units on GPUs since Volta; elsewhere it gains nothing.
 
     >>> alternative(torch.device("mps"))
     'fp32'
@@ -70,7 +70,7 @@ def _round(wide: Tensor, low_bits: Tensor, into: Tensor) -> None:
 
 
 def _low_bits(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers of 16 bits, from -2^15 on."""
+    """Return numbers of 16 bits, from -2^15 on."""
     # a draw has 64 bits, for four numbers
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
     draws.random_(-(2**63), None, generator=generator)
@@ -78,7 +78,7 @@ def _low_bits(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def with_compensation(wide: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest bf16 numbers, and in bf16 what they are short of.
+    """Return the nearest bf16 numbers, and in bf16 what they are short of.
 
     >>> low, rest = with_compensation(torch.tensor([1 / 3]))
     >>> low, low.float() + rest

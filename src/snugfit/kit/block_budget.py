@@ -42,7 +42,7 @@ class Budget:
         self._own: dict[str, int] = {}
 
     def kept(self, shape: Hashable) -> frozenset[str] | None:
-        """Names of the blocks to keep; None at the first pass of a shape."""
+        """Return names of the blocks to keep; None at the first pass of a shape."""
         return self._kept.get(shape)
 
     def measured(self, name: str, block: nn.Module, forward: Forward, again: Forward) -> Forward:
@@ -89,6 +89,6 @@ class Budget:
 
 
 def shape_of(batch: Batch) -> Hashable:
-    """What decides how much blocks keep: shapes, and what techniques drew for the whole window."""
+    """Return what decides how much blocks keep: shapes, and what techniques drew for the whole window."""
     drawn = [(name, repr(value)) for name, value in batch.extras.items() if next(leaves(value), None) is None]
     return tuple(tuple(tensor.shape) for tensor in leaves(batch.data)), tuple(sorted(drawn))

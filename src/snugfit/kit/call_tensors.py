@@ -14,7 +14,7 @@ Rebuild = Callable[[Sequence[Tensor]], Any]
 
 
 def taken_apart(tree: Any) -> tuple[list[Tensor], Rebuild]:
-    """The tensors of nested tuples, and a function that puts others in their places.
+    """Return the tensors of nested tuples, and a function that puts others in their places.
 
     Dicts, lists and objects are left whole: who is called may change them.
 
@@ -29,7 +29,7 @@ def taken_apart(tree: Any) -> tuple[list[Tensor], Rebuild]:
 
 
 def apart(tree: Any) -> Any:
-    """The same with dicts and lists of its own, so that who changes the ones changes not the others; tensors are the same.
+    """Return the same with dicts and lists of its own, so that who changes the ones changes not the others; tensors are the same.
 
     >>> given = ([1], {"a": [2]})
     >>> copied = apart(given)

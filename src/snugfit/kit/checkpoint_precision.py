@@ -29,7 +29,7 @@ def forget_origin(config: Any) -> None:
 
 
 def made_in_bf16(model: nn.Module) -> bool:
-    """Whether the weights of `model` are in bf16, or come from a checkpoint that was.
+    """Return whether the weights of `model` are in bf16, or come from a checkpoint that was.
 
     >>> made_in_bf16(nn.Linear(2, 2)), made_in_bf16(nn.Linear(2, 2).bfloat16())
     (False, True)

@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
         return tensor[self.rows.start : self.rows.stop, self.start : self.stop]
 
     def seen(self, tensor: Tensor) -> Tensor:
-        """What the loss sees of it."""
+        """Return what the loss sees of it."""
         return tensor[self.rows.start : self.rows.stop, self.start : self.end]
 
     def kept(self, tensor: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
         return tensor[:, : self.stop - self.start]
 
     def cut(self, batch: Batch) -> Batch:
-        """What the loss sees of a batch: its rows, and their columns of all that is shaped like the labels."""
+        """Return what the loss sees of a batch: its rows, and their columns of all that is shaped like the labels."""
         part = replace(batch, padded=0).select(self.rows)  # nothing is trimmed: columns stay where they are
         like = labels_of(part.data).shape[:2]
         columns = slice(self.start, self.end)
@@ -153,8 +153,10 @@ def _by_logits(work: Work, logits: Tensor, chunk: Chunk, d_values: Tensor, alone
 
 
 def _require_alone(values: Tensor, logits: Tensor) -> None:
-    """Raises:
-    SettingError: the values depend on something beside the logits, whose gradient would be lost.
+    """Check that the values depend on the logits alone.
+
+    Raises:
+        SettingError: the values depend on something beside the logits, whose gradient would be lost.
     """
     seen, left = set(), [values.grad_fn]
     while left:
@@ -180,14 +182,14 @@ class _AnyHead:
         self._logits: Tensor | None = None
 
     def logits(self, part: Tensor, tracked: bool) -> tuple[Tensor, Tensor]:
-        """What the head was given, and what it made of it."""
+        """Return what the head was given, and what it made of it."""
         with torch.enable_grad():
             part.requires_grad_(tracked)
             self._logits = self._head(part)
         return part, self._logits
 
     def backward(self, part: Tensor, d_logits: Tensor) -> Tensor | None:
-        """Adds to the gradients of the parameters, and returns that of `part`."""
+        """Add to the gradients of the parameters, and returns that of `part`."""
         wanted = [*self._sums, part] if part.requires_grad else [*self._sums]
         assert self._logits is not None
         found = torch.autograd.grad(self._logits, wanted, d_logits, allow_unused=True)
@@ -227,7 +229,7 @@ class _LinearHead:
 
 
 def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
-    """The linear layer whose own forward it is, as nothing has replaced it."""
+    """Return the linear layer whose own forward it is, as nothing has replaced it."""
     module = getattr(head, "__self__", None)
     plain = isinstance(module, nn.Linear) and getattr(head, "__func__", None) is nn.Linear.forward
     return module if plain else None
@@ -240,6 +242,6 @@ def _keeping_nothing() -> AbstractContextManager[None]:
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """The autocast of now, to be entered again."""
+    """Return the autocast of now, to be entered again."""
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)

@@ -26,7 +26,7 @@ def refuse_embeddings(technique: str, loss: Loss | None) -> None:
 
 
 def class_scores(technique: str, outputs: Any, loss: Loss | None) -> Tensor:
-    """The logits of a model's outputs; where the loss compares rows, and may take embeddings, they have to be called so.
+    """Return the logits of a model's outputs; where the loss compares rows, and may take embeddings, they have to be called so.
 
     Raises:
         SettingError: they are not.
@@ -43,7 +43,7 @@ def class_scores(technique: str, outputs: Any, loss: Loss | None) -> Tensor:
 def find_class_dim(
     technique: str, logits: Tensor, values: Tensor, *, loss: Loss | None = None, dim: int | None = None
 ) -> int:
-    """The class dimension of `logits` for losses `values`, which have one entry for each place of the others.
+    """Return the class dimension of `logits` for losses `values`, which have one entry for each place of the others.
 
     Args:
         technique: its name, for the messages.

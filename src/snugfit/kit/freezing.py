@@ -46,7 +46,7 @@ class Switches:
         self._in_eval: set[nn.Module] = set()
 
     def freeze(self, frozen: Collection[str]) -> None:
-        """These do not train from now on, all others do."""
+        """Let these train no more from now on, and all others train."""
         for name, parameter in self._parameters:
             parameter.requires_grad_(name not in frozen)
         still = {id(norm) for norm in frozen_norms(self._model, frozen)} if self._norms else set()

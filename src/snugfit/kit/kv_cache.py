@@ -14,7 +14,7 @@ from torch import nn
 
 
 def caching_configs(model: nn.Module) -> list[Any]:
-    """The configs in a model that say whether a cache is filled, each once."""
+    """Return the configs in a model that say whether a cache is filled, each once."""
     configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     return [config for config in configs.values() if hasattr(config, "use_cache")]
 
@@ -33,5 +33,5 @@ def without_caches(configs: Iterable[Any]) -> Iterator[None]:
 
 
 def caches_among(values: Iterable[Any]) -> Iterator[Any]:
-    """The caches among the arguments of a call."""
+    """Yield the caches among the arguments of a call."""
     return (value for value in values if hasattr(value, "get_seq_length"))

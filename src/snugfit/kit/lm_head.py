@@ -19,7 +19,7 @@ from snugfit.kit.patched_forward import replaced_forward
 
 
 def output_head(model: nn.Module, name: str | None, setting: str) -> nn.Module:
-    """The module that makes the logits: of that name, the output embeddings of a language model, or the last linear layer.
+    """Return the module that makes the logits: of that name, the output embeddings of a language model, or the last linear layer.
 
     Args:
         setting: the full name of the setting that holds `name`.
@@ -53,11 +53,11 @@ class Postponed:
     __iter__ = None  # `__getitem__` would make it a sequence
 
     def logits(self) -> Tensor:
-        """All of them."""
+        """Return all of them."""
         return self.head(self.hidden)
 
     def view(self, *sizes: Any) -> Postponed:
-        """The same logits, where the sizes are theirs: it is for as many tokens that they are made."""
+        """Return the same logits, where the sizes are theirs: it is for as many tokens that they are made."""
         return self._of_sizes("view", sizes)
 
     def reshape(self, *sizes: Any) -> Postponed:
@@ -70,7 +70,7 @@ class Postponed:
         return shape if dim is None else shape[dim]
 
     def dim(self) -> int:
-        """How many dimensions they will have."""
+        """Return how many dimensions they will have."""
         return self.hidden.ndim
 
     @property
@@ -170,7 +170,7 @@ def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda hidden:
 
 
 def postponed_in(outputs: Any) -> Postponed | None:
-    """The postponed logits of a model's outputs, if they are: themselves, `.logits`, entry `logits`, or the first of a tuple."""
+    """Return the postponed logits of a model's outputs, if they are: themselves, `.logits`, entry `logits`, or the first of a tuple."""
     found = outputs
     if isinstance(outputs, Mapping):
         found = outputs.get("logits")
@@ -180,7 +180,7 @@ def postponed_in(outputs: Any) -> Postponed | None:
 
 
 def with_logits(outputs: Any, logits: Tensor) -> Any:
-    """The outputs with these logits in the place of postponed ones."""
+    """Return the outputs with these logits in the place of postponed ones."""
     if isinstance(outputs, Postponed):
         return logits
     if isinstance(outputs, tuple) and not hasattr(outputs, "logits"):
@@ -196,6 +196,6 @@ def with_logits(outputs: Any, logits: Tensor) -> Any:
 
 
 def whole(outputs: Any) -> Any:
-    """The outputs with logits that were postponed made; others as they are."""
+    """Return the outputs with logits that were postponed made; others as they are."""
     found = postponed_in(outputs)
     return outputs if found is None else with_logits(outputs, found.logits())

@@ -17,7 +17,7 @@ from snugfit.errors import RunFolderError
 
 
 def in_file(tensor: Tensor, folder: Path) -> Tensor:
-    """A copy of a tensor, on the host, in a file of `folder` without a name: it is gone once nobody refers to the copy.
+    """Return a copy of a tensor, on the host, in a file of `folder` without a name: it is gone once nobody refers to the copy.
 
     Raises:
         RunFolderError: it cannot be written there.

@@ -50,7 +50,7 @@ def mix(tensor: Tensor, share: Tensor) -> Tensor:
 
 
 def draw_shares(rows: int, alpha: float, source: np.random.Generator) -> Tensor:
-    """A share for each pair from Beta(alpha, alpha), repeated for both rows: float32, shape (rows,).
+    """Return a share for each pair from Beta(alpha, alpha), repeated for both rows: float32, shape (rows,).
 
     The last row of an odd number has the share 1. Drawn on the host, by numpy: small alphas do not underflow there.
     """
@@ -59,7 +59,7 @@ def draw_shares(rows: int, alpha: float, source: np.random.Generator) -> Tensor:
 
 
 def of_pairs(values: Tensor, rows: int, alone: float) -> Tensor:
-    """Values of pairs, shape (rows // 2, ...), as values of rows; `alone` for the last row of an odd number."""
+    """Return values of pairs, shape (rows // 2, ...), as values of rows; `alone` for the last row of an odd number."""
     spread = values.repeat_interleave(PAIR, dim=0)
     return torch.cat([spread, values.new_full((rows - spread.shape[0], *values.shape[1:]), alone)])
 
@@ -94,7 +94,7 @@ def shared_terms(own: LossTerms, other: LossTerms, share: Tensor) -> LossTerms:
 
 
 def with_shares(batch: Batch, share: Tensor) -> Batch:
-    """The batch with each row's share and its partner's labels travelling along.
+    """Return the batch with each row's share and its partner's labels travelling along.
 
     Raises:
         DataError: it has no labels.
@@ -103,19 +103,19 @@ def with_shares(batch: Batch, share: Tensor) -> Batch:
 
 
 def cut_labels(batch: Batch, columns: slice) -> Batch:
-    """The batch with these columns of the partners' labels, where some travel along."""
+    """Return the batch with these columns of the partners' labels, where some travel along."""
     if _LABELS not in batch.extras:
         return batch
     return batch.with_extras(**{_LABELS: batch.extras[_LABELS][:, columns]})
 
 
 def share_of(batch: Batch) -> Tensor | None:
-    """Each row's share, or None where nothing was mixed, as in an evaluation."""
+    """Return each row's share, or None where nothing was mixed, as in an evaluation."""
     return batch.extras.get(_SHARE)
 
 
 def between_labels(next: BatchLoss) -> BatchLoss:
-    """The loss seam of what mixes: any loss on the own and on the partner's labels, by the row's share."""
+    """Return the loss seam of what mixes: any loss on the own and on the partner's labels, by the row's share."""
 
     def loss(outputs: Any, batch: Batch) -> LossTerms:
         share = share_of(batch)
@@ -132,7 +132,7 @@ def between_labels(next: BatchLoss) -> BatchLoss:
 
 
 def map_inputs(function: Callable[[Tensor], Any], data: Any) -> Any:
-    """The batch's data with `function` on every tensor but the labels.
+    """Return the batch's data with `function` on every tensor but the labels.
 
     Raises:
         DataError: it has no labels.
@@ -147,7 +147,7 @@ def map_inputs(function: Callable[[Tensor], Any], data: Any) -> Any:
 
 
 def with_entry(data: Mapping[str, Any], name: str, value: Any) -> Any:
-    """The same mapping with another value."""
+    """Return the same mapping with another value."""
     return _like(data, {**data, name: value})
 
 
@@ -164,7 +164,7 @@ def _with_labels(data: Any, labels: Tensor) -> Any:
 
 
 def _like(data: Any, values: Any) -> Any:
-    """A container of the type of `data`."""
+    """Return a container of the type of `data`."""
     if isinstance(data, Mapping):
         return values if type(data) is dict else mapping_like(data, values)
     return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)

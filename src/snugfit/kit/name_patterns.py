@@ -12,7 +12,7 @@ from snugfit.errors import SettingError
 
 
 def is_within(name: str, pattern: str) -> bool:
-    """Whether the pattern is of the parameter itself or of a module that it lies in.
+    """Return whether the pattern is of the parameter itself or of a module that it lies in.
 
     >>> [is_within("encoder.head.weight", pattern) for pattern in ("head", "*.weight", "encoder.*", "weigh")]
     [True, True, True, False]
@@ -23,7 +23,7 @@ def is_within(name: str, pattern: str) -> bool:
 def matching(
     setting: str, patterns: Sequence[str], groups: Sequence[ParameterGroup]
 ) -> Callable[[str, nn.Parameter], str | None]:
-    """A function from a parameter to the first pattern that matches it, for `divided`.
+    """Return a function from a parameter to the first pattern that matches it, for `divided`.
 
     Args:
         setting: the full name of the setting that holds the patterns.

@@ -35,7 +35,7 @@ def set_data_(parameter: nn.Parameter, tensor: Tensor) -> None:
 
 
 def cloned(model: nn.Module) -> nn.Module:
-    """A copy whose tensors are clones, which do not train: in a dry run they stay of its mode."""
+    """Return a copy whose tensors are clones, which do not train: in a dry run they stay of its mode."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
@@ -45,7 +45,7 @@ def cloned(model: nn.Module) -> nn.Module:
 
 
 def host_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model, which may lie on several devices, in host memory: the device holds no second one meanwhile.
+    """Return a copy of a model, which may lie on several devices, in host memory: the device holds no second one meanwhile.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     >>> model[1].weight = model[0].weight

@@ -160,7 +160,7 @@ def _older_cudnn(conv: str, rnn: str) -> bool:
 
 
 def _arguments(reduction: Any) -> tuple[bool, ...]:
-    """Arguments of a setter: torch before 2.10 knows no parts."""
+    """Return arguments of a setter: torch before 2.10 knows no parts."""
     return reduction if isinstance(reduction, tuple) else (reduction,)
 
 

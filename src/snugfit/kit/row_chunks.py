@@ -30,12 +30,12 @@ def pieces(tensor: torch.Tensor) -> list[Piece]:
 
 
 def piece_rows(piece: Piece) -> int | None:
-    """How many rows a piece has; None for all of them."""
+    """Return how many rows a piece has; None for all of them."""
     return piece.stop - piece.start if isinstance(piece, slice) else None
 
 
 def own_rows(state: Any, like: torch.Tensor, piece: Piece) -> Any:
-    """A piece of what a state, in dicts of any depth, has for a tensor: of its shape the rows themselves, of all else copies."""
+    """Return a piece of what a state, in dicts of any depth, has for a tensor: of its shape the rows themselves, of all else copies."""
     if isinstance(state, dict):
         return {name: own_rows(value, like, piece) for name, value in state.items()}
     if not isinstance(state, torch.Tensor):

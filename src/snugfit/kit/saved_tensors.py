@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def storage_of(tensor: Tensor) -> StorageWeakRef:
-    """The storage of a tensor as a key: it does not keep the storage, and while it is held no other takes that place.
+    """Return the storage of a tensor as a key: it does not keep the storage, and while it is held no other takes that place.
 
     >>> import torch
     >>> weight = torch.ones(2, 2)
@@ -26,7 +26,7 @@ def storage_of(tensor: Tensor) -> StorageWeakRef:
 
 
 def storages_of(tensors: Iterable[Tensor]) -> Iterator[StorageWeakRef]:
-    """The storages of tensors, of which a quantised weight has several, and a sharded one names its mesh besides."""
+    """Yield the storages of tensors, of which a quantised weight has several, and a sharded one names its mesh besides."""
     for tensor in tensors:
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
@@ -49,13 +49,13 @@ class SavedBytes:
             self._bytes[key] = tensor.untyped_storage().nbytes()
 
     def total(self) -> int:
-        """Bytes of all of them."""
+        """Return bytes of all of them."""
         return sum(self._bytes.values())
 
 
 @contextmanager
 def counting_saved(leave_out: Iterable[Tensor] = (), *, keep: bool = True) -> Iterator[SavedBytes]:
-    """Counts what autograd keeps of what is computed within, but for the storages of some tensors, such as the weights.
+    """Count what autograd keeps of what is computed within, but for the storages of some tensors, such as the weights.
 
     Args:
         keep: False for a forward without a backward: nothing is kept.
@@ -79,7 +79,7 @@ def counting_saved(leave_out: Iterable[Tensor] = (), *, keep: bool = True) -> It
 
 @contextmanager
 def kept_graphs() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether a graph made within still lives, as where something holds a tensor of it.
+    """Return a function that says whether a graph made within still lives, as where something holds a tensor of it.
 
     >>> import torch
     >>> with kept_graphs() as kept:

@@ -34,7 +34,7 @@ class Kept:
 
 
 def describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    """What is written in the tensor's place."""
+    """Return what is written in the tensor's place."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return {"name": name, "shape": list(tensor.shape), "dtype": dtype}
 
@@ -54,7 +54,7 @@ class Packed:
     sharded: Mapping[str, torch.Tensor]
 
     def copied(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Packed:
-        """The same of what `copy` gives for each tensor and a name that no other one has."""
+        """Return the same of what `copy` gives for each tensor and a name that no other one has."""
         tensors = {
             file: {name: copy(f"{file}:{name}", tensor) for name, tensor in own.items()}
             for file, own in self.tensors.items()
@@ -64,7 +64,7 @@ class Packed:
 
 
 def pack(parts: Mapping[str, Any]) -> Packed:
-    """What stands for nested values, and their tensors; of these none is copied, and one that a part has twice is there once.
+    """Return what stands for nested values, and their tensors; of these none is copied, and one that a part has twice is there once.
 
     Args:
         parts: by file name without ending ('techniques/ema' makes a folder), nested dicts, lists and tuples of tensors,
@@ -91,7 +91,7 @@ class _Packer:
         self._names: dict[Any, str] = {}
 
     def pack(self, value: Any, path: str) -> Any:
-        """What stands for a value in JSON; `path` is its name, and the beginning of those of its tensors."""
+        """Return what stands for a value in JSON; `path` is its name, and the beginning of those of its tensors."""
         if is_sharded(value):
             self.sharded[path] = value.detach()
             return {"shards": describe(path, value)}
@@ -132,7 +132,7 @@ def _unsuitable(value: Any, path: str) -> SettingError:
 
 
 def unpack(value: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any:
-    """What was packed, from JSON and its tensors. `folder`: of the checkpoint, where tensors lie that were spread over ranks."""
+    """Return what was packed, from JSON and its tensors. `folder`: of the checkpoint, where tensors lie that were spread over ranks."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

@@ -17,7 +17,7 @@ _PART = "part_of_this_rank"
 
 
 def stand_in(parameter: nn.Parameter, part: Tensor) -> nn.Parameter:
-    """A parameter of the same shape, type and attributes that keeps `part` for `emptied_`.
+    """Return a parameter of the same shape, type and attributes that keeps `part` for `emptied_`.
 
     >>> made = stand_in(nn.Parameter(torch.ones(2, 3)), torch.ones(1, 3))
     >>> made.shape, made.untyped_storage().nbytes()

@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether it is this rank's part of a tensor."""
+    """Return whether it is this rank's part of a tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor, in the same memory and without gradient; one that every rank has whole as it is."""
+    """Return what this rank has of a tensor, in the same memory and without gradient; one that every rank has whole as it is."""
     sharded: Any = tensor
     part: Tensor = sharded.detach().to_local() if is_sharded(sharded) else tensor
     return part
 
 
 def own_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """What this rank has of each."""
+    """Return what this rank has of each."""
     return [own_part(tensor) for tensor in tensors]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, without gradient: every rank sends its part to the others, and has to call this."""
+    """Return all of a tensor, without gradient: every rank sends its part to the others, and has to call this."""
     sharded: Any = tensor.detach()
     gathered: Tensor = sharded.full_tensor() if is_sharded(sharded) else sharded
     return gathered
 
 
 def of_part(part: Tensor, like: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-    """The tensor, spread as `like` is, of which this rank has `part`; nothing is sent.
+    """Return the tensor, spread as `like` is, of which this rank has `part`; nothing is sent.
 
     Args:
         shape: of the whole; None for that of `like`.
@@ -57,7 +57,7 @@ def of_part(part: Tensor, like: Tensor, shape: tuple[int, ...] | None = None) ->
 
 
 def of_rows(rows: Tensor, mesh: DeviceMesh, shape: torch.Size) -> Tensor:
-    """The whole of a tensor of which the ranks along the last axis of the mesh have some rows each; all of them call it."""
+    """Return the whole of a tensor of which the ranks along the last axis of the mesh have some rows each; all of them call it."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     placements = [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
@@ -68,14 +68,14 @@ def of_rows(rows: Tensor, mesh: DeviceMesh, shape: torch.Size) -> Tensor:
 
 
 def row_of(row: Tensor, mesh: DeviceMesh) -> Tensor:
-    """A tensor with a row for each rank of the mesh, of which this rank has `row`; nothing is sent."""
+    """Return a tensor with a row for each rank of the mesh, of which this rank has `row`; nothing is sent."""
     from torch.distributed.tensor import DTensor, Shard
 
     return DTensor.from_local(row[None], mesh, [Shard(0)], run_check=False)
 
 
 def own_row(rows: Tensor, rank: int, ranks: int) -> Tensor:
-    """This rank's row of a tensor with one for each rank; where other ranks made it, this one's share of the sum of theirs.
+    """Return this rank's row of a tensor with one for each rank; where other ranks made it, this one's share of the sum of theirs.
 
     >>> rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> own_row(rows, rank=1, ranks=2), own_row(rows, rank=1, ranks=4)
@@ -87,7 +87,7 @@ def own_row(rows: Tensor, rank: int, ranks: int) -> Tensor:
 
 
 def sharded_like(own: Any, whole: Any) -> Any:
-    """This rank's parts of the tensors of a state, where they are parts in the state of its own beside it."""
+    """Return this rank's parts of the tensors of a state, where they are parts in the state of its own beside it."""
     if isinstance(own, dict) and isinstance(whole, dict):
         return {key: sharded_like(own.get(key), value) for key, value in whole.items()}
     if isinstance(own, (list, tuple)) and isinstance(whole, (list, tuple)) and len(own) == len(whole):
@@ -102,7 +102,7 @@ def sharded_like(own: Any, whole: Any) -> Any:
 
 
 def spread_state(parameter: Tensor, kept: Any) -> Any:
-    """This rank's parts of what an optimizer keeps of a parameter that is spread over ranks, in dicts and lists of any depth.
+    """Return this rank's parts of what an optimizer keeps of a parameter that is spread over ranks, in dicts and lists of any depth.
 
     What has the parameter's shape is spread as it is; what was made of its rows or columns is whole on each rank, as it is where it is made
     there. Counters stay as they are, and so does all where the parameter is not spread.

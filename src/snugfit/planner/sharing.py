@@ -60,7 +60,7 @@ def make_shared_plan(
     about: Mapping[str, Any] | None = None,
     asked: StrategyName | None = None,
 ) -> Answer:
-    """The plan of a run on several devices: as `make_plan`, with the way to share in `choice` and why in `rules`.
+    """Return the plan of a run on several devices: as `make_plan`, with the way to share in `choice` and why in `rules`.
 
     Args:
         asked: the way to share; None for the best of those that fit.
@@ -139,12 +139,12 @@ class _Shared:
         )
 
     def _explained(self, answer: Answer, way: str) -> Answer:
-        """The answer of a way in which nothing fits, with what would do."""
+        """Return the answer of a way in which nothing fits, with what would do."""
         outcome = explained(self.outcomes[way], self.request)
         return self._with_way(answer_of(outcome, self.machine, self.about), way) if outcome.needed else answer
 
     def _may_be(self, strategy: str) -> bool:
-        """Whether it is what was asked for, or where nothing was, what is of use here."""
+        """Return whether it is what was asked for, or where nothing was, what is of use here."""
         if self.asked is not None:
             return strategy == self.asked
         if strategy == "single":
@@ -158,7 +158,7 @@ class _Shared:
         return (_OFFLOAD,) if self.machine.device.kind == "cpu" else ()
 
     def _decisions(self) -> list[tuple[int, Decision]]:
-        """What would be decided with each micro-batch, the largest first."""
+        """Return what would be decided with each micro-batch, the largest first."""
         alone = Planner(self.share, self.machine)
         rows, size = self.share.window.rows, self.request.plan.micro_batch
         self.sizes = [rows] if alone.fixed_micro_batch else sizes(rows)
@@ -170,7 +170,7 @@ class _Shared:
         return [(each, decide(between(ends, each, rows))) for each in self.sizes]
 
     def _facts(self, alone: Planner, size: int) -> Facts:
-        """What a step on one device comes to in micro-batches of this size."""
+        """Return what a step on one device comes to in micro-batches of this size."""
         plan = replace(self.request.plan, micro_batch=size)
         run, exact = alone.run_of(plan, self.share.techniques, rough=True)
         found = alone.told_by(run, plan, self.share.techniques, exact)
@@ -199,7 +199,7 @@ class _Shared:
         )
 
     def _searched(self) -> Answer | None:
-        """The best plan of each way, each beside those that were found before; None where none can be run.
+        """Return the best plan of each way, each beside those that were found before; None where none can be run.
 
         What divides most without the host goes first. Where it waits for the others for next to nothing, ways that divide less are left
         out, as they need more memory and are no faster; where nothing fits so, nothing does under `fsdp-zero2`. What lies on the host is slow: it is looked at where nothing else fits that is
@@ -230,7 +230,7 @@ class _Shared:
         return next((answer for candidate, answer in best.values() if candidate is choice), None)
 
     def _first_that_fits(self, options: Sequence[Option]) -> Answer | None:
-        """The recipe's own plan in the first way that fits; what lies on the host is slow, and comes last."""
+        """Return the recipe's own plan in the first way that fits; what lies on the host is slow, and comes last."""
         too_large: dict[str, int] = {}  # micro-batch that did not fit
         allowed = [each for each in options if self._may_be(each[0].strategy)]
         for way, size, _ in sorted(allowed, key=lambda each: each[0].strategy == _OFFLOAD != self.asked):
@@ -243,11 +243,11 @@ class _Shared:
         return None
 
     def _as_asked(self, micro_batch: int) -> Request:
-        """The recipe's own plan in micro-batches of this size."""
+        """Return the recipe's own plan in micro-batches of this size."""
         return replace(self.request, plan=replace(self.request.plan, micro_batch=micro_batch), search=False)
 
     def _run(self, way: str, request: Request, rivals: Sequence[Candidate] = ()) -> Answer | None:
-        """The plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
+        """Return the plan of rank 0 where the devices share the work in this way; None where it cannot be run, and why is kept."""
         cluster, alone = self.cluster, way == "single"
         if (tool := request.export) is not None:
             request = replace(request, rungs=weighed(tool, way, cluster.world, self.machine.device.kind))
@@ -290,7 +290,7 @@ class _Shared:
         )
 
     def _with_way(self, answer: Answer, way: str) -> Answer:
-        """The answer of a rank, whose plans say how the devices share the work."""
+        """Return the answer of a rank, whose plans say how the devices share the work."""
         return replace(
             answer,
             choice=self._shared(answer.choice, way),
@@ -304,7 +304,7 @@ class _Shared:
         return replace(choice, strategy=way, devices=1 if way == "single" else self.cluster.world)
 
     def _waits(self, way: str) -> float:
-        """The share of the time of a way's choice for which it waits for other devices."""
+        """Return the share of the time of a way's choice for which it waits for other devices."""
         chosen, planner = self.outcomes[way].chosen, self.outcomes[way].search.planner
         assert chosen is not None and isinstance(planner, Rank)
         plan = replace(self.request.plan, micro_batch=chosen.micro_batch)
@@ -312,7 +312,7 @@ class _Shared:
 
 
 def _activations(run: Run) -> int:
-    """Bytes that are there for the passes while the first block computes for the first time."""
+    """Return bytes that are there for the passes while the first block computes for the first time."""
     forward = [each for each in run.segments if each.key.phase is Phase.FORWARD and each.key.micro_batch == 0]
     first = next((each for each in forward if each.key.block == 0), forward[0])
     kept = sum(int(first.peak[ROLES.index(role)]) for role in _BESIDE)

@@ -130,7 +130,7 @@ def on_this_machine(target: Target, plan: Plan) -> Target:
 
 @contextmanager
 def machine_of(target: Target) -> Iterator[Machine]:
-    """The machine that is planned for; within, its device may be named."""
+    """Yield the machine that is planned for; within, its device may be named."""
     if target.here is None and (target.device or "cpu") == "cpu":
         with _one_of(target.devices):
             device = find_device("cpu", target.memory, target.host_link, target.link)
@@ -195,7 +195,7 @@ def _one_of(processes: int) -> Iterator[None]:
 
 
 def cluster_of(target: Target, machine: Machine) -> Cluster:
-    """The devices that train together.
+    """Return the devices that train together.
 
     Raises:
         SettingError: there are nodes, and no network between them.

@@ -16,7 +16,7 @@ from snugfit.units import parse_bytes
 
 
 def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> None:
-    """What no single setting says: combinations, and names that other parts know."""
+    """Check what no single setting says: combinations, and names that other parts know."""
     from snugfit.core.selection import check
 
     for keys in m.UNUSED[recipe.task]:

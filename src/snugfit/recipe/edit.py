@@ -70,7 +70,7 @@ def _edit(text: str, keys: Keys, value: float | int, path: Path) -> Edit:
 
 
 def _added(text: str, node: yaml.MappingNode, keys: Keys, value: float | int) -> Edit:
-    """The setting as a new entry: the first of a section, the last of the file."""
+    """Return the setting as a new entry: the first of a section, the last of the file."""
     line = "\r\n" if "\r\n" in text else "\n"
     entry, start = _flow(keys, value), node.start_mark.index
     if node.flow_style:

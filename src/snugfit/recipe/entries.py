@@ -42,7 +42,7 @@ def parse_slot(
     places: Places,
     importer: Importer | None = None,
 ) -> Technique:
-    """The technique of a key that holds one, such as `optimizer`.
+    """Return the technique of a key that holds one, such as `optimizer`.
 
     Args:
         defaults: settings by the technique's name that stand where the recipe gives none.
@@ -57,7 +57,7 @@ def parse_slot(
 
 
 def parse_list(entries: Any, places: Places, importer: Importer | None = None) -> tuple[Technique, ...]:
-    """The techniques of the key `techniques`.
+    """Return the techniques of the key `techniques`.
 
     Args:
         importer: as of `parse_slot`.
@@ -77,7 +77,7 @@ def parse_list(entries: Any, places: Places, importer: Importer | None = None) -
 
 
 def parse_numerics(entry: Any, places: Places, importer: Importer | None = None) -> Technique | str | None:
-    """The technique of the key `plan.numerics`, or fp32, which is none; None where it is left to the plan.
+    """Return the technique of the key `plan.numerics`, or fp32, which is none; None where it is left to the plan.
 
     Args:
         importer: as of `parse_slot`.
@@ -107,14 +107,14 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
 
 
 def precisions() -> tuple[str, ...]:
-    """The choices of `plan.numerics`; other techniques of that family refine one of them, and are listed."""
+    """Return the choices of `plan.numerics`; other techniques of that family refine one of them, and are listed."""
     from snugfit.techniques import discover
 
     return (FULL, *(name for name, found in discover().items() if found.card.precision))
 
 
 def known(seam: str | None) -> dict[str, type[Technique]]:
-    """The techniques that a key takes: `optimizer` or `schedule`, or with None those without a key of their own."""
+    """Return the techniques that a key takes: `optimizer` or `schedule`, or with None those without a key of their own."""
     from snugfit.techniques import discover
 
     if seam is not None:
@@ -123,7 +123,7 @@ def known(seam: str | None) -> dict[str, type[Technique]]:
 
 
 def own_key(technique: type[Technique]) -> str | None:
-    """The recipe's key that names this technique in place of `techniques`."""
+    """Return the recipe's key that names this technique in place of `techniques`."""
     if technique.card.precision:
         return "plan.numerics"
     return next((seam for seam in SEAMS_OF_THEIR_OWN if seam in technique.card.seams), None)
@@ -137,7 +137,7 @@ def settings_of(technique: type[Technique]) -> dict[str, tuple[Any, Any]]:
 
 
 def technique_settings(name: str) -> list[str]:
-    """The settings of this name that techniques have, written in full."""
+    """Return the settings of this name that techniques have, written in full."""
     from snugfit.techniques import discover
 
     found = {key: technique for key, technique in discover().items() if name in settings_of(technique)}
@@ -145,7 +145,7 @@ def technique_settings(name: str) -> list[str]:
 
 
 def inner(annotation: Any) -> tuple[type[Technique], Any] | None:
-    """The kind of technique that a setting of this type holds, and in what: None for one, `tuple` or `Mapping` for many.
+    """Return the kind of technique that a setting of this type holds, and in what: None for one, `tuple` or `Mapping` for many.
 
     None if it holds plain values.
     """
@@ -159,14 +159,14 @@ def inner(annotation: Any) -> tuple[type[Technique], Any] | None:
 
 
 def of_kind(kind: type[Technique]) -> dict[str, type[Technique]]:
-    """The techniques that a setting which holds techniques of this kind takes."""
+    """Return the techniques that a setting which holds techniques of this kind takes."""
     from snugfit.techniques import discover
 
     return {name: found for name, found in discover().items() if issubclass(found, kind)}
 
 
 def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
-    """The name and the settings of an entry."""
+    """Return the name and the settings of an entry."""
     if isinstance(entry, str):
         return entry, {}
     if not isinstance(entry, Mapping) or not entry:
@@ -240,7 +240,7 @@ def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) 
 
 
 def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Importer | None) -> Any:
-    """A setting's value, checked; an entry that it holds becomes its technique."""
+    """Return a setting's value, checked; an entry that it holds becomes its technique."""
     problem = f"must be {wanted(annotation)}, found {shown(value)}."
     holds = inner(annotation)
     if holds is None:

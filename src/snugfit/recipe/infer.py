@@ -28,7 +28,7 @@ def infer_recipe(
     model: str | None = None,
     overrides: Iterable[str] = (),
 ) -> Recipe:
-    """A recipe from a data file and the names of its columns; a .txt file is for a language model.
+    """Return a recipe from a data file and the names of its columns; a .txt file is for a language model.
 
     Args:
         text: the columns of text, also joined by commas; a column called `text` by default.
@@ -63,7 +63,7 @@ def infer_recipe(
 
 
 def _columns(data: str) -> tuple[str, ...]:
-    """The columns of a file, from its first rows."""
+    """Return the columns of a file, from its first rows."""
     path = Path(data)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def job_of(recipe: Recipe) -> Job:
-    """What the recipe trains."""
+    """Return what the recipe trains."""
     rule = recipe.early_stopping
     if rule is not None and isinstance(rule.stop_when, str):
         setting = "early_stopping.stop_when"
@@ -27,7 +27,7 @@ def job_of(recipe: Recipe) -> Job:
 
 
 def plan_of(recipe: Recipe) -> Plan:
-    """How the recipe says that it is to fit, with as many devices as there are processes where these were started already."""
+    """Return how the recipe says that it is to fit, with as many devices as there are processes where these were started already."""
     settings, world = recipe.plan, this_world()
     devices = world.size if world.size > 1 else settings.devices
     given = {name: getattr(settings, name) for name in Execution.settings()}

@@ -53,7 +53,7 @@ def _with_place(
 
 
 def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:
-    """Where a recipe has the setting of a section or of a technique.
+    """Return where a recipe has the setting of a section or of a technique.
 
     Args:
         paths: of techniques of the user's own that the recipe names, whose errors begin with the name on their card.

@@ -248,19 +248,19 @@ class Recipe(Section):
         return code_of(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings that this task uses, as plain values; secrets in them, such as a password in `track.uri`, are left out."""
+        """Return all settings that this task uses, as plain values; secrets in them, such as a password in `track.uri`, are left out."""
         from snugfit.recipe.write import as_dict
 
         return as_dict(self)
 
     def to_yaml(self, defaults: bool = True) -> str:
-        """The recipe as a file; loading that gives an equal recipe. Without `defaults`, only what differs from them."""
+        """Return the recipe as a file; loading that gives an equal recipe. Without `defaults`, only what differs from them."""
         from snugfit.recipe.write import to_yaml
 
         return to_yaml(self, defaults)
 
     def learned(self) -> dict[str, Any]:
-        """The settings that decide the updates, as plain values."""
+        """Return the settings that decide the updates, as plain values."""
         from snugfit.recipe.write import learned_settings
 
         return learned_settings(self)

@@ -17,7 +17,7 @@ _ALTERNATIVES: Mapping[Keys, Keys] = {
 
 
 def is_override(text: str) -> bool:
-    """Whether a command line's argument is an override, not a file.
+    """Return whether a command line's argument is an override, not a file.
 
     >>> is_override("train.epochs=3"), is_override("runs/a=b/recipe.yaml")
     (True, False)
@@ -26,7 +26,7 @@ def is_override(text: str) -> bool:
 
 
 def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: Places) -> dict[str, Any]:
-    """The settings with each override in its place; a later one wins.
+    """Return the settings with each override in its place; a later one wins.
 
     A whole section may be replaced (`techniques=[ema]`), and a technique in a list is found by its name
     (`techniques.ema.decay=0.99`), one of the user's own by its path (`techniques.my_pkg.module:Scaled.factor=3`).

@@ -124,7 +124,7 @@ def _read(path: Path) -> str:
 
 
 def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings with relative paths made absolute; `output` is relative to where the command is given."""
+    """Return the settings with relative paths made absolute; `output` is relative to where the command is given."""
     result = dict(tree)
     python = tree.get("task") == "python"
     if isinstance(data := tree.get("data"), Mapping):
@@ -159,7 +159,7 @@ def _preset(given: Mapping[str, Any], places: Places) -> Preset:
 
 
 def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
-    """The defaults that depend on other settings; impossible values are left for validation to find."""
+    """Return the defaults that depend on other settings; impossible values are left for validation to find."""
     filled: dict[str, Any] = {"optimizer": preset.optimizer, "schedule": preset.schedule, **given}
     task = next((known for known in m.TASKS if known == filled.get("task")), None)
     if task is not None:

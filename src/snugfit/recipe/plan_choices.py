@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def with_choice(recipe: m.Recipe, choice: Choice) -> m.Recipe:
-    """The recipe as the plan would run it: its micro-batch, its precision, how devices share it, and the techniques it adds.
+    """Return the recipe as the plan would run it: its micro-batch, its precision, how devices share it, and the techniques it adds.
 
     A micro-batch that is to be found on the device stays so, unless devices are to share the weights, which none can try by itself.
     """
@@ -93,7 +93,7 @@ def with_precision_here(recipe: m.Recipe) -> tuple[m.Recipe, list[str]]:
 
 
 def _sequences(value: Any) -> Any:
-    """Lists as the tuples that a recipe is read with."""
+    """Return lists as the tuples that a recipe is read with."""
     if isinstance(value, Mapping):
         return {key: _sequences(entry) for key, entry in value.items()}
     return tuple(map(_sequences, value)) if isinstance(value, (list, tuple)) else value

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def json_schema(listed: Iterable[str] = ()) -> dict[str, Any]:
-    """A JSON schema of recipes for editors, with Snugfit's techniques and their settings.
+    """Return a JSON schema of recipes for editors, with Snugfit's techniques and their settings.
 
     In a recipe: `# yaml-language-server: $schema=snugfit.schema.json`. Techniques of other packages are not imported for it: it takes any
     settings for a `package.module:Class`.
@@ -81,14 +81,14 @@ def _section_schema(section: type[Section], definitions: dict[str, Any]) -> dict
 
 
 def _entries(techniques: Mapping[str, type[Technique]], definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """What `_forms` says, with the definitions that it refers to."""
+    """Return what `_forms` says, with the definitions that it refers to."""
     for name, technique in techniques.items():
         definitions[name] = {"description": technique.card.summary, **_settings_schema(technique)}
     return _forms(techniques)
 
 
 def _forms(techniques: Mapping[str, type[Technique]]) -> list[dict[str, Any]]:
-    """A name alone, or a name with settings."""
+    """Return a name alone, or a name with settings."""
     names: dict[str, Any] = {"enum": list(techniques)}
     whole: dict[str, Any] = {
         "type": "object",
@@ -101,7 +101,7 @@ def _forms(techniques: Mapping[str, type[Technique]]) -> list[dict[str, Any]]:
 
 
 def _forms_of_others(listed: Iterable[str]) -> list[dict[str, Any]]:
-    """The name of a technique that is not Snugfit's, or that with settings."""
+    """Return the name of a technique that is not Snugfit's, or that with settings."""
     pattern = "|".join([rf"^{PYTHON_PATH}$", *(f"^{name}$" for name in listed)])
     name: dict[str, Any] = {"type": "string", "pattern": pattern}
     whole: dict[str, Any] = {

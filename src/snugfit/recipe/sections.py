@@ -62,12 +62,12 @@ def _read(
 
 
 def _is_meant(name: str, key: str, declared: Mapping[str, Setting]) -> bool:
-    """Whether a setting that is missing is one that is misspelt: it is said once."""
+    """Return whether a setting that is missing is one that is misspelt: it is said once."""
     return nearest(key, declared) == f"Did you mean '{name}'?"
 
 
 def _near(each: Setting, value: Any) -> str:
-    """The nearest of several names, where one of them is taken."""
+    """Return the nearest of several names, where one of them is taken."""
     if not each.names or not isinstance(value, str):
         return ""
     near = nearest(value, each.names)
@@ -80,7 +80,7 @@ def _default(each: Setting) -> str:
 
 
 def _elsewhere(name: str, declared: Mapping[str, Setting]) -> str:
-    """Where a setting that is not known in its section may belong."""
+    """Return where a setting that is not known in its section may belong."""
     near = nearest(name, declared)
     if near.startswith("Did you mean"):
         return near

@@ -74,16 +74,16 @@ class Places:
         self._places[keys] = place
 
     def of(self, keys: Keys) -> str:
-        """The place of a setting, or of the nearest part around it that was written."""
+        """Return the place of a setting, or of the nearest part around it that was written."""
         return next(self._places[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self._places)
 
     def error(self, keys: Keys, text: str) -> SettingError:
-        """An error about a setting, with its full name and its place."""
+        """Return an error about a setting, with its full name and its place."""
         return SettingError(": ".join(part for part in (self.of(keys), ".".join(keys), text) if part))
 
 
 def read_yaml(text: str, name: str, places: Places) -> Any:
-    """The value of a YAML document; sequences become tuples. Notes `name:line` of every setting in `places`.
+    """Return the value of a YAML document; sequences become tuples. Notes `name:line` of every setting in `places`.
 
     >>> read_yaml("rate: 5e-5\\nlabel: no\\n", "my.yaml", Places())
     {'rate': 5e-05, 'label': 'no'}
@@ -96,7 +96,7 @@ def read_yaml(text: str, name: str, places: Places) -> Any:
 
 
 def compose(text: str, name: str) -> yaml.Node | None:
-    """The nodes of a YAML document, which know where in `text` they stand; None where it is empty.
+    """Return the nodes of a YAML document, which know where in `text` they stand; None where it is empty.
 
     Raises:
         SettingError: it is not YAML, or has an alias.
@@ -115,7 +115,7 @@ def compose(text: str, name: str) -> yaml.Node | None:
 
 
 def read_value(text: str, place: str) -> Any:
-    """The value of a piece of YAML that is written on a command line.
+    """Return the value of a piece of YAML that is written on a command line.
 
     >>> read_value("[title, text]", "override 'data.text=[title, text]'")
     ('title', 'text')
@@ -133,7 +133,7 @@ def read_value(text: str, place: str) -> Any:
 
 
 def _problem(error: yaml.MarkedYAMLError, line: int) -> str:
-    """What the YAML parser found, where it began, and what to do."""
+    """Return what the YAML parser found, where it began, and what to do."""
     problem = error.problem or str(error.context)
     begun = error.context_mark.line + 1 if error.context_mark else line
     where = f", {error.context} that begins on line {begun}" if error.context and begun != line else ""

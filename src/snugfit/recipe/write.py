@@ -47,7 +47,7 @@ _NOT_LEARNED = (
 
 
 def as_dict(recipe: m.Recipe) -> dict[str, Any]:
-    """All settings that the recipe's task uses, as plain values."""
+    """Return all settings that the recipe's task uses, as plain values."""
     values = {name: plain_value(getattr(recipe, name)) for name in m.Recipe.settings()}
     values["plan"]["numerics"] = numerics_entry(recipe)
     for section, key in m.UNUSED[recipe.task]:
@@ -76,7 +76,7 @@ def numerics_entry(recipe: m.Recipe) -> Any:
 
 
 def to_yaml(recipe: m.Recipe, defaults: bool = True) -> str:
-    """The recipe as a commented file; without `defaults`, only what differs from them."""
+    """Return the recipe as a commented file; without `defaults`, only what differs from them."""
     values = as_dict(recipe)
     if not defaults:
         values = _different(values, _bare(recipe))
@@ -113,7 +113,7 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
 
 
 def _bare(recipe: m.Recipe) -> dict[str, Any]:
-    """The recipe that gives only what has to be given, as plain values; what has to be given is left out."""
+    """Return the recipe that gives only what has to be given, as plain values; what has to be given is left out."""
     from snugfit.recipe.parse import build
     from snugfit.recipe.source import Places
 

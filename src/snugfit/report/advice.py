@@ -133,7 +133,7 @@ def read_curve(curve: Sequence[tuple[float, float]], *, higher: bool, what: str 
 
 
 def _longer(gain: float, means: Sequence[float], width: int, total: float, span: float, what: str) -> Advice:
-    """How far the gain goes on, if each stretch gains the same part of the one before."""
+    """Return how far the gain goes on, if each stretch gains the same part of the one before."""
     before = means[-1 - width] - means[max(0, len(means) - 1 - 2 * width)]
     ratio = gain / before if before > 0 else 1.0
     further = (
@@ -154,7 +154,7 @@ def _longer(gain: float, means: Sequence[float], width: int, total: float, span:
 
 
 def _noise(scores: Sequence[float]) -> float:
-    """The spread of single values around a smooth curve, from their second differences; one outlier does not matter."""
+    """Return the spread of single values around a smooth curve, from their second differences; one outlier does not matter."""
     triples = zip(scores, scores[1:], scores[2:], strict=False)
     bends = [abs(first - 2 * second + third) for first, second, third in triples]
     # of normal noise the median of |bend| is 0.6745 times its spread, which is √6 times that of a value

@@ -24,13 +24,13 @@ BYTES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
 
 
 def charts(story: Story) -> list[Chart]:
-    """All charts that have at least one value to show, the loss first."""
+    """Return all charts that have at least one value to show, the loss first."""
     loss, *metrics = [_loss(story), *_evaluated(story)]
     return [chart for chart in (loss, *metrics, *_measured(story)) if any(s.points for s in chart.series)]
 
 
 def frame(story: Story, drawn: Sequence[Chart]) -> Frame:
-    """The axis of updates that the charts share, and as many columns as the size of the page allows."""
+    """Return the axis of updates that the charts share, and as many columns as the size of the page allows."""
     curves = sum(1 + series.noisy for chart in drawn for series in chart.series) or 1
     end = float(max(story.last_update, 1))
     every = as_number(story.run.get("updates_per_epoch"))
@@ -73,7 +73,7 @@ def _evaluated(story: Story) -> Iterator[Chart]:
 
 
 def _by_weights(story: Story, metric: str, label: str, first_tone: int) -> Iterator[Series]:
-    """One series for each kind of weights that was evaluated: raw, averaged."""
+    """Yield one series for each kind of weights that was evaluated: raw, averaged."""
     kinds = list(dict.fromkeys(str(event.get("weights", "raw")) for event in story.evaluations))
     for offset, kind in enumerate(kinds):
         events = [event for event in story.evaluations if str(event.get("weights", "raw")) == kind]

@@ -75,7 +75,7 @@ def drawn_frontier(answer: Answer) -> str:
 
 
 def _plans(answer: Answer) -> list[_Plan]:
-    """The plans that are told, each once, and the choice first."""
+    """Return the plans that are told, each once, and the choice first."""
     prediction = answer.prediction
     choice = _Plan(
         answer.choice.fidelity, prediction.reserved_bytes, prediction.seconds_per_update, _name(answer), True
@@ -94,7 +94,7 @@ def _name(answer: Answer) -> str:
 
 
 def _undominated(plans: Sequence[_Plan], level: str) -> list[_Plan]:
-    """The plans of a level beside which none is both smaller and faster, by their memory."""
+    """Return the plans of a level beside which none is both smaller and faster, by their memory."""
     line: list[_Plan] = []
     for each in sorted(
         (each for each in plans if each.level == level), key=lambda each: (each.bytes, each.seconds)

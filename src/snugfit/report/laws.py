@@ -24,7 +24,7 @@ LAWS_STYLE = """
 
 
 def laws_table(laws: Sequence[Law]) -> str:
-    """Each law with its verdict, its error on a scale, and what there is to say."""
+    """Return each law with its verdict, its error on a scale, and what there is to say."""
     rows = "".join(
         f"<tr><th scope=row>{escape(law.title)}<small>{escape(_told(law))}</small></th>"
         f'<td class="verdict {law.verdict}">{law.verdict}</td><td class=drawn>{_scale(law)}</td>'
@@ -45,7 +45,7 @@ def _told(law: Law) -> str:
 
 
 def _scale(law: Law) -> str:
-    """The error as a bar on a logarithmic scale, and the bound as a line."""
+    """Return the error as a bar on a logarithmic scale, and the bound as a line."""
     if law.error is None:
         return ""
     end, bound = _place(law.error), _place(law.bound)
@@ -57,7 +57,7 @@ def _scale(law: Law) -> str:
 
 
 def _place(error: float) -> float:
-    """Where an error stands between 1e-17 and 1.
+    """Return where an error stands between 1e-17 and 1.
 
     >>> _place(0.0), _place(1.0), _place(math.inf)
     (0.0, 1.0, 1.0)

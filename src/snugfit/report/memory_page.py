@@ -49,7 +49,7 @@ def write_memory_page(name: str, use: MemoryUse, path: Path, *, again: str = "")
 
 
 def piece_words(use: MemoryUse) -> str:
-    """The largest piece, in a sentence.
+    """Return the largest piece, in a sentence.
 
     >>> from snugfit.planner.answers.answer import Timeline
     >>> piece = Piece("activations", "head", 3 * 2**20, 2, "aten.mm.default")
@@ -68,7 +68,7 @@ def piece_words(use: MemoryUse) -> str:
 
 
 def memory_sections(uses: Sequence[MemoryUse]) -> list[str]:
-    """The sections of a page: of the first use its picture, pieces and spikes; of others the picture."""
+    """Return the sections of a page: of the first use its picture, pieces and spikes; of others the picture."""
     found = []
     for number, use in enumerate(uses):
         where = "where memory ran out" if use.ran_out is not None else "at the peak"

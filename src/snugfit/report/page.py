@@ -54,7 +54,7 @@ def replace_page(path: Path, text: str) -> Path:
 
 
 def render(story: Story, run_dir: Path) -> str:
-    """The page as text."""
+    """Return the page as text."""
     drawn, plan = charts(story), _plan(story, run_dir)
     timeline = read_timeline(run_dir / TIMELINE_NAME)
     body = [
@@ -79,7 +79,7 @@ def render(story: Story, run_dir: Path) -> str:
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:
-    """A whole page from its sections, of which empty ones are left out; `style` adds to the style sheet."""
+    """Return a whole page from its sections, of which empty ones are left out; `style` adds to the style sheet."""
     content = "\n".join(part for part in body if part)
     return (
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>"
@@ -91,7 +91,7 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def _plan(story: Story, run_dir: Path) -> dict[str, Any]:
-    """The plan file; without a readable one, the plan in the run's first event."""
+    """Return the plan file; without a readable one, the plan in the run's first event."""
     try:
         plan = parse_json((run_dir / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -100,7 +100,7 @@ def _plan(story: Story, run_dir: Path) -> dict[str, Any]:
 
 
 def _recipe(story: Story, run_dir: Path) -> str:
-    """The recipe file; without a readable one, the recipe in the run's first event."""
+    """Return the recipe file; without a readable one, the recipe in the run's first event."""
     try:
         return (run_dir / "recipe.yaml").read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -15,7 +15,7 @@ UNITS = ("_bytes", "_seconds")
 
 
 def facts(rows: Iterable[tuple[str, Any]]) -> str:
-    """Names and values as a definition list."""
+    """Return names and values as a definition list."""
     body = "".join(
         f"<dt>{escape(_without_unit(name))}</dt><dd>{escape(written(value, name))}</dd>"
         for name, value in rows
@@ -24,7 +24,7 @@ def facts(rows: Iterable[tuple[str, Any]]) -> str:
 
 
 def figures(rows: Iterable[tuple[str, str, str]]) -> str:
-    """The figures that are looked at first: each a name, a value, and what goes with it."""
+    """Return the figures that are looked at first: each a name, a value, and what goes with it."""
     body = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
         for name, value, more in rows
@@ -46,7 +46,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def written(value: Any, name: str = "") -> str:
-    """A value as people read it; a name that ends in a unit says what a number counts.
+    """Return a value as people read it; a name that ends in a unit says what a number counts.
 
     >>> written(3 * 2**30, "memory_bytes"), written(True), written(["a", 1])
     ('3.00 GiB', 'yes', 'a, 1')
@@ -63,7 +63,7 @@ def written(value: Any, name: str = "") -> str:
 
 
 def aligned(values: Sequence[object], decimals: int) -> list[str]:
-    """A column of numbers, with equal decimals where that keeps their digits; what is missing stays empty.
+    """Return a column of numbers, with equal decimals where that keeps their digits; what is missing stays empty.
 
     >>> aligned([0.5, 1.25, None], decimals=2)
     ['0.50', '1.25', '']
@@ -81,7 +81,7 @@ def aligned(values: Sequence[object], decimals: int) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> str:
-    """A table that scrolls by itself on a narrow screen; its first `numbers` columns are set as numbers."""
+    """Return a table that scrolls by itself on a narrow screen; its first `numbers` columns are set as numbers."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
@@ -101,14 +101,14 @@ def details(summary: str, body: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A moment in the reader's time zone, with its name."""
+    """Return a moment in the reader's time zone, with its name."""
     moment = datetime.datetime.fromtimestamp(seconds).astimezone()
     exact = moment.isoformat(timespec="seconds")
     return f"<time datetime='{exact}'>{moment:%Y-%m-%d %H:%M}&nbsp;{escape(moment.tzname())}</time>"
 
 
 def shortened(count: float) -> str:
-    """A large count in millions or billions.
+    """Return a large count in millions or billions.
 
     >>> shortened(22_714_756), shortened(1186)
     ('22.7 M', '1,186')
@@ -120,7 +120,7 @@ def shortened(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun in the right number.
+    """Return a count with its noun in the right number.
 
     >>> counted(1, "window"), counted(1200, "window")
     ('1 window', '1,200 windows')

@@ -43,7 +43,7 @@ def write_plan_page(answer: Answer, path: Path) -> Path:
 
 
 def render_plan(answer: Answer) -> str:
-    """The page as text."""
+    """Return the page as text."""
     verdict = "fits" if answer.fits else "does not fit"
     body = (
         _header(answer),
@@ -115,7 +115,7 @@ def _over_time(answer: Answer) -> str:
 
 
 def _memory(answer: Answer) -> str:
-    """Each kind of bytes at the peak with its bar, and where the peak is."""
+    """Return each kind of bytes at the peak with its bar, and where the peak is."""
     found = answer.prediction
     rows = words.memory_rows(answer)
     largest, need = max((size for _, size in rows), default=1), max(1, found.reserved_bytes)
@@ -162,7 +162,7 @@ def _list(title: str, sentences: Iterable[str]) -> str:
 
 
 def _frontier(answer: Answer) -> str:
-    """The fastest and the smallest plan of each level of fidelity, drawn and as a table."""
+    """Return the fastest and the smallest plan of each level of fidelity, drawn and as a table."""
     rows = "".join(
         f"<tr><th scope=row>{one.level}, {one.what}<small>{escape(one.rung)}{'' if one.fits else ' (does not fit)'}</small></th>"
         f"<td class=number>{format_bytes(one.reserved_bytes)}</td><td class='number peak'>{format_bytes(one.host_bytes)}</td>"
@@ -198,7 +198,7 @@ def _runners_up(answer: Answer) -> str:
 
 
 def _rejected(answer: Answer) -> str:
-    """Each rung that was tried as a bar against the budget, under the plan itself."""
+    """Return each rung that was tried as a bar against the budget, under the plan itself."""
     sizes = [one.bytes for one in answer.rejected if one.bytes is not None]
     longest = max([answer.prediction.reserved_bytes, *sizes])
     if answer.budget_bytes <= BUDGET_IN_VIEW * longest:

@@ -36,7 +36,7 @@ def setup(story: Story, plan: dict[str, Any]) -> str:
 
 
 def _of_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a plan that was searched for chose, and what it predicted in all; of the rest there is a page by `snugfit plan --html`."""
+    """Return what a plan that was searched for chose, and what it predicted in all; of the rest there is a page by `snugfit plan --html`."""
     if "choice" not in plan:
         return plan
     chosen = {key: value for key, value in mapping(plan["choice"]).items() if key != "techniques"}
@@ -44,7 +44,7 @@ def _of_plan(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def over_an_update(timeline: Timeline | None, plan: dict[str, Any]) -> str:
-    """The memory over an update, as the plan predicted it; "" where none is kept with the run."""
+    """Return the memory over an update, as the plan predicted it; "" where none is kept with the run."""
     if timeline is None:
         return ""
     at = {str(key): str(value) for key, value in mapping(plan.get("peak_at")).items()}
@@ -54,7 +54,7 @@ def over_an_update(timeline: Timeline | None, plan: dict[str, Any]) -> str:
 
 
 def read_timeline(path: Path) -> Timeline | None:
-    """The memory over an update as a run keeps it; None where there is none that can be read.
+    """Return the memory over an update as a run keeps it; None where there is none that can be read.
 
     >>> read_timeline(Path("there/is/none.json")) is None
     True
@@ -73,7 +73,7 @@ def read_timeline(path: Path) -> Timeline | None:
 
 
 def planned(story: Story) -> str:
-    """What had been predicted beside what was measured, for a run that was planned and has measured it."""
+    """Return what had been predicted beside what was measured, for a run that was planned and has measured it."""
     line = compare_line(story.predicted, story.compared) if story.predicted and story.compared else ""
     if not line:
         return ""

@@ -228,7 +228,7 @@ def _label_bars(labels: dict[str, float]) -> str:
 
 
 def certified(story: Story) -> str:
-    """The laws of training as they were tried on the run's model and data."""
+    """Return the laws of training as they were tried on the run's model and data."""
     if not story.certified:
         return ""
     found = Certificate.from_dict(story.certified)
@@ -272,7 +272,7 @@ def registered(story: Story) -> str:
 
 
 def next_time(story: Story) -> str:
-    """What the evaluations of a finished run say about its length."""
+    """Return what the evaluations of a finished run say about its length."""
     if story.status != "finished" or not story.evaluations:
         return ""
     return f"<section><h2>Next time</h2><p>{escape(advise(story).text)}</p></section>"

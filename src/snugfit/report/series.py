@@ -12,19 +12,19 @@ LARGEST = 1e150  # beyond it differences overflow; such a loss is as good as inf
 
 
 def is_plottable(value: float) -> bool:
-    """Whether a value has a place on an axis: finite, and not so large that arithmetic on it overflows."""
+    """Return whether a value has a place on an axis: finite, and not so large that arithmetic on it overflows."""
     return math.isfinite(value) and abs(value) < LARGEST
 
 
 def as_number(value: object) -> float | None:
-    """The value as a finite float, or None for anything else (booleans and "NaN" among them)."""
+    """Return the value as a finite float, or None for anything else (booleans and "NaN" among them)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not is_plottable(value):
         return None
     return float(value)
 
 
 def tick_step(low: float, high: float, count: int = 5, whole: bool = False) -> float:
-    """A step of 1, 2 or 5 times a power of ten that gives about `count` intervals, `count` · √2.5 at most."""
+    """Return a step of 1, 2 or 5 times a power of ten that gives about `count` intervals, `count` · √2.5 at most."""
     rough = (high - low) / count
     magnitude = 10.0 ** math.floor(math.log10(rough))
     excess = rough / magnitude
@@ -50,7 +50,7 @@ def nice_ticks(low: float, high: float, count: int = 5, whole: bool = False) -> 
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks as text, all with the same number of decimals or all in powers of ten.
+    """Return the ticks as text, all with the same number of decimals or all in powers of ten.
 
     >>> tick_labels([0.0, 0.5, 1.0])
     ['0.0', '0.5', '1.0']
@@ -67,7 +67,7 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 
 def format_number(value: float) -> str:
-    """A measured value with four significant digits.
+    """Return a measured value with four significant digits.
 
     >>> [format_number(value) for value in (0.91333, 1234.56, 5e-05, 3.0)]
     ['0.9133', '1,235', '5e−5', '3']
@@ -82,7 +82,7 @@ def format_number(value: float) -> str:
 
 
 def padded(low: float, high: float, *, from_zero: bool = False) -> tuple[float, float]:
-    """The ends of an axis for values between `low` and `high`, with a little air.
+    """Return the ends of an axis for values between `low` and `high`, with a little air.
 
     The range is never empty, and air alone never takes an axis of non-negative values below zero.
 
@@ -100,7 +100,7 @@ def padded(low: float, high: float, *, from_zero: bool = False) -> tuple[float, 
 
 
 def robust_range(values: Sequence[float]) -> tuple[float, float] | None:
-    """The lowest and highest plottable value, but without a few outliers that would flatten everything else.
+    """Return the lowest and highest plottable value, but without a few outliers that would flatten everything else.
 
     An end is drawn in only when it lies more than eight times the spread of the middle 96% away from it.
 
@@ -122,7 +122,7 @@ def robust_range(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def smooth(points: Sequence[Point], reach: float) -> list[Point]:
-    """Two-sided exponential average that forgets over `reach` points each way, so that it does not lag.
+    """Return two-sided exponential average that forgets over `reach` points each way, so that it does not lag.
 
     Gaps stay gaps and count for nothing in their neighbours. Sums only ever decay: unlike a running sum that
     subtracts, one huge value leaves no rounding error behind.

@@ -62,7 +62,7 @@ figure>.segments{margin-top:10px}
 
 
 def stacked(answer: Answer, timeline: Timeline) -> str:
-    """The figure of a plan, against its budget."""
+    """Return the figure of a plan, against its budget."""
     found = answer.prediction
     need = max(*totals(timeline), found.reserved_bytes)
     in_view = answer.budget_bytes <= BUDGET_IN_VIEW * need
@@ -82,7 +82,7 @@ def stacked(answer: Answer, timeline: Timeline) -> str:
 
 
 def layered(timeline: Timeline, where: str, of: str = "an update") -> str:
-    """The figure of an update, or of what `of` names, without a budget; `where` its highest point is."""
+    """Return the figure of an update, or of what `of` names, without a budget; `where` its highest point is."""
     return _figure(timeline, where, max(totals(timeline)), lambda axis, size, left: "", [], of)
 
 
@@ -94,7 +94,7 @@ def _figure(
     notes: Sequence[str],
     of: str = "an update",
 ) -> str:
-    """Every column of the drawing shows the highest moment in it, so that the peak is there whatever the length."""
+    """Return every column of the drawing shows the highest moment in it, so that the peak is there whatever the length."""
     points = highest(timeline, COLUMNS)
     total = totals(timeline)
     peak = max(total)
@@ -124,7 +124,7 @@ def _figure(
 
 
 def place_of_peak(peak_at: Mapping[str, str], peak_bytes: int, timeline: Timeline) -> str:
-    """The place of the timeline's highest point; where the plan's peak lies outside of an update, both are told."""
+    """Return the place of the timeline's highest point; where the plan's peak lies outside of an update, both are told."""
     over = totals(timeline)
     peak = max(over)
     if peak >= peak_bytes:
@@ -134,13 +134,13 @@ def place_of_peak(peak_at: Mapping[str, str], peak_bytes: int, timeline: Timelin
 
 
 def _present(timeline: Timeline) -> list[str]:
-    """The kinds that ever have bytes, from the lowest area to the highest."""
+    """Return the kinds that ever have bytes, from the lowest area to the highest."""
     order = [*_FROM_BELOW, *sorted(set(timeline.bytes_by_kind) - set(_FROM_BELOW))]
     return [kind for kind in order if any(timeline.bytes_by_kind.get(kind, ()))]
 
 
 def _areas(timeline: Timeline, points: Sequence[int], axis: Axis, size: float) -> str:
-    """Each area from the bottom up to its upper edge, the highest first, so that the next one covers all but its own part."""
+    """Return each area from the bottom up to its upper edge, the highest first, so that the next one covers all but its own part."""
     kinds = _present(timeline)
     edges = [list(accumulate(timeline.bytes_by_kind[kind][point] for kind in kinds)) for point in points]
     paths = ""
@@ -151,7 +151,7 @@ def _areas(timeline: Timeline, points: Sequence[int], axis: Axis, size: float) -
 
 
 def _outline(heights: Sequence[float]) -> str:
-    """A staircase over equal columns, closed at the bottom of the GRID."""
+    """Return a staircase over equal columns, closed at the bottom of the GRID."""
     commands, last = f"M0 {GRID}", ""
     for column, height in enumerate(heights):
         here = f"V{height * GRID:.1f}"
@@ -171,7 +171,7 @@ def _borders(segments: Sequence[Band]) -> str:
 
 
 def _levels(answer: Answer, axis: Axis, size: float, *, left: bool, budget: bool) -> str:
-    """What the device has to have and what it may have, named at opposite ends; the peak is far from the first."""
+    """Return what the device has to have and what it may have, named at opposite ends; the peak is far from the first."""
     found = answer.prediction
     lines = [("reserved", found.reserved_bytes, "said", left, f"{brief_bytes(found.reserved_bytes)} in all")]
     if budget:
@@ -197,7 +197,7 @@ def _peak(x: float, height: float, count: int, where: str) -> str:
 
 
 def _strip(segments: Sequence[Band]) -> str:
-    """The segments below the axis, named where there is room for the name."""
+    """Return the segments below the axis, named where there is room for the name."""
     shades = _shades(segments)
     drawn = ""
     for band in segments:
@@ -214,7 +214,7 @@ def _strip(segments: Sequence[Band]) -> str:
 
 
 def _time(seconds: float) -> str:
-    """The axis of time under the strip of segments; none where no time passes."""
+    """Return the axis of time under the strip of segments; none where no time passes."""
     if seconds <= 0:
         return ""
     drawn = ""
@@ -242,12 +242,12 @@ def _phases(segments: Sequence[Band]) -> str:
 
 
 def _named(name: str) -> str:
-    """A user's name inside the drawing, which is XML, where control characters have no place."""
+    """Return a user's name inside the drawing, which is XML, where control characters have no place."""
     return escape(printable(name))
 
 
 def _phase(segment: str) -> str:
-    """The segment without the number of its micro-batch.
+    """Return the segment without the number of its micro-batch.
 
     >>> _phase("backward 2"), _phase("optimizer")
     ('backward', 'optimizer')

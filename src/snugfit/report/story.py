@@ -82,13 +82,13 @@ class Story:
         return None if update is None else (int(update), mapping(told.get("metrics")))
 
     def measured(self, name: str) -> list[float]:
-        """The finite values of an update metric, in order."""
+        """Return the finite values of an update metric, in order."""
         values = (as_number(mapping(event.get("metrics")).get(name)) for event in self.updates)
         return [value for value in values if value is not None]
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The value if it is a dictionary, else an empty one: events may come from another version."""
+    """Return the value if it is a dictionary, else an empty one: events may come from another version."""
     return value if isinstance(value, dict) else {}
 
 

@@ -94,13 +94,13 @@ class Frame:
         return value / self.end
 
     def ticks(self) -> tuple[list[float], list[str]]:
-        """Where the axis has labels, and which."""
+        """Return where the axis has labels, and which."""
         count = 5 if self.end < 1e4 else 4 if self.end < 1e5 else 3  # the longer the labels, the fewer
         ticks = nice_ticks(0.0, self.end, count, whole=True)
         return ticks, tick_labels(ticks)
 
     def place(self, value: float) -> str:
-        """A place on the axis in words."""
+        """Return a place on the axis in words."""
         return f"{self.noun} {value:,.0f}"
 
 
@@ -135,7 +135,7 @@ class Axis:
 
 
 def figure(chart: Chart, frame: Frame, *, first: bool = True) -> str:
-    """The chart with its heading, legend and notes as a `<figure>`.
+    """Return the chart with its heading, legend and notes as a `<figure>`.
 
     Args:
         first: spell out the marks; the other charts of a page refer to those.
@@ -234,7 +234,7 @@ def _dots(series: Series) -> Iterable[Dot]:
 
 
 def path(points: Iterable[Point], axis: Axis, frame: Frame) -> str:
-    """The curve's commands on the GRID; a value that has no place breaks it, a lonely one becomes a dot."""
+    """Return the curve's commands on the GRID; a value that has no place breaks it, a lonely one becomes a dot."""
     runs: list[list[str]] = [[]]
     for x, y in points:
         if not is_plottable(y):
@@ -248,7 +248,7 @@ def path(points: Iterable[Point], axis: Axis, frame: Frame) -> str:
 
 
 def is_smoothed(series: Series) -> bool:
-    """Whether the series gets an average drawn over it: it is noisy and long enough."""
+    """Return whether the series gets an average drawn over it: it is noisy and long enough."""
     return series.noisy and len(series.points) >= FEWEST_TO_SMOOTH
 
 

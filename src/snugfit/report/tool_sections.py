@@ -11,7 +11,7 @@ from snugfit.results.tool_results import results
 
 
 def found_by_tools(run_dir: Path) -> str:
-    """The newest result of each tool about a recipe of the run's name, with a link to its page; "" where there is none."""
+    """Return the newest result of each tool about a recipe of the run's name, with a link to its page; "" where there is none."""
     output, name = run_dir.parent.parent, run_dir.parent.name
     newest: dict[str, tuple[Path, dict[str, Any]]] = {}
     for folder, found in results(output, name):

@@ -67,7 +67,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, output: Path, name: str) -> RunFolder:
-        """A new folder `output/name/<time>-<random>`.
+        """Return a new folder `output/name/<time>-<random>`.
 
         Raises:
             SettingError: `name` is no folder's name.
@@ -90,7 +90,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run's folder.
+        """Return an existing run's folder.
 
         Raises:
             RunFolderError: it is not one.

@@ -17,7 +17,7 @@ FOUND = "found.json"
 
 
 def new_folder(output: Path, name: str, tool: str) -> Path:
-    """A folder for what `tool` will find about the recipe `name`.
+    """Return a folder for what `tool` will find about the recipe `name`.
 
     Raises:
         RunFolderError: it cannot be written.

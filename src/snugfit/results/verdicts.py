@@ -113,11 +113,11 @@ class Certificate:
         return f"{told}: {', '.join(law.title for law in self.broken)}" if self.broken else told
 
     def law(self, name: str) -> Law:
-        """One of them by name."""
+        """Return one of them by name."""
         return next(law for law in self.laws if law.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         laws = [{**asdict(law), "verdict": str(law.verdict), "title": law.title} for law in self.laws]
         for each in [*laws, *(trial for law in laws for trial in law["trials"])]:
             if each["error"] == math.inf:  # for which JSON has no number
@@ -126,7 +126,7 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Certificate:
-        """What `as_dict` gave, as after JSON."""
+        """Return what `as_dict` gave, as after JSON."""
         laws = tuple(
             Law(
                 **{

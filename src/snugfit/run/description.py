@@ -27,7 +27,7 @@ from snugfit.system.mkl_mode import arithmetic
 def describe_run(
     name: str, folder: RunFolder, training: Training, plan: Plan, described: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a run says of itself before it trains."""
+    """Return what a run says of itself before it trains."""
     return {
         "name": name,
         "id": folder.id,
@@ -80,7 +80,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the run runs on."""
+    """Return what the run runs on."""
     found: dict[str, Any] = {
         "platform": platform.platform(),
         "cores": os.cpu_count(),

@@ -23,7 +23,7 @@ _BEGINNING = ("update", "skipped", "resume", "evaluation", "checkpoint")
 
 
 def has_begun(folder: RunFolder) -> bool:
-    """Whether a run has done something in its folder, or left something there that is worth more than its events."""
+    """Return whether a run has done something in its folder, or left something there that is worth more than its events."""
     if _has_left(folder):
         return True
     return folder.events.exists() and any(
@@ -103,7 +103,7 @@ class Silent(Events):
     """The events of a process that another one speaks for."""
 
     def __init__(self) -> None:
-        """It has no folder to write into."""
+        """Begin without a folder to write into."""
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
         """There is nobody to tell."""
@@ -114,7 +114,7 @@ class Silent(Events):
 
 @contextmanager
 def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """The events of a run, for this process alone; on an error, a folder that this process has made and in which no run has begun is
+    """Yield the events of a run, for this process alone; on an error, a folder that this process has made and in which no run has begun is
     removed, and so is one whose run could not use its first window.
 
     Raises:

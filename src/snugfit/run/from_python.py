@@ -202,7 +202,7 @@ def _tracking(given: Mapping[str, Any], folder: RunFolder | None) -> Tracking | 
 
 
 def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Technique]) -> dict[str, Any]:
-    """What decides the updates of a run made in Python, as far as it can be compared."""
+    """Return what decides the updates of a run made in Python, as far as it can be compared."""
     return {
         "examples": examples,
         "global_batch": job.train.global_batch,
@@ -221,7 +221,7 @@ def _identity(job: Job, examples: int, optimizer: Any, techniques: Sequence[Tech
 
 
 def _optimizer_settings(optimizer: Any) -> dict[str, Any]:
-    """What a torch optimizer was made with, but for how it computes; a checkpoint's would silently count instead of another."""
+    """Return what a torch optimizer was made with, but for how it computes; a checkpoint's would silently count instead of another."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return {}
     how = ("foreach", "fused", "capturable", "differentiable")
@@ -254,7 +254,7 @@ def plan(
     probe: bool = False,
     forward: Forward | None = None,
 ) -> Answer:
-    """What training `model` needs, in bytes and seconds, before it runs, and the fastest plan that fits.
+    """Return what training `model` needs, in bytes and seconds, before it runs, and the fastest plan that fits.
 
     The step runs on tensors without numbers, in a process of its own: the model is not touched.
 

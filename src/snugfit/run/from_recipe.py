@@ -80,7 +80,7 @@ def resume_run(
 
 
 def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool = False) -> Recipe:
-    """The recipe of a run, with settings over it.
+    """Return the recipe of a run, with settings over it.
 
     Raises:
         CodeRefused: it names code, and is neither under the current directory nor allowed to.

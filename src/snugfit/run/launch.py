@@ -121,7 +121,7 @@ def resume_on_devices(
 
 
 def _consent(recipe: Recipe) -> list[str]:
-    """The option by which processes may run what this one may."""
+    """Return the option by which processes may run what this one may."""
     return ["--allow-code"] if recipe.code else []
 
 
@@ -140,13 +140,13 @@ def _until_it_fits(launch: Callable[[int | None], int]) -> int:
 
 
 def _accepting(options: RunOptions, finer: int | None) -> list[str]:
-    """The changes that are known, as an option; batch norm of a window that had to be made finer is one."""
+    """Return the changes that are known, as an option; batch norm of a window that had to be made finer is one."""
     names = [*options.accept_changes, *([] if finer is None else [BATCH_NORM])]
     return ["--accept-changes", ",".join(names)] if names else []
 
 
 def _until(options: RunOptions) -> list[str]:
-    """The time that is left to train in, as an option."""
+    """Return the time that is left to train in, as an option."""
     if options.stop_after_seconds is None:
         return []
     left = options.stop_after_seconds - (time.monotonic() - options.started)
@@ -243,7 +243,7 @@ def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[No
 def _first_error(
     failures: Mapping[int, ProcessFailure], folder: RunFolder, place: Path
 ) -> errors.SnugfitError:
-    """The error that the others followed from.
+    """Return the error that the others followed from.
 
     A process that says that others have ended follows from one of them, which may have had no time to say anything. What the agent has
     ended itself is no reason.
@@ -280,7 +280,7 @@ def _first_error(
 
 
 def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
-    """What a process has recorded, as an error of this one; the trace of what nobody expected is shown."""
+    """Return what a process has recorded, as an error of this one; the trace of what nobody expected is shown."""
     if failure["trace"]:
         print(failure["trace"], file=sys.stderr, end="")
         return TrainingFailed(

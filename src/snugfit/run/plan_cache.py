@@ -171,7 +171,7 @@ def _without_rates(value: Any) -> Any:
 
 
 def _files(recipe: Recipe) -> Iterator[Path]:
-    """The files that a recipe's data and model are read from; a name of Hugging Face stands for itself."""
+    """Yield the files that a recipe's data and model are read from; a name of Hugging Face stands for itself."""
     for name in (recipe.data.train, recipe.data.validation):
         if isinstance(name, str):
             yield Path(name)
@@ -180,7 +180,7 @@ def _files(recipe: Recipe) -> Iterator[Path]:
 
 
 def _state(path: Path) -> tuple[str, int, int]:
-    """What changes where a file does."""
+    """Return what changes where a file does."""
     try:
         found = path.stat()
     except OSError:

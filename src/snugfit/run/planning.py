@@ -50,7 +50,7 @@ _TRACKER_BYTES = 190_000_000
 def plan_recipe(
     recipe: Recipe, job: Job, plan: Plan, target: Target, worker: Worker | None = None, watch: Watch = ignore
 ) -> Answer:
-    """The plan of a recipe, without its weights and without its device.
+    """Return the plan of a recipe, without its weights and without its device.
 
     Args:
         worker: one that was started before; watch: what one that is started now tells how far the search is.
@@ -79,7 +79,7 @@ def plan_module(
     optimizer: torch.optim.Optimizer | None = None,
     forward: Forward | None = None,
 ) -> Answer:
-    """The plan of any module for windows like `batch`; the model itself is not touched, and its weights are not copied.
+    """Return the plan of any module for windows like `batch`; the model itself is not touched, and its weights are not copied.
 
     Raises:
         As `plan_recipe`.
@@ -203,7 +203,7 @@ def _planned(
 
 
 def _task(recipe: Recipe) -> tuple[Task, str]:
-    """What is trained, and what was assumed of its data where there is nothing to look at."""
+    """Return what is trained, and what was assumed of its data where there is nothing to look at."""
     missing = lacking(recipe)
     if missing is None:
         return prepare(recipe, empty=True), ""
@@ -234,7 +234,7 @@ def _subject(
 
 
 def _worst(data: Any, material: Material, job: Job, rows: int) -> Batch:
-    """A window of the largest examples."""
+    """Return a window of the largest examples."""
     order = Order(len(data), min(rows, len(data)), job.train.seed, shuffle=False)
     window, _ = Loader(data, order, material.collate).worst_window()
     return window
@@ -262,7 +262,7 @@ def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
 
 
 def is_tight(plan: Mapping[str, Any]) -> bool:
-    """Whether a plan, as a run's folder keeps it, leaves so little of the memory that on a CPU it matters what the C library keeps of
+    """Return whether a plan, as a run's folder keeps it, leaves so little of the memory that on a CPU it matters what the C library keeps of
     what was freed."""
     peak, budget = plan.get("reserved_bytes"), plan.get("budget_bytes")
     return peak is not None and budget is not None and peak * RESIDENT > budget

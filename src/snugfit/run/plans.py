@@ -41,7 +41,7 @@ def plan_recipe(
     anew: bool = False,
     made: tuple[Job, Plan] | None = None,
 ) -> Answer:
-    """The plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
+    """Return the plan of a recipe for a machine, by default this one: what it needs, whether that fits, and what to choose.
 
     One that was made before and still holds is taken from the user's cache, and says so in `about`.
 
@@ -82,7 +82,7 @@ def _with_adapters_said(recipe: Recipe, answer: Answer) -> Answer:
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
-    """The plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
+    """Return the plan of a recipe as files of another tool: hf, accelerate, lightning, deepspeed or torchtitan.
 
     Args:
         nodes: machines that the plan's devices are on, where it has several.
@@ -117,7 +117,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
 
 
 def _within_budget(recipe: Recipe, target: Target) -> Target:
-    """The target with the recipe's budget, and what its plan names, where it says nothing itself."""
+    """Return the target with the recipe's budget, and what its plan names, where it says nothing itself."""
     budget, plan = recipe.budget, recipe.plan
     return dataclasses.replace(
         target,
@@ -140,7 +140,7 @@ def _bytes(size: int | str | None, key: str) -> int | None:
 def planned(
     recipe: Recipe, options: RunOptions, made: tuple[Job, Plan] | None = None
 ) -> tuple[Recipe, Answer | None, list[str]]:
-    """The recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
+    """Return the recipe as its plan would run it, the plan, and what to tell; the recipe as it is where it cannot be planned.
 
     Args:
         made: the recipe's job and plan, where they were made and checked before.

@@ -200,7 +200,7 @@ def _folder(spec: RunSpec, task: Task, strategy: Strategy, *, resume: bool) -> R
 
 
 def _shared_folder(strategy: Strategy, output: Path, name: str) -> RunFolder:
-    """The folder of a new run, the same on all ranks, of which the first one makes it.
+    """Return the folder of a new run, the same on all ranks, of which the first one makes it.
 
     Raises:
         RunFolderError: it cannot be written.

@@ -19,7 +19,7 @@ _NODES = {
 
 
 def kernels_behind(outputs: Tensor) -> set[str]:
-    """The kernels of attention that `outputs` were computed in: fused ones by name, `math` for a softmax of its own.
+    """Return the kernels of attention that `outputs` were computed in: fused ones by name, `math` for a softmax of its own.
 
     Nothing is computed, and no device is asked. What was compiled shows as `compiled`: its kernels are not in the graph.
 

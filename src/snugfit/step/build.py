@@ -38,12 +38,12 @@ class Material:
 
 
 def training_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader:
-    """The windows of a run, in its order; what a step's rank has of them."""
+    """Return the windows of a run, in its order; what a step's rank has of them."""
     return _loader(job, plan, material, material.train, job.train.global_batch, job.shuffle, step, "training")
 
 
 def validation_loader(job: Job, plan: Plan, material: Material, step: Step | None = None) -> Loader | None:
-    """The batches that a run scores, or what a step's rank has of them; None where it has none."""
+    """Return the batches that a run scores, or what a step's rank has of them; None where it has none."""
     held_out = material.validation
     if held_out is None or not len(held_out):
         return None
@@ -81,7 +81,7 @@ def make_step(
     techniques: Sequence[Technique],
     strategy: Strategy | None = None,
 ) -> Step:
-    """The step of a run, before anything is trained.
+    """Return the step of a run, before anything is trained.
 
     Args:
         strategy: for several devices; None is for one.
@@ -141,7 +141,7 @@ def check_dataset(setting: str, dataset: Any) -> None:
 
 
 def find_device(setting: str) -> str:
-    """The device that 'auto' stands for here: an accelerator where there is one."""
+    """Return the device that 'auto' stands for here: an accelerator where there is one."""
     if setting != "auto":
         return setting
     accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -164,7 +164,7 @@ def hold_out(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
 
 
 def describe_model(model: nn.Module) -> dict[str, int]:
-    """Numbers of parameters: all, and those that train. A quantised weight counts as it was."""
+    """Return numbers of parameters: all, and those that train. A quantised weight counts as it was."""
     sizes = weight_sizes(model)
     counts = [(sizes.get(each, each.numel()), each.requires_grad) for each in model.parameters()]
     return {

@@ -96,7 +96,7 @@ class WindowCompute:
         return Gradients(loss_sum / _divisor(weight), weight, step.strategy.add_up_shards(nonfinite))
 
     def outputs(self) -> Any:
-        """The model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
+        """Return the model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
         found: list[Any] = []
         parts: list[Batch] = []
         for part, outputs, counts in self.scored():
@@ -113,21 +113,21 @@ class WindowCompute:
             ) from error
 
     def scored(self) -> Iterator[tuple[Batch, Any, bool]]:
-        """Each micro-batch with the model's outputs of it, without gradient, and whether it counts."""
+        """Yield each micro-batch with the model's outputs of it, without gradient, and whether it counts."""
         with self._scoring():
             for part, counts in self._micro_batches(self.passes()):
                 with self.step.seams.forward(part):
                     yield part, self.step.forward(part), counts
 
     def loss_of(self, outputs: Any) -> LossTerms:
-        """The loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
+        """Return the loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
         batch = everywhere(self.step.strategy, self.batch)
         outputs = map_tree(joining(self.step.strategy, self.batch), outputs)
         with self.step.seams.forward(batch):
             return self.loss(outputs, batch)
 
     def terms(self) -> LossTerms:
-        """One loss and one weight for each of the window's rows on all ranks, without gradient."""
+        """Return one loss and one weight for each of the window's rows on all ranks, without gradient."""
         if self.step.seams.coupled:
             with torch.no_grad():
                 return self.loss_of(self.outputs()).by_row()
@@ -143,7 +143,7 @@ class WindowCompute:
         return LossTerms(join(torch.cat([one.values for one in found])), join(torch.cat(weights)))
 
     def select(self, rows: Sequence[int]) -> WindowCompute:
-        """The same computation on some of the window's rows on all ranks, of which this rank computes its own."""
+        """Return the same computation on some of the window's rows on all ranks, of which this rank computes its own."""
         share = self.batch.share
         if share is None:
             return replace(self, batch=self.batch.select(rows))
@@ -154,7 +154,7 @@ class WindowCompute:
         return replace(self, batch=replace(selected, share=share._replace(counts=counts)))
 
     def parts(self, rows: int) -> Iterator[WindowCompute]:
-        """The same computation on neighbours, `rows` at a time, each to be finished before the next one."""
+        """Yield the same computation on neighbours, `rows` at a time, each to be finished before the next one."""
         assert self.step.strategy.world_size == 1, "who asks for parts refuses several devices beforehand"
         if rows % self.batch.group:
             raise SettingError(
@@ -173,11 +173,11 @@ class WindowCompute:
             yield replace(self, batch=self.batch.select(neighbours), part=(*self.part, start))
 
     def replace(self, loss: BatchLoss, **extras: Any) -> WindowCompute:
-        """The same rows under another loss, with further tensors travelling along."""
+        """Return the same rows under another loss, with further tensors travelling along."""
         return replace(self, loss=loss, batch=self.batch.with_extras(**extras))
 
     def handing(self, take: Callable[[nn.Parameter], None]) -> WindowCompute:
-        """The same computation, which hands over each parameter as its gradient becomes whole."""
+        """Return the same computation, which hands over each parameter as its gradient becomes whole."""
         return replace(self, take=take)
 
     @contextmanager
@@ -188,7 +188,7 @@ class WindowCompute:
             yield
 
     def passes(self) -> list[tuple[range, bool]]:
-        """The micro-batches of this rank, and whether each counts.
+        """Return the micro-batches of this rank, and whether each counts.
 
         Where weights are gathered by all ranks for each of them, every rank makes as many: the first ones of a rank with fewer rows do
         not count. Nor does the only one of a rank without rows.
@@ -208,7 +208,7 @@ class WindowCompute:
         return [(some, False)] * (most - len(parts)) + [(part, True) for part in parts]
 
     def _micro_batches(self, passes: list[tuple[range, bool]]) -> Iterator[tuple[Batch, bool]]:
-        """The parts of the window; layers draw the same numbers each time one of them comes by."""
+        """Yield the parts of the window; layers draw the same numbers each time one of them comes by."""
         step = self.step
         for number, (rows, counts) in enumerate(passes):
             place = (step.progress.windows, *self.part, number, step.strategy.rank)
@@ -219,7 +219,7 @@ class WindowCompute:
                 yield part, counts
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
-        """The loss of a micro-batch; of one that does not count, with weights of 0."""
+        """Return the loss of a micro-batch; of one that does not count, with weights of 0."""
         terms = self.loss(self.step.forward(part), part)
         return terms if counts else LossTerms(terms.values, torch.zeros_like(terms.values))
 
@@ -232,7 +232,7 @@ class WindowCompute:
         totals: tuple[Tensor, Tensor | float],
         factor: float,
     ) -> list[Tensor]:
-        """The last backward, which gives each parameter to `take`; one scalar each that is above 0 where it was not finite.
+        """Return the last backward, which gives each parameter to `take`; one scalar each that is above 0 where it was not finite.
 
         Waits for the device, to know that the window's loss is one to learn from.
         """
@@ -280,7 +280,7 @@ class WindowCompute:
         return loss_sum, weight
 
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
-        """What gradients that were added up are multiplied by to be the true one."""
+        """Return what gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
 
 
@@ -309,7 +309,7 @@ def _factor(scale: LossScale | None) -> float:
 
 
 def _divisor(weight: Tensor | float) -> Tensor | float:
-    """The weight, or 1 where there is none: an empty window has the gradient 0."""
+    """Return the weight, or 1 where there is none: an empty window has the gradient 0."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, weight, 1.0)
     return weight or 1.0

@@ -53,7 +53,7 @@ class Scored:
 
     @classmethod
     def of(cls, step: Step) -> Scored:
-        """The model of a step, with the user's own loss: what techniques add to it is not part of the score."""
+        """Return the model of a step, with the user's own loss: what techniques add to it is not part of the score."""
         seams = step.seams
         return cls(
             step.model,
@@ -193,7 +193,7 @@ def _scored_parts(
 
 
 def _score(scored: Scored, part: Batch, keep: bool) -> tuple[Batch, Any, LossTerms | None]:
-    """The outputs of some rows and, where it does not compare rows, their loss."""
+    """Return the outputs of some rows and, where it does not compare rows, their loss."""
     with scored.given(part.to(scored.device)) as part, scored.forward(part):
         outputs = scored.run(part)
         if scored.couples_rows:

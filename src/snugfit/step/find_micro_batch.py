@@ -53,11 +53,11 @@ class Fit:
     batch_norm: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
     def message(self, longest: bool) -> str:
-        """What was tried and chosen, in a sentence.
+        """Return what was tried and chosen, in a sentence.
 
         Args:
             longest: whether the window was of the largest examples there are.
@@ -74,7 +74,7 @@ class Fit:
 
 
 def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None, *, processes: int = 1) -> Fit:
-    """The largest power of two or divisor of the window's rows in which an update of `window` fits.
+    """Return the largest power of two or divisor of the window's rows in which an update of `window` fits.
 
     Each is tried, from the whole window down: forward and backward of all of it as training does them, with the optimizer's
     state in place. Where a device refuses what does not fit, that is the answer; a CPU is asked for its free memory instead, and
@@ -189,7 +189,7 @@ class Probe:
         return Trial(size, peak is not None and (self.limit is None or peak <= self.limit), peak)
 
     def _rows(self, count: int) -> Batch:
-        """A window of that many rows, each the longest there is."""
+        """Return a window of that many rows, each the longest there is."""
         lengths = self._batch.lengths
         return self._batch.select([0 if lengths is None else lengths.index(max(lengths))] * count)
 
@@ -207,7 +207,7 @@ class Probe:
         return max(found, key=lambda forecast: forecast.at(self._batch.rows))
 
     def _measure(self, batch: Batch, size: int) -> int:
-        """The most that is allocated at a time, at any moment of the run that matters."""
+        """Return the most that is allocated at a time, at any moment of the run that matters."""
         return max(self._peak(batch, size, updates) for updates in self._moments)
 
     def _peak(self, batch: Batch, size: int, updates: int) -> int:
@@ -239,7 +239,7 @@ def limit_on(device: torch.device, processes: int) -> int | None:
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
-    """The most that `run` allocates at a time, besides what is there already."""
+    """Return the most that `run` allocates at a time, besides what is there already."""
     peak: int
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -254,7 +254,7 @@ def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
 
 
 def moments(step: Step) -> list[int]:
-    """Numbers of updates at which a window may need the most: now, and at the end where something changes on the way, such as
+    """Return numbers of updates at which a window may need the most: now, and at the end where something changes on the way, such as
     the length of texts, or which blocks are frozen."""
     now = step.progress.updates
     if step.total_updates is None or not step.seams.changes:

@@ -34,13 +34,13 @@ def joining(strategy: Strategy, batch: Batch) -> Callable[[Tensor], Tensor]:
 
 
 def everywhere(strategy: Strategy, batch: Batch) -> Batch:
-    """The rows of a batch on all ranks, from those on this one."""
+    """Return the rows of a batch on all ranks, from those on this one."""
     if batch.share is None:
         return batch
     counts, joined = batch.share.counts, joining(strategy, batch)
 
     def listed(rows: Any) -> Any:
-        """What is no tensor and has an entry a row, such as names."""
+        """Return what is no tensor and has an entry a row, such as names."""
         if type(rows) not in (list, tuple):
             return rows
         told = strategy.tell((rows, len(rows) == batch.rows))  # by all ranks, whatever one has

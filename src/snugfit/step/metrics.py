@@ -107,7 +107,7 @@ class _Regression:
 
 
 def _over_ranks(metric: Any) -> float:
-    """The value of a metric of torchmetrics, which adds up over ranks itself."""
+    """Return the value of a metric of torchmetrics, which adds up over ranks itself."""
     with warnings.catch_warnings():  # that this rank has had no row
         warnings.filterwarnings("ignore", message="The ``compute`` method of metric")
         return float(metric.compute())
@@ -155,7 +155,7 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
 
 
 def make_metric(metric: str | RowMetric) -> Metric:
-    """A metric by its name, or of a user's function.
+    """Return a metric by its name, or of a user's function.
 
     Raises:
         As `check_metrics`.
@@ -176,7 +176,7 @@ def perplexity(loss: float) -> float:
 
 
 def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
-    """The metric that decides which weights are best, and whether higher is better.
+    """Return the metric that decides which weights are best, and whether higher is better.
 
     >>> monitored("accuracy", ["accuracy"]), monitored("min:my_error", ["my_error"])
     (('accuracy', True), ('my_error', False))

@@ -29,7 +29,7 @@ class Replan(NamedTuple):
 
 
 def sizes(rows: int, at_least: int = 1) -> list[int]:
-    """The micro-batches that are tried for windows of that many rows: its divisors and the powers of two, the largest first.
+    """Return the micro-batches that are tried for windows of that many rows: its divisors and the powers of two, the largest first.
 
     >>> sizes(12)
     [12, 8, 6, 4, 3, 2, 1]
@@ -42,7 +42,7 @@ def sizes(rows: int, at_least: int = 1) -> list[int]:
 
 
 def cut(rows: int, micro_batch: int | None, group: int = 1, paired: bool = False) -> list[range]:
-    """The micro-batches of a window; `paired` leaves no row alone, for batch norm, which has no statistics of a single one.
+    """Return the micro-batches of a window; `paired` leaves no row alone, for batch norm, which has no statistics of a single one.
 
     >>> cut(7, 2, paired=True)
     [range(0, 3), range(3, 5), range(5, 7)]
@@ -54,7 +54,7 @@ def cut(rows: int, micro_batch: int | None, group: int = 1, paired: bool = False
 
 
 def legal_sizes(step: Step, rows: int, group: int = 1) -> list[int]:
-    """The micro-batches that a step may take for windows of that many rows, the largest first."""
+    """Return the micro-batches that a step may take for windows of that many rows, the largest first."""
     if step.couples_rows and not step.seams.coupled:
         return [rows]
     return sizes(rows, max(group, 2 if step.has_batch_norm else 1))
@@ -80,7 +80,7 @@ def check_whole(step: Step, window: Batch) -> None:
 def within_memory(
     step: Step, window: Batch, compute: Callable[[], Gradients]
 ) -> tuple[Gradients, tuple[Replan, ...]]:
-    """What `compute` gives; whenever it runs out of memory the step's micro-batch is made finer and it is asked again.
+    """Return what `compute` gives; whenever it runs out of memory the step's micro-batch is made finer and it is asked again.
 
     Args:
         compute: leaves nothing behind where it raises.
@@ -121,12 +121,12 @@ def in_memory(step: Step) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first."""
+    """Return what an error says first."""
     return (str(error).partition("\n")[0].strip() or type(error).__name__).rstrip(".")
 
 
 def advice(used: Sequence[str]) -> str:
-    """What may be tried where nothing fits: the techniques that save memory, but for those that it has; those that leave the
+    """Return what may be tried where nothing fits: the techniques that save memory, but for those that it has; those that leave the
     result as it is come first."""
     found = discover()
     cards = [found[name].card for name in used if name in found]
@@ -148,7 +148,7 @@ def advice(used: Sequence[str]) -> str:
 
 
 def describe(replan: Replan, batch_norm: bool = False) -> str:
-    """A replan in words, to be read after the name of the window."""
+    """Return a replan in words, to be read after the name of the window."""
     text = (
         f"ran out of memory with {_examples(replan.before)} in a micro-batch ({replan.reason}). It was run again with "
         f"{replan.after} at most, and so are those that follow"
@@ -190,7 +190,7 @@ def _finer(step: Step, window: Batch, reason: str) -> Replan:
 
 
 def coupling_techniques() -> str:
-    """The techniques that compute a loss over the whole window from parts of it."""
+    """Return the techniques that compute a loss over the whole window from parts of it."""
     found = discover().items()
     return " or ".join(f"'{name}'" for name, each in found if Stage.COUPLING in each.card.stages)
 

@@ -24,7 +24,7 @@ class Modes:
         self.note()
 
     def note(self) -> None:
-        """The modes are those of an update from now on."""
+        """Take the modes as those of an update from now on."""
         self._training = [module.training for module in self._modules]
 
     def resume(self) -> None:

@@ -24,7 +24,7 @@ def make_optimizer(
     model: nn.Module,
     added: Mapping[str, nn.Parameter],
 ) -> torch.optim.Optimizer:
-    """The optimizer of a step: the one that is given, or the techniques' from their parameter groups.
+    """Return the optimizer of a step: the one that is given, or the techniques' from their parameter groups.
 
     Args:
         added: parameters by name that techniques added to the model.
@@ -77,7 +77,7 @@ def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, dict[str, float]]:
-    """The highest, and each group's by its name if they differ."""
+    """Return the highest, and each group's by its name if they differ."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     if rates.count(rates[0]) == len(rates):

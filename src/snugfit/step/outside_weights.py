@@ -103,7 +103,7 @@ def check_outside(
 
 
 def held_by(function: Callable[..., Any]) -> Iterator[Held]:
-    """The modules, and the tensors that require a gradient, that a function can reach by names of its own.
+    """Yield the modules, and the tensors that require a gradient, that a function can reach by names of its own.
 
     >>> head = nn.Linear(2, 2)
     >>> [each.where for each in held_by(lambda outputs, data: head(outputs))]
@@ -127,7 +127,7 @@ def held_by(function: Callable[..., Any]) -> Iterator[Held]:
 
 
 def _parts(value: Any, home: object, outermost: bool) -> Iterator[tuple[str, Any]]:
-    """What a value holds, by name."""
+    """Yield what a value holds, by name."""
     if isinstance(value, functools.partial):
         yield "", value.func
         yield from _numbered(value.args)
@@ -166,7 +166,7 @@ def _numbered(values: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes of an object itself, in slots too."""
+    """Return the attributes of an object itself, in slots too."""
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return {
         **{name: getattr(value, name) for name in slots if hasattr(value, name)},
@@ -175,7 +175,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _globals_of(function: Any) -> object:
-    """The names of the file that a function, or the class of an object that is called, was written in."""
+    """Return the names of the file that a function, or the class of an object that is called, was written in."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -184,6 +184,6 @@ def _globals_of(function: Any) -> object:
 
 
 def _code_of(called: Any) -> Any:
-    """The function that runs when an object is called."""
+    """Return the function that runs when an object is called."""
     name = "forward" if isinstance(called, nn.Module) else "__call__"
     return inspect.getattr_static(type(called), name, None)

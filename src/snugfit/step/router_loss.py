@@ -38,7 +38,7 @@ class Routing(NamedTuple):
 
 
 def routing_of(outputs: Any, mask: Tensor | None, top_k: int) -> Routing:
-    """The sums that transformers' `load_balancing_loss_func` takes the means of; padding does not count."""
+    """Return the sums that transformers' `load_balancing_loss_func` takes the means of; padding does not count."""
     layers = outputs.router_logits
     counted = None if mask is None else mask.reshape(-1, 1).to(layers[0].device, torch.float32)
     shape, device = layers[0].shape, layers[0].device
@@ -82,7 +82,7 @@ class RouterLoss:
 
     @classmethod
     def of(cls, model: nn.Module) -> RouterLoss | None:
-        """The one of a model, or None where its configuration does not ask for it."""
+        """Return the one of a model, or None where its configuration does not ask for it."""
         for part in model.modules():
             config = getattr(part, "config", None)
             inner = getattr(config, "text_config", config)
@@ -95,13 +95,13 @@ class RouterLoss:
         return None
 
     def run(self, compute: WindowCompute) -> Gradients:
-        """The window's gradients, of the loss with the routers' part."""
+        """Return the window's gradients, of the loss with the routers' part."""
         alone = len(compute.passes()) == 1 and compute.step.strategy.world_size == 1
         loss = self._whole(compute.loss) if alone else self._in_parts(compute)
         return compute.replace(loss).run()
 
     def _whole(self, loss: BatchLoss) -> BatchLoss:
-        """The loss of a window that is one pass."""
+        """Return the loss of a window that is one pass."""
 
         def with_own(outputs: Any, batch: Batch) -> LossTerms:
             terms = loss(outputs, batch)
@@ -113,7 +113,7 @@ class RouterLoss:
         return with_own
 
     def _in_parts(self, compute: WindowCompute) -> BatchLoss:
-        """The loss of micro-batches: by row, as a micro-batch may have no token that is scored but has routed some."""
+        """Return the loss of micro-batches: by row, as a micro-batch may have no token that is scored but has routed some."""
         routing = self._over_window(compute)
         if routing is None:
             return compute.loss
@@ -140,7 +140,7 @@ class RouterLoss:
         return with_part
 
     def _over_window(self, compute: WindowCompute) -> tuple[Routing, Tensor] | None:
-        """What the routers did with the window on all ranks, and the weight of its loss."""
+        """Return what the routers did with the window on all ranks, and the weight of its loss."""
         sums: list[Tensor] = []
         for part, outputs, counts in compute.scored():
             if not self._has_loss(outputs) or self.top_k is None:
@@ -155,7 +155,7 @@ class RouterLoss:
         return Routing(total[:experts], total[experts:-2], total[-2]), total[-1]
 
     def _has_loss(self, outputs: Any) -> bool:
-        """Whether there is a loss to add; says it once where there is none."""
+        """Return whether there is a loss to add; says it once where there is none."""
         if isinstance(getattr(outputs, "aux_loss", None), Tensor) and self.coefficient is not None:
             return True
         if not self._checked:
@@ -168,7 +168,7 @@ class RouterLoss:
         return False
 
     def _is_used(self, terms: LossTerms, outputs: Any) -> bool:
-        """Whether a loss of the user's own has added the routers' already; asked once."""
+        """Return whether a loss of the user's own has added the routers' already; asked once."""
         if self._used is None:
             own = outputs.aux_loss.grad_fn
             self._used = own is not None and any(node is own for node in nodes_behind(terms.values))

@@ -76,7 +76,7 @@ class SharedBuffers:
 
     @torch.no_grad()
     def _moved(self, buffers: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> list[str]:
-        """The watched buffers that are no longer as before on some rank, in one exchange and one wait for the device."""
+        """Return the watched buffers that are no longer as before on some rank, in one exchange and one wait for the device."""
         flags = [_difference(buffers[name], old) for name, old in before.items()]
         device = next(iter(before.values())).device
         sums = self._strategy.add_up([flag.to(device) for flag in flags])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def state_of(step: Step) -> dict[str, Any]:
-    """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
+    """Return all that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
     return {
         **_named_tensors(step.model),
         "modules": _modules(step),
@@ -33,7 +33,7 @@ def state_of(step: Step) -> dict[str, Any]:
 
 
 def state_like(step: Step, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a saved state is to be like: the step's own, and for what an optimizer has not made yet the parameter that it belongs to."""
+    """Return what a saved state is to be like: the step's own, and for what an optimizer has not made yet the parameter that it belongs to."""
     own = state_of(step)
     parameters = [each for group in step.optimizer.param_groups for each in group["params"]]
     moments = {

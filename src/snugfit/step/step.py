@@ -202,7 +202,7 @@ class Step:
             return self._train_step(self.shared(window))
 
     def shared(self, window: Batch) -> Batch:
-        """The window with what the other ranks have of it; all ranks call it."""
+        """Return the window with what the other ranks have of it; all ranks call it."""
         strategy = self.strategy
         if strategy.world_size == 1:
             return window
@@ -272,7 +272,7 @@ class Step:
             self._undo(buffers)
 
     def forward(self, batch: Batch) -> Any:
-        """The model's outputs of a batch; no cache of keys and values is filled, which only generation reads."""
+        """Return the model's outputs of a batch; no cache of keys and values is filled, which only generation reads."""
         with phase("forward"), without_caches(self._caching):
             if self._forward is not None:
                 return self._forward(self.model, batch.data)
@@ -337,7 +337,7 @@ class Step:
         return self.parameters if self.seams.sums is None else self.seams.sums.in_place_of(self.parameters)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients of the last window by name, where they were not used up by its update."""
+        """Return the gradients of the last window by name, where they were not used up by its update."""
         named = zip(self.model.named_parameters(), self.bearers, strict=True)
         return {name: bearer.grad for (name, _), bearer in named if bearer.grad is not None}
 
@@ -347,7 +347,7 @@ class Step:
         return self._passes == 0
 
     def begin_passes(self) -> None:
-        """The next pass is a first one: over a window, or over rows of it that none has been over."""
+        """Begin passes anew: over a window, or over rows of it that none has been over."""
         self._passes = 0
 
     def kept_buffers(self) -> AbstractContextManager[None]:
@@ -365,7 +365,7 @@ class Step:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """All that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
+        """Return all that resuming needs: weights, buffers, optimizer, techniques and progress; live tensors."""
         return state.state_of(self)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -377,7 +377,7 @@ class Step:
         state.load(self, saved)
 
     def _compute(self, window: Batch, buffers: list[BufferCopies]) -> Gradients:
-        """The window's gradient; what raises leaves nothing behind."""
+        """Return the window's gradient; what raises leaves nothing behind."""
         self.begin_passes()
         self.largest, self.handed = 0, False
         self.inputs.require_unchanged()
@@ -406,7 +406,7 @@ class Step:
         )
 
     def transformed(self, window: Batch) -> Batch:
-        """The shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
+        """Return the shared window after the techniques that change it, which may put several examples into one row; all ranks call it."""
         transformed = self.seams.batch(window, self.progress, self.seed)
         share = window.share
         if share is None or not self.seams.transforms:

@@ -43,7 +43,7 @@ class Strategy:
         """Before `wrap`: add gradients up in this way."""
 
     def part(self, weight: Tensor) -> Tensor:
-        """What this rank will have of a weight once `wrap` has spread the model, in memory of its own."""
+        """Return what this rank will have of a weight once `wrap` has spread the model, in memory of its own."""
         return weight
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -78,7 +78,7 @@ class Strategy:
         return value
 
     def tell(self, value: Any) -> list[Any]:
-        """What each rank says, in their order."""
+        """Return what each rank says, in their order."""
         return [value]
 
     def any_in_forward(self, flag: bool) -> bool:
@@ -86,11 +86,11 @@ class Strategy:
         return flag
 
     def counts(self, count: int) -> tuple[int, ...]:
-        """A number of the host's on each rank, in their order."""
+        """Return a number of the host's on each rank, in their order."""
         return tuple(self.tell(count))
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own.
+        """Return the rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own.
 
         Raises:
             ValueError: they have not one shape.
@@ -104,7 +104,7 @@ class Strategy:
         """Give each tensor the first rank's numbers, in place."""
 
     def whole(self, model: nn.Module, folder: Path) -> nn.Module | None:
-        """The model with all of its weights, on the first rank, which may use `folder` for them meanwhile; None on the others."""
+        """Return the model with all of its weights, on the first rank, which may use `folder` for them meanwhile; None on the others."""
         return model if self.rank == 0 else None
 
 
@@ -124,13 +124,13 @@ class SeveralRanks(Strategy):
         return dist.get_backend() == "fake"
 
     def add_up(self, values: list[Tensor]) -> list[Tensor]:
-        """Each scalar's sum over all ranks, in one exchange."""
+        """Return each scalar's sum over all ranks, in one exchange."""
         stacked = torch.stack(values)
         dist.all_reduce(stacked)
         return list(stacked)
 
     def tell(self, value: Any) -> list[Any]:
-        """What each rank says, in their order."""
+        """Return what each rank says, in their order."""
         if self.pretended:
             return [value] * self.world_size
         found: list[Any] = [None] * self.world_size
@@ -138,7 +138,7 @@ class SeveralRanks(Strategy):
         return found
 
     def counts(self, count: int) -> tuple[int, ...]:
-        """A number of the host's on each rank, in their order: a quarter of the time of what may be told."""
+        """Return a number of the host's on each rank, in their order: a quarter of the time of what may be told."""
         if self.pretended:
             return (count,) * self.world_size
         found = torch.empty(self.world_size, dtype=torch.int64)
@@ -146,7 +146,7 @@ class SeveralRanks(Strategy):
         return tuple(found.tolist())
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""
+        """Return the rows of all ranks, of which each has so many, in their order; gradients flow to this rank's own."""
         if len(shapes := {*self.tell(tuple(rows.shape[1:]))}) > 1:
             raise ValueError(f"on the ranks a row has the shapes {' and '.join(map(str, sorted(shapes)))}")
         sent = rows.new_zeros(max(counts), *rows.shape[1:])

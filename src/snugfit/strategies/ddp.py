@@ -89,7 +89,7 @@ class _Loss(nn.Module):
 
 
 def _no_buffers_in_forward(wrapper: type) -> dict[str, Any]:
-    """The argument for it: torch has renamed it."""
+    """Return the argument for it: torch has renamed it."""
     parameters = inspect.signature(wrapper).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers": False}
 
@@ -101,6 +101,6 @@ def _sum(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annot
 
 
 def _sum_of_means(exchange, bucket):  # type: ignore[no-untyped-def]
-    """What an exchange of means comes to without their division by the number of ranks."""
+    """Return what an exchange of means comes to without their division by the number of ranks."""
     ranks = dist.get_world_size()
     return exchange.mean(bucket).then(lambda done: done.value().mul_(ranks))

@@ -71,7 +71,7 @@ class FullyShard(SeveralRanks):
         self.reduces_in = exchange.dtype
 
     def part(self, weight: Tensor) -> Tensor:
-        """The rows of a weight that this rank will have, in memory of their own."""
+        """Return the rows of a weight that this rank will have, in memory of their own."""
         assert self.mesh is not None
         axis = self.mesh.ndim - 1
         parts, place = weight.chunk(self.mesh.size(axis)), self.mesh.get_local_rank(axis)
@@ -238,7 +238,7 @@ class FullyShard(SeveralRanks):
             model.set_reshard_after_forward(self.reshard_after_forward, recurse=False)
 
     def whole(self, model: nn.Module, folder: Path) -> nn.Module | None:
-        """A copy of the model with all of its weights, gathered one after the other, on the first rank; None on the other ranks.
+        """Return a copy of the model with all of its weights, gathered one after the other, on the first rank; None on the other ranks.
 
         They lie in files of `folder` without a name, which are gone with them: the host needs memory for one weight.
         """
@@ -288,7 +288,7 @@ def _fsdp_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def _own_modules(unit: nn.Module) -> list[nn.Module]:
-    """The modules of a unit that are in no other one, each once, in the order in which FSDP2 joins their weights: children first."""
+    """Return the modules of a unit that are in no other one, each once, in the order in which FSDP2 joins their weights: children first."""
     from torch.distributed.fsdp import FSDPModule
 
     seen: set[nn.Module] = set()
@@ -304,7 +304,7 @@ def _own_modules(unit: nn.Module) -> list[nn.Module]:
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
-    """The numbered blocks that hold weights of their own alone, and stand in one place. What stands beside them is gathered with the
+    """Return the numbered blocks that hold weights of their own alone, and stand in one place. What stands beside them is gathered with the
     whole model: nobody knows whether its weights are used in its own forward only, and once."""
     holders = _holders(model)
     places = Counter(module for _, module in model.named_modules(remove_duplicate=False))
@@ -317,7 +317,7 @@ def _units(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _with_forward(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The block, or what is in it where it is a mere list: FSDP2 gathers what a forward needs."""
+    """Yield the block, or what is in it where it is a mere list: FSDP2 gathers what a forward needs."""
     if not isinstance(block, (nn.ModuleList, nn.ModuleDict)):
         yield name, block
         return
@@ -326,12 +326,12 @@ def _with_forward(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Module]
 
 
 def _holders(model: nn.Module) -> Counter[nn.Parameter]:
-    """How many modules hold each parameter."""
+    """Return how many modules hold each parameter."""
     return Counter(each for module in model.modules() for each in module.parameters(recurse=False))
 
 
 def _left_whole(model: nn.Module) -> set[nn.Parameter]:
-    """The parameters that each rank has whole: those without a dimension, such as a temperature or what a quantised format keeps beside a
+    """Return the parameters that each rank has whole: those without a dimension, such as a temperature or what a quantised format keeps beside a
     weight, and trained ones of another type than most, such as norms in float32 beside weights of 16 bits. FSDP2 takes neither.
     """
     sizes: Counter[torch.dtype] = Counter()

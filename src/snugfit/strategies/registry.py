@@ -31,7 +31,7 @@ HYBRID: StrategyName = "fsdp-hybrid"
 
 
 def named_strategy(setting: str, devices: int) -> str:
-    """The strategy that a setting stands for on so many devices.
+    """Return the strategy that a setting stands for on so many devices.
 
     >>> named_strategy("auto", 1), named_strategy("auto", 2), named_strategy("fsdp", 2)
     ('single', 'ddp', 'fsdp')
@@ -42,7 +42,7 @@ def named_strategy(setting: str, devices: int) -> str:
 
 
 def strategy_of(plan: Plan, world: World) -> Strategy:
-    """How the processes of a world share each update; they are joined already.
+    """Return how the processes of a world share each update; they are joined already.
 
     Raises:
         SettingError: there is no strategy of that name, or there are not as many processes as the plan has devices.
@@ -71,7 +71,7 @@ def check_processes(plan: Plan, world: World) -> None:
 
 
 def known_strategy(name: str) -> StrategyName:
-    """The name of a way to share.
+    """Return the name of a way to share.
 
     Raises:
         SettingError: there is none of that name.
@@ -85,14 +85,14 @@ def known_strategy(name: str) -> StrategyName:
 
 
 def mesh_of(device: str, axes: tuple[int, ...]) -> DeviceMesh:
-    """The mesh of all ranks: those that share one model, or the copies of the model, and then the ranks that share each."""
+    """Return the mesh of all ranks: those that share one model, or the copies of the model, and then the ranks that share each."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(device, axes, mesh_dim_names=("copies", "shards")[-len(axes) :])
 
 
 def nodes_and_devices(local_ranks: Sequence[int]) -> tuple[int, int]:
-    """How many nodes there are, and devices on each, by the place of each rank on its node.
+    """Return how many nodes there are, and devices on each, by the place of each rank on its node.
 
     Raises:
         SettingError: there is nothing to share within nodes, or they have not as many ranks each, one after the other.

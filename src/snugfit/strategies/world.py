@@ -23,7 +23,7 @@ PORT = 29400
 
 
 def device_of(setting: str, world: World) -> str:
-    """This process's device: of those that have a number, the one of its place on the host.
+    """Return this process's device: of those that have a number, the one of its place on the host.
 
     >>> device_of("cuda", World(rank=3, size=4, local_rank=1)), device_of("cpu", World())
     ('cuda:1', 'cpu')
@@ -188,7 +188,7 @@ _GLOO = ("/gloo/", "Application timeout caused pair closure")
 
 
 def _exchange(error: BaseException) -> str:
-    """The exchange that an error comes from, by the name of torch's function."""
+    """Return the exchange that an error comes from, by the name of torch's function."""
     frames = traceback.extract_tb(error.__traceback__)
     names = [frame.name for frame in frames if frame.filename == dist.distributed_c10d.__file__]
     return names[-1] if names else "the exchange of gradients"  # which backward starts, not Python

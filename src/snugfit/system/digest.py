@@ -62,7 +62,7 @@ def _digest(value: Any, depth: int) -> bytes:
 
 
 def _content(value: Any, depth: int) -> tuple[str, bytes]:
-    """The kind of a value, and its content as bytes."""
+    """Return the kind of a value, and its content as bytes."""
 
     def inner(part: Any) -> bytes:
         return _digest(part, depth + 1)
@@ -128,5 +128,5 @@ def _sampled(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _starts(size: int) -> list[int]:
-    """Where the pieces of so many bytes begin: the first at the beginning, the last so that it is the end."""
+    """Return where the pieces of so many bytes begin: the first at the beginning, the last so that it is the end."""
     return [place * (size - _PIECE_BYTES) // (_PIECES - 1) for place in range(_PIECES)]

@@ -42,7 +42,7 @@ def tune_malloc(threshold: int = MMAP_THRESHOLD) -> bool:
 
 
 def resident_bytes(allocated_peak: int, baseline: int) -> int:
-    """The most that a CPU run is resident with, in bytes, where `tune_malloc` is in force.
+    """Return the most that a CPU run is resident with, in bytes, where `tune_malloc` is in force.
 
     Args:
         allocated_peak: of the tensors that the run allocates, and of what its kernels take.
@@ -61,7 +61,7 @@ def _is_glibc() -> bool:
 
 
 def _set_by_user(environment: Mapping[str, str]) -> bool:
-    """Whether glibc was told when to give memory back as the process began.
+    """Return whether glibc was told when to give memory back as the process began.
 
     >>> _set_by_user({"MALLOC_MMAP_THRESHOLD_": "1000000"}), _set_by_user({"MALLOC_ARENA_MAX": "1"})
     (True, False)
@@ -73,7 +73,7 @@ def _set_by_user(environment: Mapping[str, str]) -> bool:
 
 
 def _replaced() -> bool:
-    """Whether `malloc` in this process is not the C library's own."""
+    """Return whether `malloc` in this process is not the C library's own."""
     names = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
     used, own = (ctypes.cast(each.malloc, ctypes.c_void_p).value for each in names)
     return used != own

@@ -23,7 +23,7 @@ _SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that it was raised from, says that memory ran out.
+    """Return whether an error, or one that it was raised from, says that memory ran out.
 
     >>> is_out_of_memory(torch.OutOfMemoryError()), is_out_of_memory(RuntimeError("sizes do not match"))
     (True, False)
@@ -56,7 +56,7 @@ def release_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most that was in use: allocated on an accelerator, resident on a CPU."""
+    """Return the most that was in use: allocated on an accelerator, resident on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -74,7 +74,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """What is in use now: allocated on an accelerator, resident on a CPU (its peak where that is not told)."""
+    """Return what is in use now: allocated on an accelerator, resident on a CPU (its peak where that is not told)."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     if sys.platform == "win32":
@@ -92,7 +92,7 @@ def machine_bytes() -> int:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """What this process may still take; None where the system does not tell.
+    """Return what this process may still take; None where the system does not tell.
 
     On a CPU what the kernel thinks it can give without swapping, or what the control groups above this process leave, as in
     a container, if that is less.
@@ -115,7 +115,7 @@ def _told_by_kernel() -> Iterator[int]:
 
 
 def _left_by_cgroups() -> Iterator[int]:
-    """What each control group with a limit leaves; of version 2 all above this process, of version 1 the container's own."""
+    """Yield what each control group with a limit leaves; of version 2 all above this process, of version 1 the container's own."""
     with suppress(OSError):
         own = next((line[3:] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::")), "/")
         group = _CGROUPS / own.strip("/")

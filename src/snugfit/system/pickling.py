@@ -10,7 +10,7 @@ import cloudpickle
 
 
 def dumps(value: Any) -> bytes:
-    """What `pickle.loads` makes `value` of again.
+    """Return what `pickle.loads` makes `value` of again.
 
     Torch refuses to pickle modules with parametrizations, such as a norm of their weights, as files would keep their class, which it makes
     anew for each module; here the class is made anew there.
@@ -41,7 +41,7 @@ def _is_parametrized(value: Any) -> bool:
 
 
 def _parametrized(plain: type[Any], names: tuple[str, ...]) -> Any:
-    """A module of the class that torch makes of `plain` for these parametrized tensors, without what it holds."""
+    """Return a module of the class that torch makes of `plain` for these parametrized tensors, without what it holds."""
     from torch.nn.utils import parametrize
 
     made: Any = object.__new__(plain)

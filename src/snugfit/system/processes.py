@@ -58,7 +58,7 @@ class World:
 
 
 def this_world(environment: Mapping[str, str] | None = None) -> World:
-    """What torchrun or Slurm says of this process; a process by itself where neither does.
+    """Return what torchrun or Slurm says of this process; a process by itself where neither does.
 
     Raises:
         SettingError: the variables are there in part, or are no numbers.
@@ -102,7 +102,7 @@ def threads_of_each(processes: int) -> int:
 
 
 def must_start(devices: int) -> bool:
-    """Whether processes are to be started: there are to be several, and nobody has started them.
+    """Return whether processes are to be started: there are to be several, and nobody has started them.
 
     Raises:
         As `this_world`.
@@ -111,17 +111,17 @@ def must_start(devices: int) -> bool:
 
 
 def own_rank() -> int:
-    """The place of this process among those that were started together; 0 where that cannot be known, which `this_world` refuses."""
+    """Return the place of this process among those that were started together; 0 where that cannot be known, which `this_world` refuses."""
     return _world().rank
 
 
 def follows() -> bool:
-    """Whether another process speaks for this one."""
+    """Return whether another process speaks for this one."""
     return own_rank() != 0
 
 
 def is_one_of_several() -> bool:
-    """Whether this process was started together with others."""
+    """Return whether this process was started together with others."""
     return _world().size > 1
 
 
@@ -132,12 +132,12 @@ def _world() -> World:
 
 
 def launched() -> bool:
-    """Whether Snugfit has started this process as one of several."""
+    """Return whether Snugfit has started this process as one of several."""
     return ENDING in os.environ
 
 
 def is_watched() -> bool:
-    """Whether an agent of torch, torchrun's or Snugfit's own, has started this process: it takes all exit codes but 0 for a reason to
+    """Return whether an agent of torch, torchrun's or Snugfit's own, has started this process: it takes all exit codes but 0 for a reason to
     end, or to start anew, all processes."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -154,12 +154,12 @@ def end_with_parent() -> None:
 
 
 def is_over() -> bool:
-    """Whether the agent has started this process anew after a failure that would come again."""
+    """Return whether the agent has started this process anew after a failure that would come again."""
     return launched() and os.environ.get(_RESTARTS, "0") != "0" and Path(os.environ[ENDING]).exists()
 
 
 def started_anew() -> str | None:
-    """That an agent has started this process in place of one before it, in words; None where it has not."""
+    """Return that an agent has started this process in place of one before it, in words; None where it has not."""
     count = os.environ.get(_RESTARTS, "0")
     if count == "0":
         return None

@@ -20,7 +20,7 @@ _SPEC = re.compile(PYTHON_PATH)
 
 
 def is_python_path(text: str) -> bool:
-    """Whether `text` has the form `package.module:function`.
+    """Return whether `text` has the form `package.module:function`.
 
     >>> is_python_path("my_models.small:build"), is_python_path("data/train.csv")
     (True, False)
@@ -81,7 +81,7 @@ def load_object(
 
 
 def describe(failure: BaseException) -> str:
-    """The kind and message of an exception of the user's code, with the innermost line it came from.
+    """Return the kind and message of an exception of the user's code, with the innermost line it came from.
 
     >>> describe(ValueError("too few rows"))
     'ValueError: too few rows'
@@ -97,7 +97,7 @@ def describe(failure: BaseException) -> str:
 
 
 def _refuse_shadowed(module_name: str, setting: str, folder: Path | None, error: type[UserError]) -> None:
-    """A module of that name from elsewhere is loaded already: Python would hand that one out, silently."""
+    """Refuse a module whose name is loaded already from elsewhere: Python would hand that one out, silently."""
     name = module_name.partition(".")[0]
     if folder is None or name not in sys.modules:
         return

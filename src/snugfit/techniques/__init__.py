@@ -18,7 +18,7 @@ _FAMILIES = ("learning", "placement", "numerics")
 
 @functools.cache
 def discover() -> Mapping[str, type[Technique]]:
-    """All techniques by name: the one `Technique` that each module of each family defines."""
+    """Return all techniques by name: the one `Technique` that each module of each family defines."""
     found: dict[str, type[Technique]] = {}
     for family in _FAMILIES:
         package = importlib.import_module(f"snugfit.techniques.{family}")
@@ -66,7 +66,7 @@ def _plain(name: str) -> str:
 
 
 def find(name: str, setting: str = "techniques") -> type[Technique]:
-    """A technique by name, or by the `package.module:Class` of one of the user's own that was imported before.
+    """Return a technique by name, or by the `package.module:Class` of one of the user's own that was imported before.
 
     Raises:
         SettingError: there is none; the nearest name is given.
@@ -80,7 +80,7 @@ def find(name: str, setting: str = "techniques") -> type[Technique]:
 
 
 def find_any(name: str, folder: Path, others: Iterable[str] = ()) -> type[Technique]:
-    """A technique of any origin, by its name, an alias or its path, that somebody has named on a command line, which is consent to import it.
+    """Return a technique of any origin, by its name, an alias or its path, that somebody has named on a command line, which is consent to import it.
 
     Args:
         folder: where the module of a `package.module:Class` is looked for first.

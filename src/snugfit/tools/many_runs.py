@@ -25,7 +25,7 @@ Watch = Callable[[str], AbstractContextManager[Display | None]]
 
 
 def begun_in(home: Path) -> Path | None:
-    """The newest run in a folder that can be gone on with."""
+    """Return the newest run in a folder that can be gone on with."""
     begun = [
         path.parent for path in home.glob("*/events.jsonl") if checkpoint.any_in(path.parent / "checkpoints")
     ]

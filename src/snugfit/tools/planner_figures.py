@@ -35,7 +35,7 @@ class Predicted:
     _seconds: float | None = field(default=None, init=False)
 
     def gain(self, change: str) -> float | None:
-        """How many times as fast an update is with a change, "micro_batch" for the window whole or the name of a technique; None where
+        """Return how many times as fast an update is with a change, "micro_batch" for the window whole or the name of a technique; None where
         the planner cannot tell."""
         try:
             with preserved_randomness(_HOST):
@@ -50,7 +50,7 @@ class Predicted:
         return self._seconds / changed
 
     def memory(self) -> MemoryUse:
-        """The memory of an update of the largest examples.
+        """Return the memory of an update of the largest examples.
 
         Raises:
             UserError: the model, the techniques or the settings cannot be run without numbers.
@@ -60,7 +60,7 @@ class Predicted:
         return memory_use(trace, "cpu", "predicted")
 
     def first_update(self) -> MemoryUse:
-        """The memory of an update of one micro-batch, the largest example as often as it takes, with all states.
+        """Return the memory of an update of one micro-batch, the largest example as often as it takes, with all states.
 
         Raises:
             As `memory`.

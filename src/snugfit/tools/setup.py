@@ -54,7 +54,7 @@ class Setup:
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     def step(self, *, plan: Plan | None = None, techniques: Sequence[Technique] | None = None) -> Step:
-        """A step before its first update, on a copy of the model.
+        """Return a step before its first update, on a copy of the model.
 
         Args:
             plan, techniques: in place of the setup's own.
@@ -72,11 +72,11 @@ class Setup:
         )
 
     def loader(self) -> Loader:
-        """The windows of the run, in its order."""
+        """Return the windows of the run, in its order."""
         return training_loader(self.job, self.plan, self.material)
 
     def validation(self) -> Loader | None:
-        """The batches that are scored; None where nothing is."""
+        """Return the batches that are scored; None where nothing is."""
         return validation_loader(self.job, self.plan, self.material)
 
     @property

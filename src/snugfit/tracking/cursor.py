@@ -61,7 +61,7 @@ class Cursors:
             ) from error
 
     def get(self, uri: str) -> Cursor | None:
-        """The progress with this tracker, or None if it has not seen the run."""
+        """Return the progress with this tracker, or None if it has not seen the run."""
         return self._cursors.get(self._key(uri))
 
     def put(self, uri: str, cursor: Cursor, *, current: bool) -> None:

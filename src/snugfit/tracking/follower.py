@@ -49,7 +49,7 @@ class TrackingResult:
     problem: str | None
 
     def message(self, run_dir: str | os.PathLike[str]) -> str | None:
-        """What to tell the user, if anything."""
+        """Return what to tell the user, if anything."""
         if not self.unsent:
             return None
         return (

@@ -157,7 +157,7 @@ def user_name() -> str:
 
 
 def missing_mlflow() -> str | None:
-    """What to say when MLflow is not installed; None when it is. Does not import it."""
+    """Return what to say when MLflow is not installed; None when it is. Does not import it."""
     if "mlflow" in sys.modules or importlib.util.find_spec("mlflow") is not None:
         return None
     return str(MissingExtra("mlflow", "mlflow"))
@@ -181,7 +181,7 @@ def import_mlflow() -> None:
 
 
 def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
-    """The experiment's id; it is created if need be, with its artifacts beside the database if it is a local one."""
+    """Return the experiment's id; it is created if need be, with its artifacts beside the database if it is a local one."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)

@@ -29,7 +29,7 @@ class Thinning:
     time: float | None = None
 
     def keep(self, time: float) -> bool:
-        """Whether the update written at this time is sent."""
+        """Return whether the update written at this time is sent."""
         if self.time is not None:
             self.tokens = min(float(self.burst), self.tokens + max(0.0, time - self.time) * self.per_second)
         self.time = time
@@ -64,7 +64,7 @@ class Pending:
     def read(
         self, offset: int, thinning: Thinning, *, max_events: int = 200, limit_bytes: int = 1 << 20
     ) -> Chunk:
-        """The next chunk from this offset on, and empty if there is none. `thinning` is advanced."""
+        """Return the next chunk from this offset on, and empty if there is none. `thinning` is advanced."""
         self._scan_resumes()
         chunk = Chunk(offset)
         for end, line in complete_lines(self.path, offset, limit_bytes):
@@ -89,7 +89,7 @@ class Pending:
         return chunk
 
     def count(self, offset: int) -> int:
-        """Lines from this offset to the end of the file, an unfinished one not counted."""
+        """Return lines from this offset to the end of the file, an unfinished one not counted."""
         return (
             sum(1 for _ in complete_lines(self.path, offset, limit_bytes=1 << 62))
             if self.path.exists()
@@ -97,7 +97,7 @@ class Pending:
         )
 
     def has_more(self, offset: int) -> bool:
-        """Whether the file has grown beyond this offset."""
+        """Return whether the file has grown beyond this offset."""
         return self.path.exists() and os.stat(self.path).st_size > offset
 
     def _scan_resumes(self) -> None:

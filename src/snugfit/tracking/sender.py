@@ -75,7 +75,7 @@ class Sender:
         return chunk.full
 
     def unsent(self) -> int:
-        """How many events wait in the spool."""
+        """Return how many events wait in the spool."""
         return self._pending.count(self.cursor.offset)
 
     def _connect(self, start_ms: int) -> bool:
@@ -171,12 +171,12 @@ def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
 
 
 def mlflow_backend(uri: str, experiment: str) -> Backend:
-    """The default backend; MLflow is imported here, so it is to be called in the thread that sends."""
+    """Return the default backend; MLflow is imported here, so it is to be called in the thread that sends."""
     return MlflowBackend(uri, experiment)
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one short line without passwords; of a failed connection only what failed."""
+    """Return an exception in one short line without passwords; of a failed connection only what failed."""
     root = error
     while inner := root.__cause__ or root.__context__:
         root = inner

@@ -141,7 +141,7 @@ class Spool:
 
 
 def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
-    """All events of a spool, in order, without those that a later resume repeats.
+    """Return all events of a spool, in order, without those that a later resume repeats.
 
     A resume goes back to a checkpoint: updates, evaluations, checkpoints and skipped windows that were written before
     the `resume` event and lie beyond its window (or its update, for events without a window) are dropped. Lines that
@@ -175,7 +175,7 @@ def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
 def complete_lines(
     path: str | os.PathLike[str], offset: int, limit_bytes: int = 1 << 20
 ) -> Iterator[tuple[int, bytes]]:
-    """Lines that are finished by a newline from a byte offset on, each with the offset behind it.
+    """Yield lines that are finished by a newline from a byte offset on, each with the offset behind it.
 
     At most about `limit_bytes` are read, but always at least one whole line if there is one.
     """
@@ -192,7 +192,7 @@ def complete_lines(
 
 
 def parse_line(line: bytes) -> Event | None:
-    """The event of one line, or None if the line is not one."""
+    """Return the event of one line, or None if the line is not one."""
     try:
         event = parse_json(line)
     except ValueError:
@@ -204,7 +204,7 @@ def parse_line(line: bytes) -> Event | None:
 
 
 def is_repeated(event: Event, resume: Event) -> bool:
-    """Whether the windows that follow this resume write the (earlier) event again."""
+    """Return whether the windows that follow this resume write the (earlier) event again."""
     if event["event"] not in REPEATED_AFTER_RESUME:
         return False
     for unit in ("window", "update"):

@@ -63,7 +63,7 @@ def to_batch(events: Iterable[Event], *, with_params: bool = True) -> tuple[Batc
 
 
 def tracker_name(name: str) -> str:
-    """The name in the tracker's alphabet (letters, digits and ``_-. /``); different names stay different.
+    """Return the name in the tracker's alphabet (letters, digits and ``_-. /``); different names stay different.
 
     >>> tracker_name("recall@5"), tracker_name("train//loss"), tracker_name("f1(ä)")
     ('recall_at_5', 'train/loss', 'f1_u28__ue4__u29_')

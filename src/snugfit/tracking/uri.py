@@ -23,7 +23,7 @@ def resolve_uri(
     stored: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """The tracker's address: the setting, else the one of the run that is resumed, else MLFLOW_TRACKING_URI, else a
+    """Return the tracker's address: the setting, else the one of the run that is resumed, else MLFLOW_TRACKING_URI, else a
     SQLite database beside the runs.
 
     Args:
@@ -44,7 +44,7 @@ def _absolute(uri: str) -> str:
 
 
 def database_uri(path: str | os.PathLike[str]) -> str:
-    """The address of a SQLite file.
+    """Return the address of a SQLite file.
 
     >>> database_uri("/runs/mlflow.db")
     'sqlite:////runs/mlflow.db'
@@ -53,7 +53,7 @@ def database_uri(path: str | os.PathLike[str]) -> str:
 
 
 def database_path(uri: str) -> Path | None:
-    """The file of a SQLite address; None for any other address and for a database in memory."""
+    """Return the file of a SQLite address; None for any other address and for a database in memory."""
     match = re.match(r"sqlite(?:\+\w+)?:///([^?]*)", uri)
     return Path(match[1]) if match and match[1] not in ("", ":memory:") else None
 
@@ -116,12 +116,12 @@ def check_model_name(name: str, uri: str) -> None:
 
 
 def is_databricks(uri: str) -> bool:
-    """Whether the address is a Databricks workspace."""
+    """Return whether the address is a Databricks workspace."""
     return uri in DATABRICKS or uri.partition(":")[0] in DATABRICKS
 
 
 def registry_uri(uri: str) -> str:
-    """The model registry that goes with a tracker.
+    """Return the model registry that goes with a tracker.
 
     >>> registry_uri("databricks://team"), registry_uri("http://host")
     ('databricks-uc://team', 'http://host')

@@ -229,7 +229,7 @@ def embeddings() -> tuple[Tensor, Tensor]:
 
 
 def by_hand(query: Tensor, key: Tensor, temperature: float) -> list[float]:
-    """van den Oord et al. 2018, equation 4, of cosines."""
+    """Van den Oord et al. 2018, equation 4, of cosines."""
     found = []
     for row, one in enumerate(query):
         cosines = [float(one @ other / (one.norm() * other.norm())) for other in key]

@@ -132,7 +132,7 @@ def test_a_stock_model_trains_as_it_does_without_and_keeps_its_names(names: list
 
 
 def test_its_layers_compute_in_tiles_and_what_others_change_of_them_goes_around() -> None:
-    """qat hands its layer a rounded weight, which the tiles have to be of."""
+    """Qat hands its layer a rounded weight, which the tiles have to be of."""
     calls = []
     for techniques in ([TiledLinears.example()], [find("qat")(group_size=2), TiledLinears.example()]):
         model = nn.Sequential(nn.Linear(4, 6))

@@ -83,7 +83,7 @@ class Observation:
         return f"by {known.get(-self.exit_code, f'signal {-self.exit_code}')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         found = [finding.as_dict() for finding in self.findings]
         return {
             **{name: value for name, value in vars(self).items() if name != "findings"},
@@ -137,7 +137,7 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
 
 
 def _environment(folder: str, updates: int, seconds: float) -> dict[str, str]:
-    """The child's environment: Python imports `sitecustomize` from the bootstrap folder before the script."""
+    """Return the child's environment: Python imports `sitecustomize` from the bootstrap folder before the script."""
     bootstrap = str(Path(__file__).parent / "bootstrap")
     path = os.pathsep.join(filter(None, (bootstrap, os.environ.get("PYTHONPATH", ""))))
     mine = {FOLDER_VARIABLE: folder, UPDATES_VARIABLE: str(updates), SECONDS_VARIABLE: str(seconds)}
@@ -145,7 +145,7 @@ def _environment(folder: str, updates: int, seconds: float) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], environment: dict[str, str], seconds: float) -> tuple[int, bool]:
-    """The exit code, and whether the command had to be ended: it overstayed its own deadline by the grace.
+    """Return the exit code, and whether the command had to be ended: it overstayed its own deadline by the grace.
 
     A rank that waits for one that has stopped, or a script that sleeps, does not come to the place where it would stop.
     """

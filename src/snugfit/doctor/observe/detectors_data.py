@@ -29,7 +29,7 @@ def training_loaders(log: Log) -> list[LoaderSeen]:
 
 
 def leakage(log: Log) -> list[Finding]:
-    """Rows that were trained on are evaluated, and not as the deliberate score of the training data."""
+    """Return rows that were trained on are evaluated, and not as the deliberate score of the training data."""
     loaders = {loader.id: loader for loader in log.loaders}
     trained = {loader.dataset_id for loader in training_loaders(log)}
     clean = any(overlap.shared <= LEAK * overlap.rows for overlap in log.overlaps)
@@ -58,7 +58,7 @@ def leakage(log: Log) -> list[Finding]:
 
 
 def _is_score(log: Log, overlap: Overlap) -> bool:
-    """Whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
+    """Return whether batches that no loader handed out are scored there: an agent that acts also runs its model."""
     return any(
         isinstance(event, Forward)
         and event.at == overlap.at
@@ -112,7 +112,7 @@ def not_distributed(log: Log) -> list[Finding]:
 
 
 def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
-    """The first batches of the ranks are the same rows, though their loaders look split."""
+    """Return the first batches of the ranks are the same rows, though their loaders look split."""
     ranked = {log.rank: log for log in logs if log.first_rows}
     first = next(iter(ranked.values()), None)
     if first is None or len(ranked) < 2 or any(log.first_rows != first.first_rows for log in ranked.values()):

@@ -23,7 +23,7 @@ _UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "Huber
 
 
 def zero_grad(log: Log) -> list[Finding]:
-    """Gradients that one step used are still there in the next, or are gone before any step used them."""
+    """Return gradients that one step used are still there in the next, or are gone before any step used them."""
     found = []
     stale = [step for step in log.of(Step) if step.stale]
     if len(stale) >= 2:
@@ -56,7 +56,7 @@ def zero_grad(log: Log) -> list[Finding]:
 
 
 def steps(log: Log) -> int:
-    """How many optimizer steps there were."""
+    """Return how many optimizer steps there were."""
     return sum(1 for _ in log.of(Step))
 
 
@@ -88,7 +88,7 @@ class Window:
 
 
 def windows(log: Log) -> list[Window]:
-    """The windows of every optimizer; the last may have no step."""
+    """Return the windows of every optimizer; the last may have no step."""
     found: list[Window] = []
     open_: dict[int, Window] = {}
     between: list[Event] = []
@@ -112,7 +112,7 @@ def windows(log: Log) -> list[Window]:
 
 
 def accumulation(log: Log) -> list[Finding]:
-    """A window whose losses are not divided by its length, or whose means are over different numbers of tokens."""
+    """Return a window whose losses are not divided by its length, or whose means are over different numbers of tokens."""
     several = [window for window in windows(log) if window.accumulates() and window.step is not None]
     if len(several) < 2:
         return []
@@ -197,7 +197,7 @@ def _ends_epoch(window: Window) -> bool:
 
 
 def _carried_over(window: Window) -> int:
-    """How many backward passes lie before an epoch's end that others of the same window follow with new batches."""
+    """Return how many backward passes lie before an epoch's end that others of the same window follow with new batches."""
     ends = [place for place, event in enumerate(window.events) if isinstance(event, EpochEnd)]
     mine = {id(each) for each in window.passes}
     for end in ends:

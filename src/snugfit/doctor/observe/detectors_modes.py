@@ -22,7 +22,7 @@ def trained_models(log: Log) -> set[int]:
 
 
 def trains_in_evaluation_mode(log: Log) -> list[Finding]:
-    """Every forward pass of an update ran with dropout and batch norm switched off."""
+    """Return every forward pass of an update ran with dropout and batch norm switched off."""
     models, trained = _models(log), trained_models(log)
     bad: list[Forward] = []
     updates = 0
@@ -63,14 +63,14 @@ def trains_in_evaluation_mode(log: Log) -> list[Finding]:
 
 
 def _is_frozen_norm_tuning(log: Log, forward: Forward) -> bool:
-    """The only modules with modes belong to a part whose parameters are all frozen."""
+    """Return the only modules with modes belong to a part whose parameters are all frozen."""
     parts = {name.split(".")[0] for name in _models(log)[forward.module].modal}
     own = [e for e in log.parameters if e.model == forward.module and e.name.split(".")[0] in parts]
     return bool(own) and not any(each.trainable for each in own)
 
 
 def evaluates_in_training_mode(log: Log) -> list[Finding]:
-    """A model is scored while dropout is on, or while batch norm uses (and learns) the batch's own statistics."""
+    """Return a model is scored while dropout is on, or while batch norm uses (and learns) the batch's own statistics."""
     trained = trained_models(log) | {event.module for event in log.of(Average)}
     scorers = _evaluation_loaders(log)
     bad = []
@@ -122,7 +122,7 @@ def _evaluation_loaders(log: Log) -> set[int]:
 
 
 def _came_with_batch(events: list[Event], place: int) -> bool:
-    """Whether the batch was handed out after the last step or backward pass."""
+    """Return whether the batch was handed out after the last step or backward pass."""
     for event in reversed(events[:place]):
         if isinstance(event, Step | Backward):
             return False
@@ -132,7 +132,7 @@ def _came_with_batch(events: list[Event], place: int) -> bool:
 
 
 def is_scored(events: list[Event], place: int) -> bool:
-    """Whether a loss or an argmax without a graph follows before the next forward pass, step or backward pass."""
+    """Return whether a loss or an argmax without a graph follows before the next forward pass, step or backward pass."""
     for event in events[place + 1 :]:
         if isinstance(event, Loss):
             return not event.grad
@@ -142,7 +142,7 @@ def is_scored(events: list[Event], place: int) -> bool:
 
 
 def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
-    """Passes in training mode, without a graph, on rows that nothing trains on, whose predictions are compared with something.
+    """Return passes in training mode, without a graph, on rows that nothing trains on, whose predictions are compared with something.
 
     Not those that belong to most updates, as the targets of a consistency loss do; nor several passes that are looked at together,
     as those of Monte Carlo dropout are.
@@ -159,7 +159,7 @@ def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
 
 
 def _is_compared(events: list[Event], place: int) -> bool:
-    """Whether a comparison follows before the next forward pass, step or backward pass."""
+    """Return whether a comparison follows before the next forward pass, step or backward pass."""
     for event in events[place + 1 :]:
         if isinstance(event, Compared | Forward | Step | Backward):
             return isinstance(event, Compared)
@@ -192,7 +192,7 @@ def batch_norm(log: Log) -> list[Finding]:
 
 
 def shared_module(log: Log) -> list[Finding]:
-    """One module without weights at several places: its hooks, statistics and replacement cannot tell them apart."""
+    """Return one module without weights at several places: its hooks, statistics and replacement cannot tell them apart."""
     return [
         Finding(
             "shared_module",

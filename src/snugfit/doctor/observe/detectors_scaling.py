@@ -47,7 +47,7 @@ def clip_before_unscale(log: Log) -> list[Finding]:
 
 
 def limited_by_hand(log: Log) -> list[Finding]:
-    """Gradients of any length come out with the same one while they carry the loss scale: a limit, or a unit length.
+    """Return gradients of any length come out with the same one while they carry the loss scale: a limit, or a unit length.
 
     What multiplies a gradient, such as an average over ranks or a mask, leaves its length in proportion; a limit that is multiplied
     by the scale, which is right, is far from short over it.
@@ -74,7 +74,7 @@ class _Change(NamedTuple):
 
 
 def _is_limit(limited: list[_Change]) -> bool:
-    """Whether different lengths became one."""
+    """Return whether different lengths became one."""
     before, after = [each.before for each in limited], [each.after for each in limited]
     return len(limited) > 1 and max(after) <= SAME * min(after) and max(before) > OTHER * min(before)
 
@@ -96,7 +96,7 @@ def _limit_found(limited: list[_Change]) -> Finding:
 
 
 def divided_after_clipping(log: Log) -> list[Finding]:
-    """The loss is multiplied by hand, and its gradients are divided again only after torch's functions have clipped them."""
+    """Return the loss is multiplied by hand, and its gradients are divided again only after torch's functions have clipped them."""
     bad = [found for window in windows(log) if (found := _divided_late(window)) is not None]
     if len(bad) < 2:
         return []
@@ -119,7 +119,7 @@ def divided_after_clipping(log: Log) -> list[Finding]:
 
 
 def _divided_late(window: Window) -> tuple[Clip, float, float] | None:
-    """The last clip of a window whose loss was multiplied, by how much, and what was left of the gradients after it."""
+    """Return the last clip of a window whose loss was multiplied, by how much, and what was left of the gradients after it."""
     clips = [event for event in window.events if isinstance(event, Clip) and not event.scaled]
     factors = [each.ratio for each in window.passes if each.ratio is not None]
     if not clips or window.step is None or len(factors) < len(window.passes):

@@ -13,7 +13,7 @@ _ORDER_FIX = "optimizer.step()\nscheduler.step()"
 
 
 def scheduler_order(log: Log) -> list[Finding]:
-    """A schedule moves before its optimizer's first step, moves alone, or never moves."""
+    """Return a schedule moves before its optimizer's first step, moves alone, or never moves."""
     return [finding for scheduler in log.schedulers if (finding := _order_of(log, scheduler)) is not None]
 
 
@@ -71,7 +71,7 @@ def _belongs_to_another(log: Log, scheduler: SchedulerSeen) -> bool:
 
 
 def schedule_length(log: Log) -> list[Finding]:
-    """A schedule made for more steps than it gets, or for fewer.
+    """Return a schedule made for more steps than it gets, or for fewer.
 
     A run that stops early, and a cosine that is meant to rise again, look alike: only a length that fits the micro-batches,
     the epochs or the ranks instead of the steps is a warning.
@@ -108,7 +108,7 @@ def schedule_length(log: Log) -> list[Finding]:
 
 
 def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
-    """What the length counts, where it is not the schedule's steps."""
+    """Return what the length counts, where it is not the schedule's steps."""
     training = {loader.id for loader in training_loaders(log)}
     epochs = max((sum(e.loader == number for e in log.of(EpochEnd)) for number in training), default=0)
     batches = sum(event.loader in training for event in log.of(Batch))

@@ -17,7 +17,7 @@ SAMPLED = 4
 
 
 def nonzero(gradient: Tensor | None) -> bool:
-    """Whether there is a gradient with anything in it."""
+    """Return whether there is a gradient with anything in it."""
     if gradient is None:
         return False
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
@@ -95,11 +95,11 @@ class State:
         )
 
     def gradients(self) -> list[Tensor]:
-        """Those of the sample."""
+        """Return those of the sample."""
         return [each.grad for each in self.sample() if each.grad is not None]
 
     def changed(self) -> tuple[Length, Length] | None:
-        """The gradients that were changed since the last backward pass, together: then and now; None where none was."""
+        """Return the gradients that were changed since the last backward pass, together: then and now; None where none was."""
         now = [Length.of(each.grad) for each in self.parameters()]
         if len(now) != len(self.lengths):
             return None
@@ -115,7 +115,7 @@ class State:
 
 
 def _mark(parameter: Tensor) -> Mark:
-    """Changes when a backward pass touches the parameter's gradient."""
+    """Return changes when a backward pass touches the parameter's gradient."""
     return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)
 
 
@@ -132,11 +132,11 @@ class Gradients:
         self.states[self.recorder.number(optimizer)] = State(weakref.ref(optimizer))
 
     def scale(self, value: Tensor, scaled: Tensor, factor: float) -> None:
-        """A scaler made `scaled` of `value`."""
+        """Note that a scaler made `scaled` of `value`."""
         self._scaled = (weakref.ref(scaled), factor, graph_of(value))
 
     def scale_of(self, value: Tensor) -> tuple[float, str]:
-        """The loss scale in a value, and the name of the function that made it before it was scaled."""
+        """Return the loss scale in a value, and the name of the function that made it before it was scaled."""
         if self._scaled is not None and self._scaled[0]() is value:
             return self._scaled[1], self._scaled[2]
         return 1.0, graph_of(value)
@@ -153,7 +153,7 @@ class Gradients:
         return found
 
     def after(self, before: Before, factor: float) -> tuple[list[int], list[int]]:
-        """The optimizers whose gradients the pass touched, and those of them whose window it continued."""
+        """Return the optimizers whose gradients the pass touched, and those of them whose window it continued."""
         touched, adds_to = [], []
         for number, (marks, live) in before.items():
             state = self.states[number]

@@ -157,11 +157,11 @@ class Log:
     held_out: list[int] = field(default_factory=list)
 
     def of(self, kind: type[E]) -> Iterator[E]:
-        """The events of one kind, in order."""
+        """Yield the events of one kind, in order."""
         return (event for event in self.events if isinstance(event, kind))
 
     def saves(self) -> list[Save]:
-        """What it wrote."""
+        """Return what it wrote."""
         return list(self.of(Save))
 
     def evaluations(self) -> list[Forward]:
@@ -190,7 +190,7 @@ def write_log(log: Log, path: Path) -> None:
 
 
 def read_log(path: Path) -> Log:
-    """What `write_log` wrote."""
+    """Return what `write_log` wrote."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     kinds = {kind.__name__: kind for kind in Event.__subclasses__()}
     plain["events"] = [kinds[each.pop("kind")](**each) for each in plain["events"]]

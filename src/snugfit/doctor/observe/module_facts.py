@@ -18,7 +18,7 @@ LIBRARIES = ("transformers.", "torchvision.", "timm.", "sentence_transformers.",
 
 
 def differs_by_mode(module: nn.Module) -> bool:
-    """Whether a module does in training what it does not do in evaluation."""
+    """Return whether a module does in training what it does not do in evaluation."""
     if isinstance(module, _DROPOUTS):
         return module.p > 0
     if isinstance(module, NORMS):
@@ -27,13 +27,13 @@ def differs_by_mode(module: nn.Module) -> bool:
 
 
 def is_stateless(module: nn.Module) -> bool:
-    """Whether it has nothing of its own, and does something."""
+    """Return whether it has nothing of its own, and does something."""
     owns = module._parameters or module._modules or module._buffers
     return not owns and not isinstance(module, nn.Identity)
 
 
 def computes_natively(device: torch.device, dtype: str) -> bool:
-    """Whether the device has instructions for this dtype; only bfloat16 is ever emulated."""
+    """Return whether the device has instructions for this dtype; only bfloat16 is ever emulated."""
     if dtype != "bfloat16":
         return True
     if device.type == "cuda":
@@ -46,12 +46,12 @@ def computes_natively(device: torch.device, dtype: str) -> bool:
 
 
 def is_affected(module: nn.Module) -> bool:
-    """Whether it is in training mode, and that makes a difference."""
+    """Return whether it is in training mode, and that makes a difference."""
     return module.training and differs_by_mode(module)
 
 
 def is_recalibrating() -> bool:
-    """Whether torch's own functions estimate batch norm anew, or keep the activations out for later."""
+    """Return whether torch's own functions estimate batch norm anew, or keep the activations out for later."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -22,7 +22,7 @@ class Outsiders:
         self._start: dict[int, Tensor] = {}
 
     def note(self, root: int, module: nn.Module) -> None:
-        """A module was called inside of a model: are its parameters the model's own? In a plain list they are not."""
+        """Note a module that was called inside of a model, if its parameters are not the model's own. In a plain list they are not."""
         known = self.recorder.parameters
         for name, parameter in module._parameters.items():
             if isinstance(parameter, nn.Parameter) and self.recorder.number(parameter) not in known:

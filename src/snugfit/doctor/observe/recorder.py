@@ -40,14 +40,14 @@ class Stop(SystemExit):
 
 @cache
 def is_own(file: str) -> bool:
-    """Whether this is a file of the script: of no library, and no part of the interpreter."""
+    """Return whether this is a file of the script: of no library, and no part of the interpreter."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
         return False
     return not os.path.realpath(file).startswith(_LIBRARIES)
 
 
 def innermost() -> FrameType | None:
-    """The innermost frame of the script's own code."""
+    """Return the innermost frame of the script's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
@@ -72,7 +72,7 @@ def _shown(file: str, folder: str) -> Path:
 
 
 def called_directly() -> bool:
-    """Whether the function that is being wrapped was called by the script itself."""
+    """Return whether the function that is being wrapped was called by the script itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -110,7 +110,7 @@ class Recorder:
         self._vocabulary = 0
 
     def number(self, thing: Any) -> int:
-        """A number for this object, while it lives; 0 for None."""
+        """Return a number for this object, while it lives; 0 for None."""
         if thing is None:
             return 0
         known = self._numbers.get(id(thing))
@@ -120,7 +120,7 @@ class Recorder:
         return known[0]
 
     def parameter(self, parameter: torch.Tensor, name: str = "") -> ParameterSeen:
-        """What is known of this parameter."""
+        """Return what is known of this parameter."""
         number = self.number(parameter)
         if number not in self.parameters:
             self.parameters[number] = ParameterSeen(
@@ -136,7 +136,7 @@ class Recorder:
         return self.parameters[number]
 
     def token_batch(self, tokens: torch.Tensor, vocabulary: int) -> None:
-        """These tokens went into the model."""
+        """Note tokens that went into the model."""
         self._tokens, self._vocabulary = tokens.detach().reshape(-1), vocabulary
 
     @property
@@ -191,7 +191,7 @@ class Recorder:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """A failure of the observer must not end the script: it ends the observation, and the log says so."""
+        """Temporarily turn a failure of the observer into the end of the observation, which the log says; the script goes on."""
         if self.log.failure:
             yield
             return

@@ -19,7 +19,7 @@ MOST_PENDING = 4
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """The tensors of arguments, containers opened once."""
+    """Return the tensors of arguments, containers opened once."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -32,7 +32,7 @@ def tensors_in(values: Any) -> list[Tensor]:
 
 
 def row_digests(batch: Tensor) -> list[str]:
-    """A digest of each row (the first axis) that has something to tell it by; padding at the end does not count."""
+    """Return a digest of each row (the first axis) that has something to tell it by; padding at the end does not count."""
     flat = batch.detach().reshape(batch.shape[0], -1)
     flat = flat[:, :: max(1, flat.shape[1] // SAMPLED)].cpu().contiguous()
     if not flat.is_floating_point():
@@ -94,7 +94,7 @@ class Rows:
         self._without_graph: list[tuple[int, list[str]]] = []
 
     def forward(self, model: int, batch: Tensor, at: str, *, grad: bool, place: int) -> None:
-        """The batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
+        """Note the batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
         if self._rows > MOST_ROWS or batch.is_complex():
             return
         found = row_digests(batch)
@@ -110,7 +110,7 @@ class Rows:
             self._evaluate(self._pending.pop(0))
 
     def backward(self) -> None:
-        """What is pending was trained on."""
+        """Count what is pending as trained on."""
         for passed in self._pending:
             self._trained.setdefault(passed.model, set()).update(passed.rows)
             self.first = self.first or passed.rows
@@ -127,7 +127,7 @@ class Rows:
         seen.rows.update(passed.rows)
 
     def held_out(self) -> list[int]:
-        """The places of the passes without a graph on rows that no model was trained on, before or after; none where rows are too
+        """Return the places of the passes without a graph on rows that no model was trained on, before or after; none where rows are too
         alike to tell."""
         everything = set().union(*self._trained.values())
         if self._few or not everything:

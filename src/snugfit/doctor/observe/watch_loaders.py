@@ -93,7 +93,7 @@ def watch_loaders(recorder: Recorder, rows: Rows, patches: Patches) -> None:
 
 
 def _sampler(loader: Any) -> Any:
-    """The sampler of rows, also where batches are drawn by a sampler of their own."""
+    """Return the sampler of rows, also where batches are drawn by a sampler of their own."""
     if isinstance(loader.dataset, data.IterableDataset):
         return None
     inner = getattr(loader.batch_sampler, "sampler", None)

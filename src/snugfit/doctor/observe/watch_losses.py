@@ -42,7 +42,7 @@ _VIEWS = (
 
 
 def kind_of_scores(scores: Tensor, axis: int) -> str:
-    """What scores are: "probabilities" and "log probabilities" sum to one over the classes, "" is anything.
+    """Return what scores are: "probabilities" and "log probabilities" sum to one over the classes, "" is anything.
 
     Shown by the numbers of up to 64 rows, or by the function that made them, through views.
     """
@@ -130,7 +130,7 @@ def _simple(recorder: Recorder, name: str, given: str, mean: bool) -> Loss:
 
 
 def _binary(recorder: Recorder, name: str, scores: Tensor, target: Tensor, options: dict[str, Any]) -> Loss:
-    """A loss of numbers; where they are one yes or no for each row, they are counted as labels."""
+    """Return a loss of numbers; where they are one yes or no for each row, they are counted as labels."""
     given = ""
     if name == "binary_cross_entropy_with_logits" and graph_of(scores).startswith("Sigmoid"):
         given = "probabilities"

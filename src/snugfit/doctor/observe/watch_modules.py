@@ -163,7 +163,7 @@ class ModuleWatch:
             places.add((caller.f_code.co_filename, caller.f_lineno))
 
     def _close(self) -> None:
-        """The outermost call ended: which modules without weights did it use at several places?"""
+        """End the outermost call: look for modules without weights that it used at several places."""
         root, self._inside = self._inside, None
         if root is None:
             return
@@ -216,7 +216,7 @@ class ModuleWatch:
                 known.library = any(not each or name.startswith(f"{each}.") for each in libraries)
 
     def _checkpoint_dtype(self, module: nn.Module) -> str:
-        """What the checkpoint of the model, or of a part of it, held."""
+        """Return what the checkpoint of the model, or of a part of it, held."""
         for each in module.modules():
             found = self.checkpoint_dtypes.get(self.recorder.number(each))
             if found is None and type(each).__module__.startswith("transformers."):

@@ -17,7 +17,7 @@ _Call = Callable[..., Any]
 
 
 def length_of(scheduler: Any) -> int:
-    """The number of steps that a schedule was made for; 0 where it has no end.
+    """Return the number of steps that a schedule was made for; 0 where it has no end.
 
     Warm-ups (`LinearLR`, `ConstantLR`) end early by design, so they have none.
     """
@@ -34,7 +34,7 @@ def length_of(scheduler: Any) -> int:
 
 
 def innermost_optimizer(optimizer: Any) -> Any:
-    """The optimizer that Accelerate and others wrap in one of theirs."""
+    """Return the optimizer that Accelerate and others wrap in one of theirs."""
     while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = optimizer.optimizer
     return optimizer

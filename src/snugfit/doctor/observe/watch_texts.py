@@ -105,7 +105,7 @@ def _note(recorder: Recorder, tokenizer: Any, encoded: Any, options: dict[str, A
 
 
 def _dtype_on_disk(model: Any, name: Any) -> str:
-    """The dtype that the configuration beside the weights names; `model.config` names the one that was asked for."""
+    """Return the dtype that the configuration beside the weights names; `model.config` names the one that was asked for."""
     try:
         saved = type(model.config).get_config_dict(name)[0]
     except (OSError, ValueError):

@@ -95,14 +95,14 @@ class UpdateWatch:
         return backward
 
     def _about_to_differentiate(self, tensors: Any) -> tuple[str, Before, float, float | None, str]:
-        """Where it happens, the gradients before it, the loss scale, and what is known of the loss."""
+        """Return where it happens, the gradients before it, the loss scale, and what is known of the loss."""
         before = self.gradients.before()
         value = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
         factor, graph = self.gradients.scale_of(value) if isinstance(value, Tensor) else (1.0, "")
         return where(), before, factor, self._ratio(value, factor), graph
 
     def _ratio(self, value: Any, factor: float) -> float | None:
-        """What is differentiated over what the loss functions returned: one of them, or their sum."""
+        """Return what is differentiated over what the loss functions returned: one of them, or their sum."""
         if not isinstance(value, Tensor) or value.numel() != 1 or not self.gradients.losses:
             return None
         given = float(value.detach()) / factor
@@ -281,7 +281,7 @@ class UpdateWatch:
 
 
 def _sums(parameter: Tensor) -> tuple[float, float]:
-    """Two sums over all elements, which a change of any of them changes."""
+    """Return two sums over all elements, which a change of any of them changes."""
     detached = parameter.detach()
     if detached.is_complex():
         detached = torch.view_as_real(detached)

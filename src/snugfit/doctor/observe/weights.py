@@ -15,14 +15,14 @@ _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
 def plain_name(name: str) -> str:
-    """The name without what DataParallel, AveragedModel and torch.compile put into it."""
+    """Return the name without what DataParallel, AveragedModel and torch.compile put into it."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
 def digest(tensors: Sequence[Tensor]) -> str:
-    """The same for the same bits, whatever the device."""
+    """Return the same for the same bits, whatever the device."""
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         flat = tensor.detach().reshape(-1)[:MOST_ELEMENTS].cpu().contiguous()
@@ -39,7 +39,7 @@ class Weights:
 
     @staticmethod
     def witnesses(module: nn.Module) -> dict[str, Tensor]:
-        """The smallest trainable parameters (any, where all are frozen), by plain name."""
+        """Return the smallest trainable parameters (any, where all are frozen), by plain name."""
         named = [(plain_name(name), parameter) for name, parameter in module.named_parameters()]
         chosen = [pair for pair in named if pair[1].requires_grad] or named
         return dict(sorted(chosen, key=lambda pair: (pair[1].numel(), pair[0]))[:WITNESSES])
@@ -57,7 +57,7 @@ class Weights:
         ]
 
     def are_raw(self, module: nn.Module) -> bool:
-        """Whether these are the weights that the last step left in it, or in a model of this structure if it never stepped.
+        """Return whether these are the weights that the last step left in it, or in a model of this structure if it never stepped.
 
         True where nothing of this structure has stepped.
         """
@@ -97,7 +97,7 @@ def _equal(now: list[Tensor], then: list[Tensor]) -> bool:
 
 
 def _states(saved: Any, depth: int = 3) -> list[Mapping[Any, Any]]:
-    """All dictionaries in a saved object, modules as their state."""
+    """Return all dictionaries in a saved object, modules as their state."""
     if isinstance(saved, nn.Module):
         return [saved.state_dict()]
     if not isinstance(saved, Mapping) or depth == 0:

@@ -122,7 +122,7 @@ def _check_scale(model: nn.Module, config: Any, folder: Path) -> None:
 
 
 def _state(model: nn.Module, head: Sequence[str]) -> dict[str, Tensor]:
-    """The adapters' tensors by peft's names, and those of the modules that train in full."""
+    """Return the adapters' tensors by peft's names, and those of the modules that train in full."""
     from peft import get_peft_model_state_dict
 
     # saving the embeddings too would ask the hub whether their size has changed

@@ -32,15 +32,17 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def require_peft() -> None:
-    """Raises:
-    MissingExtra: peft is not installed.
+    """Check that peft is installed.
+
+    Raises:
+        MissingExtra: peft is not installed.
     """
     if importlib.util.find_spec("peft") is None:
         raise MissingExtra("peft", "adapters")
 
 
 def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], technique: str) -> list[str]:
-    """Names of the layers to adapt; without patterns every linear layer and convolution that can be.
+    """Return names of the layers to adapt; without patterns every linear layer and convolution that can be.
 
     Left out without being asked for are what is trained in full, a language model's output layer, a layer that shares
     its weight, and one whose weight torch reads without calling it (the projection in `nn.MultiheadAttention`).
@@ -113,7 +115,7 @@ def warn_without_adapters(model: nn.Module, technique: str) -> None:
 
 
 def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) -> list[str]:
-    """Names of the modules that train in full beside the adapters; None stands for those of a stock classifier.
+    """Return names of the modules that train in full beside the adapters; None stands for those of a stock classifier.
 
     Raises:
         SettingError: a pattern matches nothing, or a module that shares a weight with one that does not train.
@@ -152,7 +154,7 @@ def inject(model: nn.Module, config: Any, targets: Sequence[str], head: Sequence
 
 
 def regex_of(names: Sequence[str]) -> str:
-    """An expression that these names match and no other.
+    """Return an expression that these names match and no other.
 
     >>> regex_of(["a.b", "c"])
     'a\\\\.b|c'
@@ -161,7 +163,7 @@ def regex_of(names: Sequence[str]) -> str:
 
 
 def adapted(model: nn.Module) -> dict[str, Any]:
-    """The adapted layers of a model by name."""
+    """Return the adapted layers of a model by name."""
     if "peft" not in sys.modules:  # whoever puts some in has loaded it, and it takes seconds
         return {}
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -170,7 +172,7 @@ def adapted(model: nn.Module) -> dict[str, Any]:
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """A copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
+    """Return a copy of the model with the adapters merged into its weights: its own class and parameter names, no adapters.
 
     Quantised weights are made whole before, in the type they had, and stay so; where they lie `core.in_file` says.
 
@@ -267,7 +269,7 @@ def _standing_still(model: nn.Module) -> Iterator[None]:
 
 
 def _called(module: nn.Module, arguments: Any, output: Any) -> None:
-    """Changes nothing."""
+    """Change nothing."""
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def _base_weights(layers: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_plain_layer(module: nn.Module) -> bool:
-    """A linear layer, transformers' Conv1D, or a convolution that is not over groups of channels."""
+    """Return a linear layer, transformers' Conv1D, or a convolution that is not over groups of channels."""
     if isinstance(module, _CONVOLUTIONS):
         return module.groups == 1
     return isinstance(module, nn.Linear) or is_conv1d(module)

@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 def rows_of_blocks(weight: Tensor, block: int) -> int | None:
-    """How many rows of a sharded weight are whole blocks, the fewest; None where some rank's rows are not."""
+    """Return how many rows of a sharded weight are whole blocks, the fewest; None where some rank's rows are not."""
     sharded: Any = weight
     sizes = sharded.device_mesh.shape
     ranks = math.prod(size for size, place in zip(sizes, sharded.placements, strict=True) if place.is_shard())
@@ -31,7 +31,7 @@ def rows_of_blocks(weight: Tensor, block: int) -> int | None:
 
 
 def spread(part: Tensor, weight: Tensor, block: int, per_block: int) -> Tensor:
-    """What this rank keeps of the blocks of a sharded weight, spread as the weight is: one row for each unit of rows.
+    """Return what this rank keeps of the blocks of a sharded weight, spread as the weight is: one row for each unit of rows.
 
     Args:
         per_block: elements that are kept of a block.
@@ -44,7 +44,7 @@ def spread(part: Tensor, weight: Tensor, block: int, per_block: int) -> Tensor:
 
 
 def part_of(kept: Tensor, like: Tensor) -> Tensor:
-    """This rank's part, in one dimension, of what `spread` gave or of the whole of it, of any shape; `like` is as `spread` gives it.
+    """Return this rank's part, in one dimension, of what `spread` gave or of the whole of it, of any shape; `like` is as `spread` gives it.
 
     Raises:
         ValueError: it has another number of elements.
@@ -98,17 +98,17 @@ def on_parts(
 
 
 def _written(found: State, before: State) -> State:
-    """A state whose sharded tensors have been written to in their parts."""
+    """Return a state whose sharded tensors have been written to in their parts."""
     return {name: before[name] if is_sharded(before.get(name)) else value for name, value in found.items()}
 
 
 def in_blocks(weight: Tensor, min_size: int, block: int) -> bool:
-    """Whether a weight, all of it, is large enough for states of few bits, in whole blocks on each rank that has a part."""
+    """Return whether a weight, all of it, is large enough for states of few bits, in whole blocks on each rank that has a part."""
     if weight.numel() < min_size:
         return False
     return rows_of_blocks(weight, block) is not None if is_sharded(weight) else weight.numel() % block == 0
 
 
 def parts_of(state: dict[str, Any]) -> dict[str, Any]:
-    """A state of a sharded weight in this rank's parts."""
+    """Return a state of a sharded weight in this rank's parts."""
     return {name: own_part(value) if isinstance(value, Tensor) else value for name, value in state.items()}

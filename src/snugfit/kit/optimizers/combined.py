@@ -50,7 +50,7 @@ class CombinedOptimizer(Optimizer):
         return {**state, "optimizers": self.optimizers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called by `load_state_dict` too, with groups and a state that are new."""
+        """Take groups and a state that are new; `load_state_dict` calls it too."""
         super().__setstate__(state)
         self._share()
 

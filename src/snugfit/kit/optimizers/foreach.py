@@ -34,7 +34,7 @@ def fastest_kernel(device: torch.device) -> dict[str, Any]:
 
 
 def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients that are there."""
+    """Return the gradients that are there."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
@@ -99,7 +99,7 @@ def copy_(tensors: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """A scalar above 0 when any element is infinite or NaN, on this rank: one kernel for all tensors, nothing read."""
+    """Return a scalar above 0 when any element is infinite or NaN, on this rank: one kernel for all tensors, nothing read."""
     found = torch.zeros((), device=device, dtype=torch.float32)  # whatever the default dtype is
     for group in _by_kind(own_parts(tensors)):
         place = group[0].device

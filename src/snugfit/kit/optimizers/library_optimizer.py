@@ -15,15 +15,17 @@ from snugfit.errors import MissingExtra, SettingError
 
 
 def require(package: str) -> None:
-    """Raises:
-    MissingExtra: it is not installed.
+    """Check that a package is installed.
+
+    Raises:
+        MissingExtra: it is not installed.
     """
     if importlib.util.find_spec(package) is None:
         raise MissingExtra(package, "quantization")
 
 
 def eager(optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
-    """Both libraries compile their step, for seconds; on a CPU that gains little, and what is fake cannot be compiled."""
+    """Return both libraries compile their step, for seconds; on a CPU that gains little, and what is fake cannot be compiled."""
     first = optimizer.param_groups[0]["params"][0]
     if first.device.type != "cpu" and not is_fake(first):
         return nullcontext()
@@ -32,7 +34,7 @@ def eager(optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
 
 
 def checked(optimizer: torch.optim.Optimizer, technique: str) -> torch.optim.Optimizer:
-    """The same optimizer.
+    """Return the same optimizer.
 
     Raises:
         SettingError: a weight is in float64.
@@ -47,8 +49,10 @@ def checked(optimizer: torch.optim.Optimizer, technique: str) -> torch.optim.Opt
 
 
 def refuse_sparse(optimizer: torch.optim.Optimizer, technique: str) -> None:
-    """Raises:
-    SettingError: a gradient is sparse.
+    """Refuse gradients that are sparse.
+
+    Raises:
+        SettingError: a gradient is sparse.
     """
     for name, parameter in _named(optimizer):
         if parameter.grad is not None and parameter.grad.layout != torch.strided:

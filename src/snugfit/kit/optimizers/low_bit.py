@@ -25,7 +25,7 @@ from snugfit.system.log_filters import importing_torchao
 def torchao_adamw(
     bits: int, groups: list[ParameterGroup], technique: str, min_size: int, **settings: Any
 ) -> torch.optim.Optimizer:
-    """torchao's AdamW with states of 8 or 4 bits.
+    """Torchao's AdamW with states of 8 or 4 bits.
 
     Args:
         technique: whose name errors begin with.
@@ -42,7 +42,7 @@ def torchao_adamw(
 def bitsandbytes_adamw(
     groups: list[ParameterGroup], technique: str, min_size: int, paged: bool = False, **settings: Any
 ) -> torch.optim.Optimizer:
-    """bitsandbytes' AdamW with states of 8 bits, in blocks of 256; arguments and errors as those of `torchao_adamw`.
+    """Bitsandbytes' AdamW with states of 8 bits, in blocks of 256; arguments and errors as those of `torchao_adamw`.
 
     Args:
         paged: states lie in memory that CUDA moves to the host when the device is full.
@@ -51,7 +51,7 @@ def bitsandbytes_adamw(
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the states that grow with the weights, on this rank: those shared by all weights, such as maps of codes, are left out."""
+    """Return bytes of the states that grow with the weights, on this rank: those shared by all weights, such as maps of codes, are left out."""
     return sum(_bytes_of(state) for state in optimizer.state_dict()["state"].values())
 
 
@@ -126,7 +126,7 @@ def _torchao(bits: int) -> Any:
             return made
 
         def _plain(self, parameter: nn.Parameter, value: Any) -> Any:
-            """A moment as plain tensors; the map of codes is the same for all, and is made anew."""
+            """Return a moment as plain tensors; the map of codes is the same for all, and is made anew."""
             part = own_part(value) if isinstance(value, Tensor) else value
             if not hasattr(part, "__tensor_flatten__"):
                 return value
@@ -141,7 +141,7 @@ def _torchao(bits: int) -> Any:
             )
 
         def _whole(self, parameter: nn.Parameter, name: str, value: Any) -> Any:
-            """The moment `name` from what `state_dict` made of it."""
+            """Return the moment `name` from what `state_dict` made of it."""
             if not isinstance(value, Mapping):
                 return value
             signed = name == "exp_avg"
@@ -161,7 +161,7 @@ def _torchao(bits: int) -> Any:
 
 
 def _filled(made: Any, parts: Mapping[str, Tensor]) -> Any:
-    """A moment with these parts.
+    """Return a moment with these parts.
 
     Raises:
         ValueError: it has others.
@@ -175,7 +175,7 @@ def _filled(made: Any, parts: Mapping[str, Tensor]) -> Any:
 
 
 def _spread_moments(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
-    """The first state of a part, its moments as sharded tensors."""
+    """Return the first state of a part, its moments as sharded tensors."""
     return {
         name: of_part(value, weight) if isinstance(value, Tensor) and value.ndim else value
         for name, value in state.items()

@@ -30,7 +30,7 @@ _SCALES = ("absmax1", "absmax2")
 
 @functools.cache
 def bitsandbytes_class() -> Any:
-    """The optimizer's class; made when it is asked for, as the library is imported then."""
+    """Return the optimizer's class; made when it is asked for, as the library is imported then."""
     require("bitsandbytes")
     from bitsandbytes.optim import AdamW8bit
 
@@ -116,14 +116,14 @@ def _flat_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spread_state(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
-    """The first state of a part, its moments and their scales as sharded tensors."""
+    """Return the first state of a part, its moments and their scales as sharded tensors."""
     scales = {name: spread(state[name], weight, _BLOCK, per_block=1) for name in _SCALES if name in state}
     moments = {name: of_part(state[name], weight) for name in ("state1", "state2")}
     return {**state, **moments, **scales}
 
 
 def _placed_state(state: dict[str, Any], weight: nn.Parameter) -> dict[str, Any]:
-    """A state that was loaded, whole or sharded, as that of a weight that may be sharded; where blocks would be cut, in 32 bits."""
+    """Return a state that was loaded, whole or sharded, as that of a weight that may be sharded; where blocks would be cut, in 32 bits."""
     if _SCALES[0] not in state:
         return state
     if not is_sharded(weight):

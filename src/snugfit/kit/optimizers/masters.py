@@ -99,7 +99,7 @@ def follow_(master: Tensor, weight: Tensor) -> None:
 
 
 def on_masters(make: MakeOptimizer, gradients: torch.dtype | None = None) -> MakeOptimizer:
-    """The optimizer that `make` makes, stepping on masters.
+    """Return the optimizer that `make` makes, stepping on masters.
 
     Args:
         gradients: the type that gradients of several micro-batches are added up in; None for that of the weights.

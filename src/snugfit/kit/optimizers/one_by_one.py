@@ -21,7 +21,7 @@ from snugfit.kit.sharded_tensors import is_sharded, sharded_like, spread_state
 
 
 def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
-    """A function that steps one parameter by itself, with its group's settings of this moment and its own state.
+    """Return a function that steps one parameter by itself, with its group's settings of this moment and its own state.
 
     What some optimizers count in their groups stays as it is: the `optimizer.step()` that ends an update, when no gradient
     is left, counts it once.
@@ -41,7 +41,7 @@ def stepper(optimizer: Optimizer) -> Callable[[nn.Parameter], None]:
 
 
 def stand_in_stepper(optimizer: Optimizer) -> Callable[[nn.Parameter, nn.Parameter], None]:
-    """A function that steps what stands in the place of a parameter, and has the gradient."""
+    """Return a function that steps what stands in the place of a parameter, and has the gradient."""
     places = _places(optimizer)
 
     def step(parameter: nn.Parameter, stepped: nn.Parameter) -> None:
@@ -72,7 +72,7 @@ def _places(optimizer: Optimizer) -> dict[nn.Parameter, tuple[Optimizer, Paramet
 
 
 def stepped_by_element(optimizer: Optimizer) -> set[nn.Parameter]:
-    """The parameters of which each number may be stepped without its neighbours, to the same result."""
+    """Return the parameters of which each number may be stepped without its neighbours, to the same result."""
     return {
         parameter
         for parameter, (one, _, _) in _places(optimizer).items()
@@ -108,7 +108,7 @@ class Route:
     def bring(
         self, parameters: Iterable[nn.Parameter], gradient_of: Callable[[nn.Parameter], Tensor | None]
     ) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
-        """Each parameter with its weight and gradient; when the next one is asked for, the weight is stepped and goes back."""
+        """Yield each parameter with its weight and gradient; when the next one is asked for, the weight is stepped and goes back."""
         for parameter in parameters:
             gradient = gradient_of(parameter)
             assert gradient is not None
@@ -226,7 +226,7 @@ class ShadowOptimizer(Optimizer):
         self.optimizer.step()
 
     def stepper(self) -> Callable[[Iterable[nn.Parameter]], None]:
-        """A function that steps some parameters, each of which has a gradient, as `stepper` does."""
+        """Return a function that steps some parameters, each of which has a gradient, as `stepper` does."""
         step = stand_in_stepper(self.optimizer)
 
         @torch.no_grad()
@@ -238,11 +238,11 @@ class ShadowOptimizer(Optimizer):
         return step_on
 
     def _steady(self, parameter: nn.Parameter) -> Hashable:
-        """What decides how a parameter is stepped; the first step leaves a state behind, so that no other one is like it."""
+        """Return what decides how a parameter is stepped; the first step leaves a state behind, so that no other one is like it."""
         return self._kind(parameter) if self.shadows[parameter] in self.state else self._places[parameter]
 
     def _kind(self, parameter: nn.Parameter) -> Hashable:
-        """What a parameter, its gradient and its state are."""
+        """Return what a parameter, its gradient and its state are."""
         shadow = self.shadows[parameter]
         held = leaves(
             [parameter, self.gradient_of(parameter), self.state.get(shadow), self.own.get(parameter)]
@@ -261,7 +261,7 @@ class ShadowOptimizer(Optimizer):
                 parameter.grad.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, and beside each state what is kept of its parameter."""
+        """Return the optimizer's, and beside each state what is kept of its parameter."""
         found: dict[str, Any] = self.optimizer.state_dict()
         states = {key: dict(state) for key, state in found["state"].items()}
         for parameter, own in self.own.items():
@@ -323,7 +323,7 @@ class _States:
 
 
 def _placed_like(parameter: nn.Parameter, device: torch.device, state: dict[str, Any]) -> dict[str, Any]:
-    """Copies where the parameter is stepped."""
+    """Return copies where the parameter is stepped."""
     return {
         name: sharded_like(parameter, value.to(device, copy=True)).to(device)
         if isinstance(value, Tensor)

@@ -22,7 +22,7 @@ _FOREIGN = ("position_ids", "past_key_values", "encoder_hidden_states", "output_
 
 
 def bodies(model: nn.Module) -> dict[str, nn.Module]:
-    """The parts of a model that can be packed, by name: bodies of transformers' models, and torch's own encoders.
+    """Return the parts of a model that can be packed, by name: bodies of transformers' models, and torch's own encoders.
 
     >>> list(bodies(nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2))))
     ['1']
@@ -45,7 +45,7 @@ def bodies(model: nn.Module) -> dict[str, nn.Module]:
 def call_of(
     body: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> BodyCall:
-    """One call of a body, from the arguments that it was given."""
+    """Return one call of a body, from the arguments that it was given."""
     kind = TorchCall if isinstance(body, _TORCH) else StockCall
     return kind(body, forward, args, kwargs)
 
@@ -62,7 +62,7 @@ class BodyCall:
         self.one_row = False
 
     def layout(self, assume: tuple[int, ...] | None) -> Packed | None:
-        """The packed rows; None where they would be as many as the examples."""
+        """Return the packed rows; None where they would be as many as the examples."""
         real = self.real()
         if real is None:
             return None
@@ -82,19 +82,19 @@ class BodyCall:
         return made if len(made.rows) < examples else None
 
     def real(self) -> Tensor | None:
-        """Which tokens are no padding, shape (examples, tokens); None where nothing says so."""
+        """Return which tokens are no padding, shape (examples, tokens); None where nothing says so."""
         raise NotImplementedError
 
     def inputs(self, examples: int, tokens: int) -> dict[str, Tensor]:
-        """What there is one entry of for each token, (examples, tokens, ...), by name."""
+        """Return what there is one entry of for each token, (examples, tokens, ...), by name."""
         raise NotImplementedError
 
     def run(self, layout: Packed, inputs: Mapping[str, Tensor]) -> Any:
-        """What the body returns of these inputs, computed in packed rows, as of the padded batch."""
+        """Return what the body returns of these inputs, computed in packed rows, as of the padded batch."""
         raise NotImplementedError
 
     def examples_first(self, outputs: Any) -> Any:
-        """The outputs with one entry an example first, where another layout was given."""
+        """Return the outputs with one entry an example first, where another layout was given."""
         return outputs
 
 

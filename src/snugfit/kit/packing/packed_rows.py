@@ -24,7 +24,7 @@ def computing_rows(rows: int) -> Iterator[None]:
 
 
 def rows_of(batch_rows: int) -> int:
-    """How many rows modules compute at present, for a batch of `batch_rows`.
+    """Return how many rows modules compute at present, for a batch of `batch_rows`.
 
     >>> with computing_rows(2):
     ...     rows_of(5)
@@ -37,7 +37,7 @@ def rows_of(batch_rows: int) -> int:
 
 
 def first_fit(lengths: Sequence[int], width: int) -> list[list[int]]:
-    """Rows of at most `width` tokens, each with the examples in it: the longest first, each into the first row it fits in.
+    """Return rows of at most `width` tokens, each with the examples in it: the longest first, each into the first row it fits in.
 
     Source: first-fit decreasing, at most 11/9 of the fewest rows possible (Johnson 1973).
 
@@ -75,7 +75,7 @@ class Packed:
 
     @classmethod
     def of(cls, lengths: Sequence[int], tokens: int, device: torch.device, one_row: bool = False) -> Packed:
-        """The layout of examples that are padded on the right.
+        """Return the layout of examples that are padded on the right.
 
         Args:
             one_row: all in one row, however long; else in rows as long as the longest example.
@@ -111,7 +111,7 @@ class Packed:
         return made.index_copy(0, self._padded_places, flat).view(self.examples, self.tokens, *flat.shape[1:])
 
     def is_packed(self, tensor: Tensor) -> bool:
-        """Whether it has one entry for each place of the packed rows."""
+        """Return whether it has one entry for each place of the packed rows."""
         return tensor.shape[:2] == (len(self.rows), self.width)
 
     def same_example(self) -> Tensor:

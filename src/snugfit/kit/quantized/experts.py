@@ -93,11 +93,11 @@ class QuantisedExperts(nn.Module):
         return self.shape if dim is None else self.shape[dim]
 
     def stored(self) -> list[Tensor]:
-        """What the format keeps, as it is stored."""
+        """Return what the format keeps, as it is stored."""
         return [getattr(self, name) for name in self._kept]
 
     def whole(self, stored: Sequence[Tensor] | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """The parameter again."""
+        """Return the parameter again."""
         dtype = self.dtype if dtype is None else dtype
         named = self._named(self.stored() if stored is None else stored)
         rows, columns = self._matrix
@@ -115,7 +115,7 @@ class QuantisedExperts(nn.Module):
         return whole.transpose(1, 2) if self.transposed else whole
 
     def matrix(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """One expert's matrix (outputs, inputs), from its part of what is stored."""
+        """Return one expert's matrix (outputs, inputs), from its part of what is stored."""
         with torch.no_grad():
             return self.format.unpack(self._named(stored), self._matrix, dtype)
 
@@ -127,7 +127,7 @@ class QuantisedExperts(nn.Module):
         return self.whole()[place]
 
     def transpose(self, first: int, second: int) -> Any:
-        """The weight with its matrices on their sides."""
+        """Return the weight with its matrices on their sides."""
         if {first % 3, second % 3} == {1, 2}:
             return TurnedExperts(self)
         return self.whole().transpose(first, second)
@@ -160,7 +160,7 @@ class TurnedExperts:
         return getattr(self.experts, name)  # such as its type and device
 
     def whole(self) -> Tensor:
-        """The tensor."""
+        """Return the tensor."""
         return self.experts.whole().transpose(1, 2)
 
     @classmethod
@@ -182,7 +182,7 @@ class ExpertMatrix:
         return getattr(self.experts, name) if name in ("dtype", "device") else getattr(self.whole(), name)
 
     def whole(self) -> Tensor:
-        """The tensor."""
+        """Return the tensor."""
         matrix = self.experts.matrix(self.stored, self.experts.dtype)
         return matrix.T if self.turned else matrix
 
@@ -192,7 +192,7 @@ class ExpertMatrix:
 
 
 def _called(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A function of torch, of which an argument is one of these: a product keeps nothing whole, anything else gets it whole."""
+    """Return a function of torch, of which an argument is one of these: a product keeps nothing whole, anything else gets it whole."""
     rows, weight = args[:2] if len(args) > 1 else (None, None)
     if isinstance(rows, Tensor):
         if isinstance(weight, ExpertMatrix) and func in (_PRODUCTS if weight.turned else (_LINEAR,)):
@@ -217,7 +217,7 @@ def _name(func: Any) -> str:
 
 
 def _in_computed_type(rows: Tensor) -> Tensor:
-    """Rows in the type of autocast, which does not see products that are answered here."""
+    """Return rows in the type of autocast, which does not see products that are answered here."""
     device = rows.device.type
     if torch.is_autocast_enabled(device) and rows.dtype != torch.float64:
         return rows.to(torch.get_autocast_dtype(device))
@@ -252,7 +252,7 @@ class _GroupedProduct(torch.autograd.Function):
 
 
 def expert_weights(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a module that hold a matrix for each expert, by name, where it is one that transformers runs in several ways.
+    """Return the parameters of a module that hold a matrix for each expert, by name, where it is one that transformers runs in several ways.
 
     Such a class says how many experts there are, and how their matrices lie.
     """
@@ -267,6 +267,6 @@ def expert_weights(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def has_experts(module: nn.Module) -> bool:
-    """Whether a module holds weights of experts, whole or quantised."""
+    """Return whether a module holds weights of experts, whole or quantised."""
     quantised = any(isinstance(child, QuantisedExperts) for child in module.children())
     return quantised or bool(expert_weights(module))

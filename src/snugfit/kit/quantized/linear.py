@@ -24,15 +24,15 @@ class WeightFormat(Protocol):
         ...
 
     def pack(self, weight: Tensor) -> dict[str, Tensor]:
-        """What is kept of a weight (outputs, inputs), by name: integers and float32."""
+        """Return what is kept of a weight (outputs, inputs), by name: integers and float32."""
         ...
 
     def unpack(self, kept: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """The weight again, rounded once from float32 to `dtype`."""
+        """Return the weight again, rounded once from float32 to `dtype`."""
         ...
 
     def loaded(self, layer: nn.Module, name: str) -> dict[str, Tensor] | None:
-        """What is kept where bitsandbytes holds the layer in this format; None where it is no layer of bitsandbytes."""
+        """Return what is kept where bitsandbytes holds the layer in this format; None where it is no layer of bitsandbytes."""
         ...
 
 
@@ -90,13 +90,13 @@ class QuantisedLinear(nn.Linear):
         return product if self.bias is None else product.add_(self.bias)
 
     def unpacked(self, kept: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """The weight (outputs, inputs) that these parameters of the layer stand for."""
+        """Return the weight (outputs, inputs) that these parameters of the layer stand for."""
         named = dict(zip(self._kept, map(as_kept, kept), strict=True))
         with torch.no_grad():
             return self.format.unpack(named, (self.out_features, self.in_features), dtype)
 
     def whole(self) -> nn.Linear:
-        """A plain linear layer with the weight, and the same bias."""
+        """Return a plain linear layer with the weight, and the same bias."""
         kind = _WasConv1D if self.of_conv1d else nn.Linear
         linear = kind(self.in_features, self.out_features, bias=False, device="meta")
         linear.weight = nn.Parameter(self.weight)
@@ -105,7 +105,7 @@ class QuantisedLinear(nn.Linear):
 
 
 def as_stored(kept: Tensor) -> Tensor:
-    """What a format keeps, as an integer: numbers that are not go by their bits."""
+    """Return what a format keeps, as an integer: numbers that are not go by their bits."""
     return kept.view(torch.int32) if kept.dtype == torch.float32 else kept
 
 
@@ -117,7 +117,7 @@ def as_kept(stored: Tensor) -> Tensor:
 def frozen_product(
     inputs: Tensor, unpacked: Callable[[Sequence[Tensor], torch.dtype], Tensor], stored: Sequence[Tensor]
 ) -> Tensor:
-    """`inputs @ weight.T`, where `unpacked` makes the weight (outputs, inputs) of what is stored, in forward and again in backward."""
+    """Return `inputs @ weight.T`, where `unpacked` makes the weight (outputs, inputs) of what is stored, in forward and again in backward."""
     product: Tensor = _Product.apply(inputs, unpacked, *stored)  # type: ignore[no-untyped-call]
     return product
 
@@ -163,7 +163,7 @@ class _WasConv1D(nn.Linear):
 
 
 def in_stock_form(layer: nn.Module) -> nn.Module:
-    """The layer as its library made it, where it was made whole and is a Conv1D."""
+    """Return the layer as its library made it, where it was made whole and is a Conv1D."""
     if not isinstance(layer, _WasConv1D):
         return layer
     from transformers.pytorch_utils import Conv1D

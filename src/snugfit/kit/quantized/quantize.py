@@ -63,7 +63,7 @@ def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], techn
 
 
 def quantisable(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
-    """Names of the plain linear layers, and of transformers' Conv1D, whose weight is theirs alone.
+    """Return names of the plain linear layers, and of transformers' Conv1D, whose weight is theirs alone.
 
     Left whole are what `skip` names, a language model's output, a stock classifier's head, and the last linear layer.
 
@@ -82,12 +82,12 @@ def quantisable(model: nn.Module, skip: Sequence[str], technique: str) -> list[s
 
 
 def _left_whole(model: nn.Module, skip: Sequence[str], technique: str) -> list[str]:
-    """Names of the modules that stay whole with all that is in them."""
+    """Return names of the modules that stay whole with all that is in them."""
     return [*find_modules(model, skip, f"{technique}.skip"), *stock_heads(model)]
 
 
 def matched_by(names: Sequence[str], name: str) -> bool:
-    """Whether a module is one of these, or inside of one."""
+    """Return whether a module is one of these, or inside of one."""
     return name in names or name.startswith(tuple(f"{each}." for each in names))
 
 
@@ -143,7 +143,7 @@ def _quantise_experts_(module: nn.Module, name: str, format: WeightFormat) -> No
 
 
 def _leave_bitsandbytes(model: nn.Module) -> None:
-    """Transformers is to take the model for what it is now: plain, but for some layers."""
+    """Have transformers take the model for what it is now: plain, but for some layers."""
     for name in (
         "hf_quantizer",
         "hf_device_map",
@@ -159,7 +159,7 @@ def _leave_bitsandbytes(model: nn.Module) -> None:
 
 
 def loading(model: nn.Module, skip: Sequence[str], technique: str, **config: Any) -> dict[str, Any]:
-    """Arguments for `from_pretrained` by which bitsandbytes quantises the same layers one by one, on the host.
+    """Return arguments for `from_pretrained` by which bitsandbytes quantises the same layers one by one, on the host.
 
     Args:
         model: of the same architecture; may be on the meta device.
@@ -183,7 +183,7 @@ def loading(model: nn.Module, skip: Sequence[str], technique: str, **config: Any
 
 
 def bitsandbytes_ops() -> Any:
-    """The operators of bitsandbytes, which run on tensors without numbers too.
+    """Return the operators of bitsandbytes, which run on tensors without numbers too.
 
     Raises:
         MissingExtra: it is not installed.
@@ -223,7 +223,7 @@ def dequantise_(model: nn.Module) -> nn.Module:
 
 
 def dequantised(model: nn.Module) -> nn.Module:
-    """A copy of the model with whole weights, as its own library would load it; the model itself where nothing is quantised."""
+    """Return a copy of the model with whole weights, as its own library would load it; the model itself where nothing is quantised."""
     if not any(isinstance(module, _QUANTISED) for module in model.modules()):
         return model
     return dequantise_(host_copy(model)).requires_grad_(True)

@@ -151,12 +151,12 @@ class RowChecks:
 
 
 def is_cut(tensor: Tensor, total: int) -> bool:
-    """Whether it holds one entry a row."""
+    """Return whether it holds one entry a row."""
     return tensor.ndim > 0 and tensor.shape[0] == total
 
 
 def can_learn(tensor: Tensor) -> bool:
-    """Whether a gradient can come to it."""
+    """Return whether a gradient can come to it."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

@@ -44,7 +44,7 @@ class RowWise:
     def __call__(
         self, forward: Callable[..., Any], total: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What `forward` gives for these arguments, which have `total` rows.
+        """Return what `forward` gives for these arguments, which have `total` rows.
 
         Raises:
             SettingError: an argument or an output is neither one entry a row nor the same for all rows; the module learns
@@ -172,7 +172,7 @@ def _as_is(tensor: Tensor) -> Tensor:
 
 
 def _placed(whole: Tensor | None, result: Tensor | None, part: slice, like: Tensor) -> Tensor | None:
-    """The gradient of all rows, with that of some in its place."""
+    """Return the gradient of all rows, with that of some in its place."""
     if result is None:
         return whole
     if whole is None:

@@ -70,8 +70,10 @@ class Packed:
 
 
 def check_host_memory(needed: int) -> None:
-    """Raises:
-    SettingError: so many bytes are not free.
+    """Check that the host has room.
+
+    Raises:
+        SettingError: so many bytes are not free.
     """
     free = available_bytes(torch.device("cpu"))
     if free is not None and needed > free:

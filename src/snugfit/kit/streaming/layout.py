@@ -35,7 +35,7 @@ class Place:
         return self.shape.numel() * self.dtype.itemsize
 
     def within(self, memory: Tensor) -> Tensor:
-        """The tensor, without a copy; writing to `memory` does not count as a change of it.
+        """Return the tensor, without a copy; writing to `memory` does not count as a change of it.
 
         >>> place = Place(256, torch.float32, torch.Size([2]), (1,))
         >>> place.within(torch.zeros(264, dtype=torch.uint8))
@@ -67,7 +67,7 @@ class Weight:
 
 
 def tensors_of(parameter: nn.Parameter) -> dict[str, Tensor]:
-    """The tensors that a weight consists of: "" is what it holds itself.
+    """Return the tensors that a weight consists of: "" is what it holds itself.
 
     >>> list(tensors_of(nn.Parameter(torch.ones(2))))
     ['']
@@ -87,7 +87,7 @@ def set_tensors_(parameter: nn.Parameter, tensors: Mapping[str, Tensor]) -> None
 
 
 def frozen_weights(model: nn.Module, blocks: Mapping[str, nn.Module]) -> dict[str, list[Weight]]:
-    """The frozen weights of each block that nothing outside of it holds.
+    """Return the frozen weights of each block that nothing outside of it holds.
 
     Raises:
         SettingError: a weight is in a format that cannot be taken to pieces.
@@ -127,7 +127,7 @@ def lay_out(weights: list[Weight]) -> int:
 
 
 def aligned(nbytes: int) -> int:
-    """The next multiple of the alignment.
+    """Return the next multiple of the alignment.
 
     >>> aligned(1), aligned(256)
     (256, 256)
@@ -136,7 +136,7 @@ def aligned(nbytes: int) -> int:
 
 
 def _states(parameter: nn.Parameter) -> Iterator[tuple[str, Any]]:
-    """What bitsandbytes keeps beside a quantised weight: its scales, and the scales of those."""
+    """Yield what bitsandbytes keeps beside a quantised weight: its scales, and the scales of those."""
     state = getattr(parameter, "quant_state", None)
     if state is not None:
         yield "", state

@@ -56,7 +56,7 @@ class Slot:
         self.holds = number
 
     def wait(self) -> None:
-        """What is enqueued from now on finds the weights in the slot."""
+        """Let what is enqueued from now on find the weights in the slot."""
         self.finish()
         if self._copied is not None:
             torch.cuda.current_stream(self._device).wait_event(self._copied)
@@ -78,7 +78,7 @@ class Slot:
             self._copied.synchronize()
 
     def seconds(self) -> float:
-        """Seconds that the copies took, those on a device by its own clock; waits for it."""
+        """Return seconds that the copies took, those on a device by its own clock; waits for it."""
         for begin, end in self._spans:
             end.synchronize()
             self._seconds += begin.elapsed_time(end) / 1e3
@@ -111,5 +111,5 @@ class Slot:
 
 
 def slots() -> list[Tensor]:
-    """The memory of all slots there are: what autograd keeps of a streamed weight lies in one, and is no activation."""
+    """Return the memory of all slots there are: what autograd keeps of a streamed weight lies in one, and is no activation."""
     return [slot.memory for slot in _slots]

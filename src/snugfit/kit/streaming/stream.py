@@ -111,7 +111,7 @@ class WeightStream:
         return sum(slot.memory.numel() for slot in self._slots)
 
     def seconds(self) -> float:
-        """Seconds that all copies took so far, if they are timed."""
+        """Return seconds that all copies took so far, if they are timed."""
         return self._seconds + sum(slot.seconds() for slot in self._slots)
 
     def _wrapped(self, name: str, forward: Callable[..., Any], place: int) -> Callable[..., Any]:
@@ -266,7 +266,7 @@ class WeightStream:
 
 
 def blocks_of(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """The blocks that match the patterns, or without any the repeated ones; of two of which one holds the other, the outer.
+    """Return the blocks that match the patterns, or without any the repeated ones; of two of which one holds the other, the outer.
 
     >>> list(blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), ()))
     ['0', '2']
@@ -300,7 +300,7 @@ def spare_device_bytes(device: torch.device) -> int:
 
 
 def _identity(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """What changes when a parameter begins to train or stops, or gets other memory."""
+    """Return what changes when a parameter begins to train or stops, or gets other memory."""
     if parameter.requires_grad:
         return (id(parameter),)
     return (id(parameter), *(_address(tensor) for tensor in tensors_of(parameter).values()))

@@ -154,7 +154,7 @@ class Answer:
     largest: Largest | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, the prediction's beside the others; without the timeline, which is for pictures."""
+        """Return plain values, the prediction's beside the others; without the timeline, which is for pictures."""
         found = asdict(self)
         prediction = found.pop("prediction")
         del prediction["timeline"]

@@ -17,7 +17,7 @@ class Band(NamedTuple):
 
 
 def places(timeline: Timeline) -> list[float]:
-    """Where each point lies in the update, from 0 to 1: by its time, or by its number where no time passes."""
+    """Return where each point lies in the update, from 0 to 1: by its time, or by its number where no time passes."""
     first, count = timeline.seconds[0], len(timeline.seconds)
     span = timeline.seconds[-1] - first
     if span > 0:
@@ -26,7 +26,7 @@ def places(timeline: Timeline) -> list[float]:
 
 
 def totals(timeline: Timeline) -> list[int]:
-    """Bytes of all kinds at each point."""
+    """Return bytes of all kinds at each point."""
     return [sum(kinds) for kinds in zip(*timeline.bytes_by_kind.values(), strict=True)]
 
 
@@ -51,7 +51,7 @@ def highest(timeline: Timeline, columns: int) -> list[int]:
 
 
 def bands(timeline: Timeline) -> list[Band]:
-    """The segments in order, each from its first point to that of the next.
+    """Return the segments in order, each from its first point to that of the next.
 
     >>> bands(Timeline(("forward", "forward", "backward"), (0.0, 1.0, 4.0), {"weights": (1, 1, 1)}))
     [Band(name='forward', start=0.0, end=1.0), Band(name='backward', start=1.0, end=1.0)]

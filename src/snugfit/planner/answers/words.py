@@ -29,7 +29,7 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def brief_bytes(count: float) -> str:
-    """Bytes in three digits, for sentences.
+    """Return bytes in three digits, for sentences.
 
     >>> brief_bytes(24 * 2**30), brief_bytes(1023.7 * 2**20), brief_bytes(0)
     ('24 GiB', '1 GiB', '0 B')
@@ -38,7 +38,7 @@ def brief_bytes(count: float) -> str:
 
 
 def brief_seconds(seconds: float) -> str:
-    """A duration in three digits, however short or long.
+    """Return a duration in three digits, however short or long.
 
     >>> [brief_seconds(seconds) for seconds in (0.00021, 0.021, 0.214, 11400, 2.14e6)]
     ['210 µs', '21 ms', '0.21 s', '3h 10m', '24.8 days']
@@ -55,7 +55,7 @@ def brief_seconds(seconds: float) -> str:
 
 
 def brief_number(count: float, unit: str = "") -> str:
-    """A count in three digits with a decimal prefix.
+    """Return a count in three digits with a decimal prefix.
 
     >>> brief_number(41.23e12, "FLOP"), brief_number(8_030_261_248), brief_number(812)
     ('41.2 TFLOP', '8.03 G', '812')
@@ -73,7 +73,7 @@ def digits(value: float) -> str:
 
 
 def share(part: float) -> str:
-    """A share in whole percent, but never 0% of what is there.
+    """Return a share in whole percent, but never 0% of what is there.
 
     >>> share(0.414), share(0.0004), share(0.0)
     ('41%', '<1%', '0%')
@@ -91,12 +91,12 @@ def printable(text: object) -> str:
 
 
 def basis(prediction: Prediction, what: str) -> str:
-    """Whether the memory or the time of a plan is measured or predicted; all that was not measured is predicted."""
+    """Return whether the memory or the time of a plan is measured or predicted; all that was not measured is predicted."""
     return "measured" if str(prediction.confidence.get(what, "")).startswith("measured") else "predicted"
 
 
 def device_words(answer: Answer) -> str:
-    """The device, and how many of it.
+    """Return the device, and how many of it.
 
     >>> from types import SimpleNamespace as Some
     >>> device_words(Some(device={"name": "rtx4090"}, choice=Some(devices=2)))
@@ -107,7 +107,7 @@ def device_words(answer: Answer) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """Whether it fits, with what the device has to have, and how long it takes."""
+    """Return whether it fits, with what the device has to have, and how long it takes."""
     found, device, budget = answer.prediction, device_words(answer), brief_bytes(answer.budget_bytes)
     memory = basis(found, "memory")
     if answer.fits:
@@ -129,7 +129,7 @@ def headline(answer: Answer) -> str:
 
 
 def about_words(about: Mapping[str, Any]) -> list[str]:
-    """What the plan is for: model, parameters, recipe, data, sizes."""
+    """Return what the plan is for: model, parameters, recipe, data, sizes."""
     about = dict(about)
     said = [printable(about.pop("model"))] if about.get("model") else []
     parameters = about.pop("parameters", None)
@@ -147,7 +147,7 @@ def about_words(about: Mapping[str, Any]) -> list[str]:
 
 
 def memory_rows(answer: Answer) -> list[tuple[str, int]]:
-    """The kinds of bytes at the peak in the order of `KINDS`, then what the device has to have besides.
+    """Return the kinds of bytes at the peak in the order of `KINDS`, then what the device has to have besides.
 
     Their sum is `reserved_bytes`.
     """
@@ -166,7 +166,7 @@ def memory_rows(answer: Answer) -> list[tuple[str, int]]:
 
 
 def peak_place(peak_at: Mapping[str, str]) -> str:
-    """Where in the step memory is highest.
+    """Return where in the step memory is highest.
 
     >>> peak_place({"segment": "backward 2", "module": "layers.3.mlp", "operator": "aten.mm.default"})
     'backward 2, layers.3.mlp, aten.mm.default'
@@ -186,7 +186,7 @@ def speed_words(prediction: Prediction) -> list[str]:
 
 
 def choice_words(choice: Choice) -> list[str]:
-    """A plan in a few words: how finely, in which precision, with what, on how many devices."""
+    """Return a plan in a few words: how finely, in which precision, with what, on how many devices."""
     said = [f"micro-batch {choice.micro_batch}", printable(choice.numerics)]
     said += [technique_words(entry) for entry in choice.techniques]
     if choice.devices > 1 or choice.strategy != "single":
@@ -195,7 +195,7 @@ def choice_words(choice: Choice) -> list[str]:
 
 
 def technique_words(entry: Any) -> str:
-    """An entry of a recipe.
+    """Return an entry of a recipe.
 
     >>> technique_words({"lora": {"rank": 16, "targets": "all"}}), technique_words("recompute")
     ('lora (rank 16, targets all)', 'recompute')
@@ -235,7 +235,7 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
 
 
 def _apart(part: float) -> str:
-    """How far above or below what was predicted something lies, by its share of that.
+    """Return how far above or below what was predicted something lies, by its share of that.
 
     >>> _apart(0.13), _apart(-0.7142), _apart(2.5), _apart(0.0)
     ('13 % above', '71 % below', '250 % above', 'as predicted')
@@ -248,7 +248,7 @@ def _apart(part: float) -> str:
 
 
 def _positive(value: object) -> float | None:
-    """The value if it can be compared: events may come from another version."""
+    """Return the value if it can be compared: events may come from another version."""
     known = (
         isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     )

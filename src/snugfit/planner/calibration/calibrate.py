@@ -71,7 +71,7 @@ def calibrate(device: torch.device) -> Device:
 
 
 def _summary(device: Device) -> dict[str, Any]:
-    """What the largest sizes showed, for operators that were not measured themselves."""
+    """Return what the largest sizes showed, for operators that were not measured themselves."""
     peaks = {
         name.partition(".")[2]: curve[-1][1]
         for name, curve in device.rates.items()
@@ -161,7 +161,7 @@ def _plan(known: Device) -> Iterator[tuple[Probe, torch.dtype, int]]:
 
 
 def _alike(probe: Probe, device: torch.device, dtype: torch.dtype, size: int) -> Iterator[Sequence[Work]]:
-    """Each piece of a probe's work several times over, each time on operands of its own."""
+    """Yield each piece of a probe's work several times over, each time on operands of its own."""
     first = list(probe(device, dtype, size))
     point = _look(first[0])
     turns = min(max(_SPREAD // (point.read + point.written), 3), _TURNS)
@@ -189,19 +189,19 @@ class _Last(TorchDispatchMode):
 
 
 def _key(name: str, dtype: torch.dtype) -> str:
-    """Plain products, convolutions and attention stand for their class; backward, batched and recurrent ones for themselves."""
+    """Return plain products, convolutions and attention stand for their class; backward, batched and recurrent ones for themselves."""
     bare, kind = operator(name), op_class(name)
     of_class = bare in ("mm", "convolution") or (kind == "attention" and "backward" not in bare)
     return f"{kind if of_class else bare}.{number_type(dtype)}"
 
 
 def _empty(device: torch.device) -> float:
-    """Seconds of an operator with nothing to do, called without autograd."""
+    """Return seconds of an operator with nothing to do, called without autograd."""
     return seconds_of([torch.zeros(1, device=device).relu_], device)
 
 
 def _link(device: torch.device, known: Link) -> Link:
-    """The way from the host's pinned memory to the device."""
+    """Return the way from the host's pinned memory to the device."""
     there, here = (
         torch.empty(2**26, dtype=torch.uint8, device=device),
         torch.empty(2**26, dtype=torch.uint8).pin_memory(),

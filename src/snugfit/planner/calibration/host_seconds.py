@@ -22,7 +22,7 @@ _RECOMPUTED = 5
 
 
 def host_seconds(device: torch.device) -> tuple[float, float, float]:
-    """Seconds of the host in a training step with autograd: per update, per operator, and per view.
+    """Return seconds of the host in a training step with autograd: per update, per operator, and per view.
 
     Two models that differ in depth tell what grows with the operators from what does not.
     """
@@ -34,14 +34,14 @@ def host_seconds(device: torch.device) -> tuple[float, float, float]:
 
 
 def _step_seconds(device: torch.device, layers: int, view: float) -> tuple[int, float]:
-    """How many operators a small step has, and what it takes without its views."""
+    """Return how many operators a small step has, and what it takes without its views."""
     step = small_step(device, layers)
     count = _counted(step)
     return count.operators, _scattering(step, device) - count.views * view
 
 
 def around_seconds(device: torch.device, known: Device) -> tuple[float, float]:
-    """Seconds of the host for a tensor that a hook is given, and for an operator around which Python has a dispatch mode.
+    """Return seconds of the host for a tensor that a hook is given, and for an operator around which Python has a dispatch mode.
 
     Recompute has hooks, and where it keeps something modes; what of its time the operators do not account for is theirs.
     """
@@ -56,12 +56,12 @@ def around_seconds(device: torch.device, known: Device) -> tuple[float, float]:
 
 
 def _scattering(step: Work, device: torch.device) -> float:
-    """Seconds of a training step: the lower quartile of several looks."""
+    """Return seconds of a training step: the lower quartile of several looks."""
     return statistics.quantiles([seconds_of([step], device) for _ in range(_STEP_TIMES)], n=4)[0]
 
 
 def _counted(step: Work) -> _Count:
-    """What there is in a step that has been done before."""
+    """Return what there is in a step that has been done before."""
     step()
     count = _Count()
     with count, interposing() as count.around:

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 def product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Work]:
-    """The products of a linear layer, `side` square, on twice as many tokens: forward without and with a bias, and backward to input and
+    """Yield the products of a linear layer, `side` square, on twice as many tokens: forward without and with a bias, and backward to input and
     weight."""
     tokens, gradient = (torch.randn(2 * side, side, device=device, dtype=dtype) for _ in range(2))
     weight = torch.randn(side, side, device=device, dtype=dtype)
@@ -65,7 +65,7 @@ def attention(device: torch.device, dtype: torch.dtype, length: int) -> Iterator
 
 
 def recurrence(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator[Work]:
-    """An LSTM of 256 numbers over 32 steps, and its backward."""
+    """Yield an LSTM of 256 numbers over 32 steps, and its backward."""
     layer = nn.LSTM(256, 256).to(device, dtype)
     with torch.enable_grad():
         out = layer(torch.randn(32, batch, 256, device=device, dtype=dtype))[0]
@@ -80,14 +80,14 @@ def recurrence(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator
 
 
 def traffic(device: torch.device, dtype: torch.dtype, size: int) -> Iterator[Work]:
-    """What memory alone limits, into a new tensor and in place."""
+    """Yield what memory alone limits, into a new tensor and in place."""
     x, y = (torch.ones(size, device=device, dtype=dtype) for _ in range(2))
     yield lambda: aten.mul(x, y)
     yield lambda: x.mul_(y)
 
 
 def operators(device: torch.device, dtype: torch.dtype, size: int) -> Iterator[Work]:
-    """What memory alone does not limit, on `size` numbers in rows of 256; a multiple of 8,192."""
+    """Yield what memory alone does not limit, on `size` numbers in rows of 256; a multiple of 8,192."""
     x, y, z = (torch.rand(size // 256, 256, device=device, dtype=dtype) + 0.1 for _ in range(3))
     yield from _activations(x, y)
     yield from _normalisations(x, y)
@@ -137,7 +137,7 @@ def _normalisations(x: Tensor, y: Tensor) -> Iterator[Work]:
 
 
 def _optimizer(x: Tensor, y: Tensor, z: Tensor) -> Iterator[Work]:
-    """The multi-tensor operators of AdamW, the fused one, and where bitsandbytes is installed that of states of 8 bits."""
+    """Yield the multi-tensor operators of AdamW, the fused one, and where bitsandbytes is installed that of states of 8 bits."""
     yield lambda: aten._foreach_sqrt([z])
     yield lambda: aten._foreach_add_.List([x], [y], alpha=0)
     yield lambda: aten._foreach_mul_.Scalar([x], 1.0)
@@ -162,7 +162,7 @@ def _reductions(x: Tensor) -> Iterator[Work]:
 
 
 def small_step(device: torch.device, layers: int) -> Work:
-    """A training step of a model of which no operator has anything to do: what it takes is the host's time."""
+    """Return a training step of a model of which no operator has anything to do: what it takes is the host's time."""
     blocks = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()) for _ in range(layers)]
     model = nn.Sequential(*blocks).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, **fastest_kernel(device))

@@ -15,13 +15,13 @@ POINT_SECONDS = 0.02
 
 
 def seconds_of(works: Sequence[Work], device: torch.device) -> float:
-    """Seconds of one of several equal pieces of work, which take turns and keep their results until the next, as a step does."""
+    """Return seconds of one of several equal pieces of work, which take turns and keep their results until the next, as a step does."""
     kept: list[object] = [work() for work in works]
     return _one_by_one(works, kept) if device.type == "cpu" else _queued(works, kept, device)
 
 
 def _one_by_one(works: Sequence[Work], kept: list[object]) -> float:
-    """The lower quartile, as what else runs on the machine only adds; with one thread, of the time that it had."""
+    """Return the lower quartile, as what else runs on the machine only adds; with one thread, of the time that it had."""
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     taken: list[float] = []
     end = time.perf_counter() + POINT_SECONDS
@@ -34,7 +34,7 @@ def _one_by_one(works: Sequence[Work], kept: list[object]) -> float:
 
 
 def _queued(works: Sequence[Work], kept: list[object], device: torch.device) -> float:
-    """The mean over a long queue, since an accelerator works behind the host."""
+    """Return the mean over a long queue, since an accelerator works behind the host."""
     times, taken = len(works), 0.0
     while taken < POINT_SECONDS / 2:
         times *= 2

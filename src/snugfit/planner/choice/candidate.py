@@ -32,11 +32,11 @@ class Budget:
     margin: float = _UNMEASURED
 
     def holds(self, found: Prediction) -> bool:
-        """Whether a plan that needs this fits, with the margin, even if the prediction is as short as any was."""
+        """Return whether a plan that needs this fits, with the margin, even if the prediction is as short as any was."""
         return self.has(found.most_bytes, found.host_peak_bytes)
 
     def has(self, reserved: float, host: float) -> bool:
-        """Whether so many bytes of the device and of the host fit, with the margin."""
+        """Return whether so many bytes of the device and of the host fit, with the margin."""
         return reserved <= self.usable and (self.host_bytes is None or host <= self.host_bytes)
 
     @property
@@ -64,7 +64,7 @@ class Candidate:
         return level_of(self.techniques)
 
     def same(self, other: Candidate | None) -> bool:
-        """Whether it is the same plan."""
+        """Return whether it is the same plan."""
         return other is not None and (self.techniques, self.micro_batch) == (
             other.techniques,
             other.micro_batch,

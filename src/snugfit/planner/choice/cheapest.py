@@ -101,7 +101,7 @@ def _least(offers: Sequence[_Offer]) -> _Offer:
 def _lines(
     offers: Sequence[_Offer], problems: Sequence[tuple[int, UserError]], price: float
 ) -> Iterator[str]:
-    """What each number of devices comes to."""
+    """Yield what each number of devices comes to."""
     for each in offers:
         prediction = each.answer.prediction
         name = _devices(each.devices)
@@ -133,7 +133,7 @@ def _devices(count: int) -> str:
 
 
 def _figure(price: float) -> str:
-    """A price, in cents where it is one of few.
+    """Return a price, in cents where it is one of few.
 
     >>> _figure(8.666), _figure(0.00421), _figure(12345.6)
     ('8.67', '0.0042', '12,346')

@@ -48,7 +48,7 @@ class Goal:
     slower: float = SLOWER
 
     def choose(self, candidates: Iterable[Candidate]) -> Candidate | None:
-        """The choice among plans, of those that fit; None where none does."""
+        """Return the choice among plans, of those that fit; None where none does."""
         fitting = [each for each in candidates if each.fits]
         if not fitting:
             return None
@@ -66,7 +66,7 @@ class Goal:
         )
 
     def limit(self, level: Fidelity, candidates: Iterable[Candidate]) -> float:
-        """Seconds of an update below which a plan of this level would be the choice beside these."""
+        """Return seconds of an update below which a plan of this level would be the choice beside these."""
         fitting = [each for each in candidates if each.fits]
         finer = [each for each in fitting if each.level < level]
         if self.name == "smallest":
@@ -82,7 +82,7 @@ class Goal:
         return min(limit, min(same, default=float("inf")) / ALIKE)
 
     def _worthwhile(self, fitting: Sequence[Candidate]) -> Candidate:
-        """The fastest down to `mixed`; of each level below only what is worth it beside what was taken so far."""
+        """Return the fastest down to `mixed`; of each level below only what is worth it beside what was taken so far."""
         return worthwhile(fitting, lambda each: each.level, fastest, _seconds, self.worth)
 
 
@@ -111,7 +111,7 @@ def least(plans: Sequence[Plan], cost: Callable[[Plan], float], order: Callable[
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
-    """The fastest; of those that are alike the most faithful, the simplest, and of those the one of the largest micro-batch."""
+    """Return the fastest; of those that are alike the most faithful, the simplest, and of those the one of the largest micro-batch."""
     return least(
         candidates, _seconds, lambda each: (each.level, len(each.added), -each.micro_batch, _seconds(each))
     )

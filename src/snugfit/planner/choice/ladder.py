@@ -72,12 +72,12 @@ TURN = 3
 
 
 def formats(own: Sequence[Technique], rungs: Sequence[Technique]) -> list[Techniques]:
-    """What is added to a recipe for each format, with those of these rungs that go beside its own techniques; none of it twice."""
+    """Return what is added to a recipe for each format, with those of these rungs that go beside its own techniques; none of it twice."""
     return _resolved(FORMATS, own, (), rungs)
 
 
 def placed(own: Sequence[Technique], format: Techniques, rungs: Sequence[Technique]) -> list[Techniques]:
-    """A format with each placement."""
+    """Return a format with each placement."""
     return _resolved(PLACEMENTS, own, format, rungs)
 
 
@@ -98,7 +98,7 @@ def _resolved(
 
 
 def goes(own: Sequence[Technique], added: Techniques, rung: Technique) -> bool:
-    """Whether a rung goes with the recipe's own techniques and those that were added; what is for frozen weights, where some are."""
+    """Return whether a rung goes with the recipe's own techniques and those that were added; what is for frozen weights, where some are."""
     try:
         techniques = together(own, (*added, rung))
     except PlanConflict:

@@ -16,19 +16,19 @@ Techniques = tuple[Technique, ...]
 
 
 def level_of(techniques: Sequence[Technique]) -> Fidelity:
-    """How much precision a run with these gives up: as much as the coarsest of them."""
+    """Return how much precision a run with these gives up: as much as the coarsest of them."""
     return max((each.card.fidelity for each in techniques), default=Fidelity.FULL)
 
 
 def placements(device: Device) -> Iterator[Technique]:
-    """What saves memory on a device and leaves the numbers as they are."""
+    """Yield what saves memory on a device and leaves the numbers as they are."""
     for technique in discover().values():
         if technique.card.family is Family.PLACEMENT:
             yield from _on(device, technique.rungs())
 
 
 def coarser(level: Fidelity, device: Device) -> Iterator[Technique]:
-    """What saves memory or time at the price of precision, as much as this level gives up, on a device that can compute so.
+    """Yield what saves memory or time at the price of precision, as much as this level gives up, on a device that can compute so.
 
     float16 is left out where there is bfloat16, which takes as much and needs no scale.
     """
@@ -44,7 +44,7 @@ def _on(device: Device, rungs: Sequence[Technique]) -> Iterator[Technique]:
 
 
 def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques:
-    """All of them; one that may stand in the place of another does, and adapters that are added bring the learning rate of adapters.
+    """Return all of them; one that may stand in the place of another does, and adapters that are added bring the learning rate of adapters.
 
     Raises:
         PlanConflict: they exclude each other.
@@ -61,17 +61,17 @@ def together(own: Sequence[Technique], added: Sequence[Technique]) -> Techniques
 
 
 def is_for_frozen(technique: Technique) -> bool:
-    """Whether what it saves is of weights that do not learn."""
+    """Return whether what it saves is of weights that do not learn."""
     return bool({Stage.QUANTISE, Stage.STREAM} & {*technique.card.stages})
 
 
 def freezes(techniques: Sequence[Technique]) -> bool:
-    """Whether these leave most weights as they are, beneath adapters or for some updates."""
+    """Return whether these leave most weights as they are, beneath adapters or for some updates."""
     return any(Stage.ADAPT in each.card.stages or "begin" in each.card.seams for each in techniques)
 
 
 def told(technique: Technique, replaced: Technique | None = None) -> str:
-    """A technique with the settings that are not its defaults, such as recompute(keep=('attention',)), nor those of what it replaced."""
+    """Return a technique with the settings that are not its defaults, such as recompute(keep=('attention',)), nor those of what it replaced."""
     (settings,) = as_entry(technique).values()
     same = {} if replaced is None else as_settings(replaced)
     usual: dict[str, object] = (
@@ -88,7 +88,7 @@ def told(technique: Technique, replaced: Technique | None = None) -> str:
 
 
 def told_added(techniques: Sequence[Technique], own: Sequence[Technique]) -> tuple[str, ...]:
-    """What a plan has beyond the recipe's own techniques, in words."""
+    """Return what a plan has beyond the recipe's own techniques, in words."""
     if adapts(techniques) and not adapts(own):  # the learning rate that comes with adapters is said by itself
         own = [at_rate_of_adapters(each) for each in own]
     gone = [each for each in own if each not in techniques]

@@ -116,7 +116,7 @@ class Search:
         self._least_seconds[self.asked.techniques] = self.asked.found.seconds_per_update
 
     def best(self) -> Candidate | None:
-        """The choice; None where nothing that was tried fits."""
+        """Return the choice; None where nothing that was tried fits."""
         for format in self._formats():
             self._walk(format)
         self._improve()
@@ -155,7 +155,7 @@ class Search:
         return self.goal.choose(self._allowed())
 
     def smallest(self) -> Candidate | None:
-        """The plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
+        """Return the plan of the least memory that fits, or where none does, of all that were tried; None where none was."""
         return min(self._allowed(), key=lambda each: (not each.fits, each.found.most_bytes), default=None)
 
     def least(self) -> Candidate:
@@ -163,7 +163,7 @@ class Search:
         return min(self._allowed(), key=lambda each: each.found.most_bytes)
 
     def needed(self) -> dict[str, int]:
-        """The smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
+        """Return the smallest memory in bytes in which anything fits that was found, by the level of precision, for all levels there are."""
         found: dict[str, int] = {}
         for level in (each for each in Fidelity if each >= self.asked.level):
             formats = [each for each in self.ladder() if self.level(each) is level]
@@ -175,7 +175,7 @@ class Search:
         return found
 
     def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
-        """What is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
+        """Return what is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
         not fit after all, the search goes on from there."""
         while (picked := pick()) is not None and picked not in self._exact:
             plan = replace(self.plan, micro_batch=picked.micro_batch)
@@ -185,7 +185,7 @@ class Search:
         return picked
 
     def _checked(self, one: Candidate, found: Prediction) -> Candidate:
-        """A plan that was tried, predicted anew in full, and kept so.
+        """Return a plan that was tried, predicted anew in full, and kept so.
 
         Where it does not fit after all, all others that were not predicted in full are taken to be short by as much.
         """
@@ -205,22 +205,22 @@ class Search:
         return made
 
     def _holds(self, found: Prediction) -> bool:
-        """Whether a plan fits that was not predicted in full."""
+        """Return whether a plan fits that was not predicted in full."""
         return self.budget.has(found.most_bytes * self._short, found.host_peak_bytes * self._short)
 
     # ------------------------------------------------------------------ the ladder
 
     def _leanest(self, formats: Sequence[Techniques]) -> Iterator[Techniques]:
-        """The last placements of the last formats of a level."""
+        """Yield the last placements of the last formats of a level."""
         for format in formats[-2:]:
             yield from ladder.placed(self.asked.techniques, format, self._rungs)[-2:]
 
     def ladder(self) -> list[Techniques]:
-        """The recipe's own format and those of the ladder."""
+        """Return the recipe's own format and those of the ladder."""
         return [(), *(each for each in ladder.formats(self.asked.techniques, self._rungs) if each)]
 
     def _formats(self) -> Iterator[Techniques]:
-        """Formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
+        """Yield formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
         cost nothing which is learned the fastest first."""
         found = ladder.formats(self.asked.techniques, self._rungs)
         free = FREE if self.goal.name != "finest" else Fidelity.FULL
@@ -233,7 +233,7 @@ class Search:
                 yield format
 
     def _walk(self, format: Techniques) -> None:
-        """A format with one placement after the other, until one fits; then what lies before it."""
+        """Try a format with one placement after the other, until one fits; then what lies before it."""
         steps = ladder.placed(self.asked.techniques, format, self._rungs)
         first = None if self._is_too_heavy(steps[0]) else self._trace(steps[0], self._sizes[0])
         if self._is_too_heavy(steps[0]):
@@ -282,7 +282,7 @@ class Search:
                         self._look(added)
 
     def _leaders(self) -> Iterator[Candidate]:
-        """The choice, or what comes nearest to fitting; and the best of finer and of coarser levels, where a little more speed would make it
+        """Yield the choice, or what comes nearest to fitting; and the best of finer and of coarser levels, where a little more speed would make it
         the choice."""
         best = self.choice() or self.smallest()
         if best is None:
@@ -302,7 +302,7 @@ class Search:
                     yield coarser
 
     def _neighbours(self, one: Candidate, whole: int) -> list[Techniques]:
-        """Sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
+        """Return sets of rungs with one less, one in place of another, or one more; what saves too little of the whole is left out."""
         own, rungs = self.asked.techniques, self._rungs
         added = tuple(each for each in one.techniques if each not in own)
         known = tuple(rung for rung in rungs if rung in added or any(stands_in(rung, each) for each in added))
@@ -323,7 +323,7 @@ class Search:
         return [each for each in found if self._goes(each)]
 
     def _matter(self, rungs: Techniques, one: Candidate, whole: int) -> bool:
-        """Whether there is anything to save for those that are about states and gradients, which adapters hardly have."""
+        """Return whether there is anything to save for those that are about states and gradients, which adapters hardly have."""
         states = [{"optimizer", "stepping"} & {*each.card.seams} for each in rungs if not each.card.precision]
         kinds = one.found.peak_by_kind
         little = sum(kinds.get(kind, 0) for kind in ("optimizer", "gradients")) <= _LITTLE * whole
@@ -365,7 +365,7 @@ class Search:
         return True
 
     def _trace(self, added: Techniques, size: int) -> Candidate | None:
-        """A plan, run once; None where it cannot be, and why is kept, or where no more may be."""
+        """Return a plan, run once; None where it cannot be, and why is kept, or where no more may be."""
         techniques = self._techniques(added)
         known = self._known(techniques, size)
         if known is not None:
@@ -391,7 +391,7 @@ class Search:
         return self._keep(techniques, size, found)
 
     def _fits_when_run(self, added: Techniques, one: Candidate) -> bool:
-        """Whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
+        """Return whether a plan that others of its set say does not fit does so when it is run; only where it would be the choice."""
         if one.found.seconds_per_update >= self._limit(one.level):
             return False
         self.tried.remove(one)
@@ -401,7 +401,7 @@ class Search:
         return made is not None and made.fits
 
     def _tell(self, added: Techniques, size: int) -> None:
-        """A plan by those of other sizes that were run."""
+        """Tell a plan by those of other sizes that were run."""
         techniques = self._techniques(added)
         sized = self._sized.get(techniques)
         if sized is not None and self._known(techniques, size) is None:
@@ -428,7 +428,7 @@ class Search:
     # ------------------------------------------------------------------ bounds
 
     def _may_fit_whole(self, last: Candidate) -> bool:
-        """Whether the window may fit in one pass where its smallest micro-batches do not.
+        """Return whether the window may fit in one pass where its smallest micro-batches do not.
 
         One pass adds to no gradients that are there already, and where updates are made in backward it never has them all; but it has
         the activations of the whole window, which are taken for as many times those of a micro-batch.
@@ -444,23 +444,23 @@ class Search:
         return remains + activations * self.rows / last.micro_batch <= self.budget.usable
 
     def _keeps_host_full(self, one: Candidate) -> bool:
-        """Whether what lasts takes more of the host than there is, whatever else is placed."""
+        """Return whether what lasts takes more of the host than there is, whatever else is placed."""
         full, smallest = one.found.host_peak_bytes > (self.budget.host_bytes or math.inf), self._ends[1]
         return full and one.micro_batch == smallest and not offloads_activations(one.techniques)
 
     def _overfills_host(self, added: Techniques) -> bool:
-        """Whether a set of rungs leaves on the host what does not fit there with fewer placements."""
+        """Return whether a set of rungs leaves on the host what does not fit there with fewer placements."""
         mine = self._techniques(added)
         return any(
             self._keeps_host_full(each) and adds_placements(each.techniques, mine) for each in self.tried
         )
 
     def _fits_in_no_size(self, one: Candidate) -> bool:
-        """Whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
+        """Return whether this is a set of rungs in the smallest micro-batches that fits neither in them nor in others."""
         return not one.fits and one.micro_batch == self._sizes[-1] and not self._may_fit_whole(one)
 
     def _may_be_better(self, added: Techniques) -> bool:
-        """Whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more.
+        """Return whether a set of rungs may be the choice, by what is known of sets with fewer placements and with more.
 
         At the moment of a set's peak its weights and states are there whatever is done to activations.
         """
@@ -475,13 +475,13 @@ class Search:
         )
 
     def _may_be_faster(self, added: Techniques) -> bool:
-        """Whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower."""
+        """Return whether a set of rungs may be fast enough to be the choice, by its arithmetic and by sets that are no slower."""
         mine, limit = self._techniques(added), self._limit(self.level(added))
         known = (seconds for other, seconds in self._least_seconds.items() if takes_longer(other, mine))
         return self.arithmetic(added) < limit and all(seconds < limit for seconds in known)
 
     def _is_too_heavy(self, added: Techniques) -> bool:
-        """Whether weights alone do not fit that are in the format of these."""
+        """Return whether weights alone do not fit that are in the format of these."""
         return not streams(added) and format_of_weights(self._techniques(added)) in self._too_heavy
 
     def _note_bytes(self, one: Candidate) -> None:
@@ -493,14 +493,14 @@ class Search:
         self._least_bytes[lasting] = max(there, self._least_bytes.get(lasting, 0))
 
     def _lasting(self, one: Candidate) -> float:
-        """Bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
+        """Return bytes that are there however small the micro-batch is, and whatever is done to activations: of what lasts beside a pass."""
         return sum(one.found.peak_by_kind.get(kind, 0) for kind in _LASTING)
 
     def _limit(self, level: Fidelity) -> float:
         return self.goal.limit(level, [*self._allowed(), *self.rivals])
 
     def arithmetic(self, added: Techniques) -> float:
-        """Seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
+        """Return seconds that an update takes at least: its arithmetic, at the highest rate that the device reaches in the set's precision."""
         device, techniques = self.planner.machine.device, self._techniques(added)
         needs = [each.card.needs for each in techniques if each.card.precision and each.card.needs]
         rate = device.flops.get(needs[0] if needs else "float32", math.inf)
@@ -534,7 +534,7 @@ class Search:
         return max(self.asked.level, self.budget.fidelity)
 
     def _techniques(self, added: Techniques) -> Techniques:
-        """The recipe's techniques and those that are added, in one order however the set was come by."""
+        """Return the recipe's techniques and those that are added, in one order however the set was come by."""
         return together(self.asked.techniques, sorted(added, key=self._order.__getitem__))
 
     @cached_property

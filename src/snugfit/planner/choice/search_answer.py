@@ -17,7 +17,7 @@ from snugfit.planner.devices.catalogue import SHEETS
 
 
 def describe(candidate: Candidate) -> Choice:
-    """A plan as an answer has it."""
+    """Return a plan as an answer has it."""
     precision = [each.card.name for each in candidate.techniques if each.card.precision]
     return Choice(
         micro_batch=candidate.micro_batch,
@@ -29,7 +29,7 @@ def describe(candidate: Candidate) -> Choice:
 
 
 def alternatives(search: Search, chosen: Candidate | None) -> tuple[Alternative, ...]:
-    """The runners-up: of each other set of rungs with which something fits the fastest plan; the fastest first."""
+    """Return the runners-up: of each other set of rungs with which something fits the fastest plan; the fastest first."""
     return tuple(
         Alternative(
             each.rung,
@@ -43,7 +43,7 @@ def alternatives(search: Search, chosen: Candidate | None) -> tuple[Alternative,
 
 
 def rejected(search: Search) -> tuple[Rejected, ...]:
-    """What does not fit, with the least that it came to; what saves nothing; and what was refused, with the reason."""
+    """Return what does not fit, with the least that it came to; what saves nothing; and what was refused, with the reason."""
     budget = search.budget
     fitting = {each.techniques for each in search.tried if each.fits}
     smallest = _of_each_set(search.tried, lambda each: each.found.reserved_bytes)
@@ -65,7 +65,7 @@ def _over(candidate: Candidate, budget: Budget) -> str:
 
 
 def why(chosen: Candidate, search: Search) -> tuple[str, ...]:
-    """Why the choice is the choice, in sentences: what it takes, what its precision buys, and how much was looked at."""
+    """Return why the choice is the choice, in sentences: what it takes, what its precision buys, and how much was looked at."""
     found, asked = chosen.found, search.asked
     told = (
         f"{brief_seconds(found.seconds_per_update)} an update in {brief_bytes(found.reserved_bytes)} of "
@@ -92,7 +92,7 @@ def why(chosen: Candidate, search: Search) -> tuple[str, ...]:
 
 
 def _price(chosen: Candidate, search: Search) -> Iterator[str]:
-    """What the precision that is given up buys, or what is paid for keeping it."""
+    """Yield what the precision that is given up buys, or what is paid for keeping it."""
     fitting = [each for each in search.tried if each.fits]
     fastest = min(fitting, key=lambda each: each.found.seconds_per_update)
     slower = chosen.found.seconds_per_update / fastest.found.seconds_per_update
@@ -111,7 +111,7 @@ def _price(chosen: Candidate, search: Search) -> Iterator[str]:
 
 
 def _effort(search: Search) -> Iterator[str]:
-    """How much was looked at: not all, and what is left is bounded in part alone."""
+    """Yield how much was looked at: not all, and what is left is bounded in part alone."""
     if search.looked:
         left = (
             "nor is any that differs from it by one technique"
@@ -122,7 +122,7 @@ def _effort(search: Search) -> Iterator[str]:
 
 
 def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
-    """Why nothing fits, what would do, and how to ask for it."""
+    """Return why nothing fits, what would do, and how to ask for it."""
     budget, least = search.budget, search.least()
     if least.found.most_bytes <= budget.usable:
         return (
@@ -137,7 +137,7 @@ def why_not(search: Search, needed: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _ways_out(search: Search, needed: Mapping[str, int]) -> Iterator[str]:
-    """The level that would fit on this device, and the smallest devices that would do at the level that is allowed."""
+    """Yield the level that would fit on this device, and the smallest devices that would do at the level that is allowed."""
     allowed = max(search.asked.level, search.budget.fidelity)
     here = next(
         (

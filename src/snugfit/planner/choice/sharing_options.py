@@ -14,7 +14,7 @@ Option = tuple[Way, int, Decision]
 
 
 def options_of(decisions: Sequence[tuple[int, Decision]]) -> list[Option]:
-    """What should fit, the best first: the faster, and of about as fast ones a decision's own way."""
+    """Return what should fit, the best first: the faster, and of about as fast ones a decision's own way."""
     fitting = [(way, size, decision) for size, decision in decisions for way in decision.fitting]
     return sorted(
         fitting,
@@ -31,7 +31,7 @@ def _best(options: Sequence[Option]) -> dict[str, Option]:
 
 
 def alternatives_of(options: Sequence[Option], answer: Answer) -> Iterator[Alternative]:
-    """Each other way that should fit."""
+    """Yield each other way that should fit."""
     for name, (way, size, _) in _best(options).items():
         if name != answer.choice.strategy:
             choice = replace(answer.choice, strategy=name, devices=way.devices, micro_batch=size)
@@ -40,7 +40,7 @@ def alternatives_of(options: Sequence[Option], answer: Answer) -> Iterator[Alter
 
 
 def rejections_of(decisions: Sequence[tuple[int, Decision]], options: Sequence[Option]) -> Iterator[Rejected]:
-    """Each way that fits with no micro-batch."""
+    """Yield each way that fits with no micro-batch."""
     size, decision = decisions[-1]
     fitting = _best(options)
     for way in decision.ways:

@@ -85,7 +85,7 @@ class Facts:
         return self.peak - self.weights - self.gradients - self.optimizer
 
     def shard(self, devices: int) -> int:
-        """What each of `devices` keeps of the weights, gradients and optimizer states."""
+        """Return what each of `devices` keeps of the weights, gradients and optimizer states."""
         return math.ceil((self.weights + self.exchanged + self.optimizer) / devices)
 
     @property
@@ -99,7 +99,7 @@ class Facts:
         return math.ceil(self.gathered * self.exchanged / self.weights)
 
     def work(self, devices: int) -> Work:
-        """What each of `devices` does in an update; micro-batches are cut finer where there are fewer of them."""
+        """Return what each of `devices` does in an update; micro-batches are cut finer where there are fewer of them."""
         micro_batches = math.ceil(self.micro_batches / devices)
         passes = devices * micro_batches
         return Work(
@@ -143,7 +143,7 @@ NOT_YET = "pipeline/tensor parallel: not in Snugfit yet"
 
 
 def decide(facts: Facts) -> Decision:
-    """The fastest way to share that fits, and the simplest of those that are about as fast.
+    """Return the fastest way to share that fits, and the simplest of those that are about as fast.
 
     What it says are estimates from a step on one device: the way that is taken is to be traced in its turn.
     """
@@ -169,7 +169,7 @@ def decide(facts: Facts) -> Decision:
 
 
 def _ways(facts: Facts) -> Iterator[Way]:
-    """Each way there is on these devices, simple ones first."""
+    """Yield each way there is on these devices, simple ones first."""
     cluster, world = facts.cluster, facts.cluster.world
     yield Way("single", 1, facts.peak, 0, facts.forward + facts.backward + facts.update, NOTHING)
     if world == 1:
@@ -198,7 +198,7 @@ def _ways(facts: Facts) -> Iterator[Way]:
 
 
 def _missing(way: Way, facts: Facts) -> str | None:
-    """What does not fit, if anything."""
+    """Return what does not fit, if anything."""
     if way.bytes > facts.device_memory:
         return f"needs {format_bytes(way.bytes)} on a device, which has {format_bytes(facts.device_memory)}"
     if facts.host_memory is not None and way.host_bytes > facts.host_memory:
@@ -254,7 +254,7 @@ def _slower(way: Way, chosen: Way) -> str:
 
 
 def _last_resort(facts: Facts) -> tuple[str, str]:
-    """What would do where no way of sharing does, and why."""
+    """Return what would do where no way of sharing does, and why."""
     block = facts.gathered + facts.scattered
     memory, whole = format_bytes(facts.device_memory), block + facts.largest_activations
     if facts.rest > facts.largest_activations:

@@ -102,7 +102,7 @@ class AllocatorSettings(NamedTuple):
 def reserved_bytes(
     trace: Trace, device: str, capacity: int | None = None, *, expandable_segments: bool = False
 ) -> Reserved:
-    """What the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`."""
+    """Return what the storages of `trace` on `device`, such as "cuda:0", make the allocator take of it; see `replay`."""
     changes = (
         (number, sign * storage.bytes)
         for number, storage, sign in trace.changes()
@@ -170,7 +170,7 @@ class _Segments:
         self._end = 0  # of all addresses so far
 
     def allocate(self, size: int) -> Block | None:
-        """A block of at least `size`, or None where the capacity has no room."""
+        """Return a block of at least `size`, or None where the capacity has no room."""
         size = _up(size, ROUNDING)
         pool = self.pools[size <= SMALL_REQUEST]
         block = self._cached(pool, size) or self._taken(pool, size)
@@ -199,7 +199,7 @@ class _Segments:
         return next(pool.fitting(size), None)
 
     def _taken(self, pool: Pool, size: int) -> Block | None:
-        """A free block of a new segment."""
+        """Return a free block of a new segment."""
         if pool.small:
             segment = SMALL_SEGMENT
         else:
@@ -237,7 +237,7 @@ class _Expandable(_Segments):
         self._first = {pool: Block(pool, 0, _ADDRESS_SPACE, mapped=False) for pool in self.pools}
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
-        """The best fit, where a block before unmapped addresses counts as large as it can become."""
+        """Return the best fit, where a block before unmapped addresses counts as large as it can become."""
         best, best_room = None, 0
         for block in pool.fitting(size):
             following = block.next
@@ -248,7 +248,7 @@ class _Expandable(_Segments):
         return best
 
     def _taken(self, pool: Pool, size: int) -> Block | None:
-        """The lowest free addresses that suffice, with memory where they have none."""
+        """Return the lowest free addresses that suffice, with memory where they have none."""
         block = self._room(pool, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -260,7 +260,7 @@ class _Expandable(_Segments):
         return block
 
     def _room(self, pool: Pool, size: int) -> Block:
-        """The first of free or unmapped blocks in a row that have `size` addresses."""
+        """Return the first of free or unmapped blocks in a row that have `size` addresses."""
         start: Block | None = None
         room, unmapped = 0, False
         block: Block | None = self._first[pool]

@@ -51,7 +51,7 @@ class Cluster:
 
 
 def communicator_bytes(devices: int, link: Link) -> int:
-    """Bytes of a device that NCCL takes for a communicator of so many, which are joined by `link`."""
+    """Return bytes of a device that NCCL takes for a communicator of so many, which are joined by `link`."""
     if devices == 1:
         return 0
     found = _OF_TWO if devices == 2 else _OF_MORE
@@ -98,7 +98,7 @@ NOTHING = Exchange(0.0, 0.0)
 
 
 def all_gather_seconds(whole: float, world: int, link: Link) -> float:
-    """Each of `world` devices gets the `whole` bytes, of which it had its share.
+    """Return each of `world` devices gets the `whole` bytes, of which it had its share.
 
     >>> all_gather_seconds(8e9, world=4, link=Link("example", 2e9, 0.0))
     3.0
@@ -107,12 +107,12 @@ def all_gather_seconds(whole: float, world: int, link: Link) -> float:
 
 
 def reduce_scatter_seconds(whole: float, world: int, link: Link) -> float:
-    """Each of `world` devices gets its share of the sum of what all had, of `whole` bytes."""
+    """Return each of `world` devices gets its share of the sum of what all had, of `whole` bytes."""
     return all_gather_seconds(whole, world, link)
 
 
 def all_reduce_seconds(whole: float, world: int, link: Link) -> float:
-    """Each of `world` devices gets the sum of what all had, of `whole` bytes: a reduce-scatter and a gather.
+    """Return each of `world` devices gets the sum of what all had, of `whole` bytes: a reduce-scatter and a gather.
 
     >>> all_reduce_seconds(8e9, world=4, link=Link("example", 2e9, 0.0))
     6.0
@@ -182,5 +182,5 @@ def _sharded(work: Work, gather: float, scatter: float, *, reshard: bool, last: 
 
 
 def _beside(each: float, compute: float, pieces: int) -> Exchange:
-    """One of `pieces` exchanges of `each` seconds runs beside none, the others beside an equal part of `compute` each."""
+    """Return one of `pieces` exchanges of `each` seconds runs beside none, the others beside an equal part of `compute` each."""
     return Exchange(pieces * each, each + (pieces - 1) * max(0.0, each - compute / pieces))

@@ -117,7 +117,7 @@ def _copied_as_last(tensor: Tensor) -> int:
 
 
 def _columns(given: Tensor, weight: Tensor, result: Tensor) -> int:
-    """Each window of the input in a row of its own, where oneDNN does not compute."""
+    """Return each window of the input in a row of its own, where oneDNN does not compute."""
     return (
         given.element_size()
         * given.shape[0]

@@ -51,7 +51,7 @@ _SAME_AS = {
 
 
 def operator(name: str) -> str:
-    """The bare name of an operator.
+    """Return the bare name of an operator.
 
     >>> operator("aten.add_.Tensor")
     'add_'
@@ -60,7 +60,7 @@ def operator(name: str) -> str:
 
 
 def op_class(name: str) -> str:
-    """Which kind of kernel an operator is: "matmul", "convolution", "attention" or "other".
+    """Return which kind of kernel an operator is: "matmul", "convolution", "attention" or "other".
 
     >>> [op_class(f"aten.{name}.default") for name in ("addmm", "convolution_backward", "gelu")]
     ['matmul', 'convolution', 'other']
@@ -117,13 +117,13 @@ def _is_causal(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
 
 
 def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operator is given, by the names of its schema."""
+    """Return what an operator is given, by the names of its schema."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> int:
-    """The gradient of the input and that of the weight each cost what the forward did."""
+    """Return the gradient of the input and that of the weight each cost what the forward did."""
     gradient, inputs, weight, _, *settings = args
     forward = flop_registry[torch.ops.aten.convolution](
         inputs, weight, None, *settings[:-1], out_val=gradient
@@ -132,7 +132,7 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> int:
 
 
 def _per_output(args: Sequence[Any], out: Any) -> int:
-    """A product over the last dimension of the first argument."""
+    """Return a product over the last dimension of the first argument."""
     return 2 * int(out.numel()) * int(args[0].shape[-1])
 
 
@@ -153,7 +153,7 @@ def _dot(args: Sequence[Any], out: Any) -> int:
 
 
 def _recurrent(inputs: torch.Tensor, weights: Iterable[Any]) -> int:
-    """Each element of each matrix once per element of the sequences (steps, examples, features)."""
+    """Return each element of each matrix once per element of the sequences (steps, examples, features)."""
     matrices = sum(w.numel() for w in weights if isinstance(w, torch.Tensor) and w.dim() == 2)
     return 2 * int(inputs.shape[0] * inputs.shape[1]) * int(matrices)
 

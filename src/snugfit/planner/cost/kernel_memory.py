@@ -17,7 +17,7 @@ _measured: dict[tuple[Hashable, ...], int] = {}
 
 
 def measured_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """The most that `func` allocates at a time within itself, less what it leaves, in bytes; it is run once for each kind of arguments.
+    """Return the most that `func` allocates at a time within itself, less what it leaves, in bytes; it is run once for each kind of arguments.
 
     Args:
         args: and `kwargs` may be fake; tensors like them are made for it.
@@ -68,7 +68,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _changes(roots: Any) -> Iterator[int]:
-    """Bytes of each allocation, negative where they are given back, in the order of time."""
+    """Yield bytes of each allocation, negative where they are given back, in the order of time."""
     found: list[tuple[int, int]] = []
     waiting = list(roots)
     while waiting:

@@ -26,7 +26,7 @@ class OpCosts(NamedTuple):
 
 
 def op_costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any) -> OpCosts:
-    """What an operator costs that took `args` and `kwargs`, and gave `found`."""
+    """Return what an operator costs that took `args` and `kwargs`, and gave `found`."""
     read, written = read_written(func, args, kwargs, found)
     device = op_device(args, kwargs, found)
     return OpCosts(
@@ -41,7 +41,7 @@ def op_costs(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], found:
 
 
 def page_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> int:
-    """The bytes of the host's memory that a kernel of another device writes to: memory that both have, which comes to it in pages.
+    """Return the bytes of the host's memory that a kernel of another device writes to: memory that both have, which comes to it in pages.
 
     A copy between two devices is no kernel of either.
     """
@@ -55,7 +55,7 @@ def page_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], device
 
 
 def compute_dtype(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> torch.dtype:
-    """The type of number an operator computes in: of its operands where it multiplies matrices, otherwise of its result.
+    """Return the type of number an operator computes in: of its operands where it multiplies matrices, otherwise of its result.
 
     A conversion counts as the wider of both types, since it costs the same there and back.
     """
@@ -72,7 +72,7 @@ def compute_dtype(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
 
 
 def op_device(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> str:
-    """The device that an operator runs on; of a copy between two, both: "cpu>cuda:0".
+    """Return the device that an operator runs on; of a copy between two, both: "cpu>cuda:0".
 
     A number on the host that an operator on an accelerator takes, such as a 0-dimensional tensor, is no copy.
     """

@@ -20,7 +20,7 @@ from snugfit.planner.cost.convolutions import Arguments, Rule
 
 
 def product(first: int) -> Rule:
-    """A product of the two arguments from `first` on."""
+    """Return a product of the two arguments from `first` on."""
 
     def rule(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
         left, right = args[first], args[first + 1]
@@ -42,7 +42,7 @@ def _blas(tensor: Tensor) -> int:
 
 
 def _packed(layout: str, sizes: Sequence[int]) -> int:
-    """What a product in bfloat16 takes, between the nearest that were measured.
+    """Return what a product in bfloat16 takes, between the nearest that were measured.
 
     Args:
         layout: of the factors: "nn", "nt" with the second one transposed, "tn" with the first.

@@ -133,7 +133,7 @@ class Trace:
     parts: Parts = Parts()
 
     def changes(self) -> Iterator[tuple[int, Storage, int]]:
-        """Each event as the number of the storage, the storage, and the sign: 1 for an allocation, -1 for a free."""
+        """Yield each event as the number of the storage, the storage, and the sign: 1 for an allocation, -1 for a free."""
         for event in self.events:
             number = abs(event) - 1
             yield number, self.storages[number], 1 if event > 0 else -1

@@ -33,7 +33,7 @@ def layers() -> dict[str, Callable[..., Any]]:
 
 
 def implementations() -> dict[Any, Callable[..., Any]]:
-    """What operators give on tensors without numbers of which torch does not tell it."""
+    """Return what operators give on tensors without numbers of which torch does not tell it."""
     return {
         _aten._cudnn_rnn.default: _forward,
         _aten._cudnn_rnn_backward.default: _backward,
@@ -48,7 +48,7 @@ def keeps_its_weights(layer: nn.RNNBase) -> None:
 
 
 def note(ops: Iterable[Op]) -> tuple[str, ...]:
-    """What is to be said of the memory of a run with these operators."""
+    """Return what is to be said of the memory of a run with these operators."""
     if not any(operator.startswith("aten._cudnn_rnn") for operator in {op.name for op in ops}):
         return ()
     return ("what cuDNN takes for recurrent layers is predicted by the formula of another library",)
@@ -97,18 +97,18 @@ def _layer(name: str, mode: int) -> Callable[..., Any]:
 
 
 def reserve_bytes(args: Sequence[Any]) -> int:
-    """Bytes that `_cudnn_rnn` with these arguments keeps for its backward pass."""
+    """Return bytes that `_cudnn_rnn` with these arguments keeps for its backward pass."""
     return 2 * workspace_bytes(args) if args[12] else 0
 
 
 def workspace_bytes(args: Sequence[Any]) -> int:
-    """Bytes that `_cudnn_rnn` with these arguments, or its backward pass, takes within itself."""
+    """Return bytes that `_cudnn_rnn` with these arguments, or its backward pass, takes within itself."""
     inputs, mode, hidden, count, both = args[0], args[6], args[7], args[9], args[13]
     return int(_STATES[mode] * count * (2 if both else 1) * _rows(inputs) * hidden * inputs.element_size())
 
 
 def forward_workspace(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
-    """The workspace, and the inputs once more where examples come before steps."""
+    """Return the workspace, and the inputs once more where examples come before steps."""
     turned = args[0].nbytes if args[10] and args[0].dim() == 3 else 0
     return workspace_bytes(args) + turned
 
@@ -122,13 +122,13 @@ def backward_workspace(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any)
 
 
 def flops(args: Sequence[Any]) -> int:
-    """Each number of each matrix once for every step of every example."""
+    """Return each number of each matrix once for every step of every example."""
     matrices = sum(weight.numel() for weight in args[1] if weight.dim() == 2)
     return 2 * _rows(args[0]) * int(matrices)
 
 
 def _rows(inputs: Tensor) -> int:
-    """Steps of all examples, of which packed sequences have as many as there are."""
+    """Return steps of all examples, of which packed sequences have as many as there are."""
     return int(inputs.shape[0] if inputs.dim() == 2 else inputs.shape[0] * inputs.shape[1])
 
 
@@ -162,14 +162,14 @@ def _backward(mode: Any, func: Any, *args: Any) -> tuple[Any, ...]:
 def _lstm_cell(
     mode: Any, func: Any, inputs: Tensor, gates: Tensor, cell: Tensor, *biases: Any
 ) -> tuple[Tensor, ...]:
-    """The new state and cell, and the gates that backward needs."""
+    """Return the new state and cell, and the gates that backward needs."""
     return torch.empty_like(cell), torch.empty_like(cell), torch.empty_like(inputs)
 
 
 def _gru_cell(
     mode: Any, func: Any, inputs: Tensor, gates: Tensor, state: Tensor, *biases: Any
 ) -> tuple[Tensor, Tensor]:
-    """The new state, and five numbers for each of its numbers that backward needs."""
+    """Return the new state, and five numbers for each of its numbers that backward needs."""
     return torch.empty_like(state), state.new_empty((state.shape[0], 5 * state.shape[1]))
 
 

@@ -26,7 +26,7 @@ NO_COSTS: Costs = np.zeros(5)
 
 
 def seconds(op: Op, device: Device, tf32: bool = False) -> float:
-    """Seconds that the device itself is busy with an operator, without the host's part; 0 for a view.
+    """Return seconds that the device itself is busy with an operator, without the host's part; 0 for a view.
 
     An accelerator moves memory while it computes, so the slower of both counts; a CPU's core waits for its memory and for the system,
     so they add.
@@ -52,7 +52,7 @@ def seconds(op: Op, device: Device, tf32: bool = False) -> float:
 
 
 def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = False) -> Costs:
-    """What an operator takes of each part of the machine.
+    """Return what an operator takes of each part of the machine.
 
     Args:
         host: the CPU beside the device, for operators that run on it, such as those of an offloaded optimizer.
@@ -92,7 +92,7 @@ def pricing(device: Device, host: Device | None = None, tf32: bool = False) -> C
 
 
 def combined(costs: Costs, device: Device, overlap: bool = False) -> float:
-    """Seconds that added-up costs come to.
+    """Return seconds that added-up costs come to.
 
     A CPU runs each operator when the host comes to it, so their times add to the host's. Any other device works behind the host, and
     the longer of both counts. A kernel waits for its pages, and the host for the kernel.
@@ -108,7 +108,7 @@ def combined(costs: Costs, device: Device, overlap: bool = False) -> float:
 def update_seconds(
     ops: Iterable[Op], device: Device, host: Device | None = None, tf32: bool = False, overlap: bool = False
 ) -> float:
-    """Seconds of an update made of these operators; the arguments are those of `costs_of` and `combined`."""
+    """Return seconds of an update made of these operators; the arguments are those of `costs_of` and `combined`."""
     costs = sum((costs_of(op, device, host, tf32) for op in ops), NO_COSTS)
     return device.update + combined(costs, device, overlap)
 
@@ -141,7 +141,7 @@ def hidden_tokens(bytes_per_param: float, flops: float, link_bandwidth: float) -
 
 
 def number_type(dtype: torch.dtype, tf32: bool = False) -> str:
-    """The key of a type of number in `Device.flops`.
+    """Return the key of a type of number in `Device.flops`.
 
     >>> number_type(torch.float8_e4m3fn), number_type(torch.float32, tf32=True)
     ('float8', 'tf32')
@@ -153,7 +153,7 @@ def number_type(dtype: torch.dtype, tf32: bool = False) -> str:
 
 
 def _computed_in(op: Op, device: Device, tf32: bool) -> str:
-    """The key in `Device.flops` of the numbers that an operator multiplies."""
+    """Return the key in `Device.flops` of the numbers that an operator multiplies."""
     return number_type(op.dtype, tf32 and "tf32" in device.flops and op_class(op.name) != "attention")
 
 
@@ -173,7 +173,7 @@ def _flop_rate(op: Op, device: Device, tf32: bool) -> float:
 
 
 def traffic_seconds(name: str, read: int, written: int, device: Device, copied: int = 0) -> float:
-    """Seconds to move an operator's bytes, and on a CPU for the system to map the pages of a new result.
+    """Return seconds to move an operator's bytes, and on a CPU for the system to map the pages of a new result.
 
     Args:
         copied: bytes that are written to memory of the kernel's own, and read from there.

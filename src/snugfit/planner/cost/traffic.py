@@ -58,7 +58,7 @@ _NOTHING = frozenset(
 
 
 def read_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> tuple[int, int]:
-    """Bytes that an operator reads and writes of tensors.
+    """Return bytes that an operator reads and writes of tensors.
 
     Views, and operators that answer about a tensor, move none. What is updated in place is both; a tensor given twice is
     read once; an expanded one has the bytes it really has; a look-up reads what it selects and not the table.
@@ -96,14 +96,14 @@ def _unread(
 
 
 def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The arguments that the operator's schema says are written to."""
+    """Return the arguments that the operator's schema says are written to."""
     named = named_arguments(func, args, kwargs)
     writes = (a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     return list(distinct([named.get(name) for name in writes]))
 
 
 def distinct(tree: Any) -> list[torch.Tensor]:
-    """The tensors in it, each once."""
+    """Return the tensors in it, each once."""
     return list({id(t): t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)}.values())
 
 
@@ -115,7 +115,7 @@ def _aliases(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that a tensor has elements for, an expanded dimension once.
+    """Return bytes that a tensor has elements for, an expanded dimension once.
 
     >>> tensor_bytes(torch.zeros(3, 1).expand(3, 5))
     12

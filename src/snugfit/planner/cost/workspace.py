@@ -33,7 +33,7 @@ from snugfit.planner.cost.records import Op
 
 
 def workspace_bytes(func: Any, args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The most that `func` has allocated on its device at a time within itself, less what of it is in `out`, in bytes.
+    """Return the most that `func` has allocated on its device at a time within itself, less what of it is in `out`, in bytes.
 
     Args:
         func: an operator as it is dispatched, such as `torch.ops.aten.convolution.default`.
@@ -64,7 +64,7 @@ _DOUBT = 0.005
 
 
 def doubt(ops: Iterable[Op]) -> float:
-    """The share of a run's bytes by which it may need more, as products of half precision take within themselves what is only about known.
+    """Return the share of a run's bytes by which it may need more, as products of half precision take within themselves what is only about known.
 
     Source: benchmarks/planner/memory.md. Predictions of runs with such products were short by up to 0.15%, with such convolutions, which
     are measured one by one, by up to 0.05%; of all other runs by a few kilobytes, which a process's overhead has room for.
@@ -77,7 +77,7 @@ def doubt(ops: Iterable[Op]) -> float:
 
 
 def _promoted(args: Arguments) -> int:
-    """Copies of tensors whose type is not the one that an elementwise kernel computes in."""
+    """Return copies of tensors whose type is not the one that an elementwise kernel computes in."""
     tensors = [each for each in args if isinstance(each, Tensor)]
     if not tensors:
         return 0
@@ -88,7 +88,7 @@ def _promoted(args: Arguments) -> int:
 
 
 def _where(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The condition is read as it is."""
+    """Return the condition is read as it is."""
     return _promoted(args[1:])
 
 
@@ -114,17 +114,17 @@ def _complex(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
 
 
 def _log_sum_exp(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    """The exponentials, and the maxima that are subtracted."""
+    """Return the exponentials, and the maxima that are subtracted."""
     return bytes_of(args[0]) + bytes_of(out)
 
 
 def _loss_terms(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    """The terms, where they are added up within the operator."""
+    """Return the terms, where they are added up within the operator."""
     return _terms(args[0], args[1]) if _reduced(args, 2) else 0
 
 
 def _binary_cross_entropy(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    """The logarithms of the sigmoids beside the terms, and the weights of positives less one."""
+    """Return the logarithms of the sigmoids beside the terms, and the weights of positives less one."""
     terms = _terms(args[0], args[1])
     positives = args[3] if len(args) > 3 else None
     return terms * (2 if _reduced(args, 4) else 1) + (0 if positives is None else bytes_of(positives))
@@ -141,12 +141,12 @@ def _terms(given: Tensor, target: Tensor) -> int:
 
 
 def _copied_with_places(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The numbers once more, each with its place."""
+    """Return the numbers once more, each with its place."""
     return int(args[0].numel() * (args[0].element_size() + 8))
 
 
 def _copied_once(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The numbers once more, or as many of them as a mask selects."""
+    """Return the numbers once more, or as many of them as a mask selects."""
     return bytes_of(args[0])
 
 
@@ -155,13 +155,13 @@ def _softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
 
 
 def _safe_softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
-    """Which elements are minus infinity, which rows have nothing else, and a zero for these."""
+    """Return which elements are minus infinity, which rows have nothing else, and a zero for these."""
     rows = out.numel() // max(out.shape[args[1]], 1)
     return copied(args[0]) + out.numel() + rows + 4
 
 
 def _sort(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The order of one row."""
+    """Return the order of one row."""
     dim = next((each for each in args[1:] if type(each) is int), kwargs.get("dim", -1))
     return args[0].shape[dim] * 8 if args[0].dim() else 0
 
@@ -186,24 +186,24 @@ def _max_pool_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> 
 
 
 def _batch_norm(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Two numbers for each channel."""
+    """Return two numbers for each channel."""
     return int(8 * args[0].shape[1])
 
 
 def _batch_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The gradient of the input once more, where input and gradient are laid out alike; else a slower kernel does without."""
+    """Return the gradient of the input once more, where input and gradient are laid out alike; else a slower kernel does without."""
     gradient, given = args[:2]
     dense = given.is_contiguous() or channels_last(given)
     return bytes_of(given) if dense and gradient.stride() == given.stride() else 0
 
 
 def _layer_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Each thread sums up the gradients of weight and bias for itself."""
+    """Return each thread sums up the gradients of weight and bias for itself."""
     return 8 * torch.get_num_threads() * math.prod(args[2]) + copied(args[0]) + copied(args[1])
 
 
 def _group_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Two sums for each example and channel."""
+    """Return two sums for each example and channel."""
     return int(8 * args[1].shape[0] * args[1].shape[1] + _copied_as(args[0], args[1]))
 
 
@@ -216,7 +216,7 @@ def _copied_as(tensor: Tensor, other: Tensor) -> int:
 
 
 def _attention_blocks(query: Tensor, key: Tensor) -> tuple[int, int]:
-    """Rows of queries and of keys that a thread looks at at once."""
+    """Return rows of queries and of keys that a thread looks at at once."""
     rows = query.shape[-2]
     return min(256 if rows >= 768 else 64 if rows >= 192 else 32, rows), min(512, key.shape[-2])
 
@@ -253,7 +253,7 @@ def _attention_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) ->
 
 
 def _recurrent(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Both weights in another layout, and in float32 the gates of every step."""
+    """Return both weights in another layout, and in float32 the gates of every step."""
     gates = 4 * _states(args) if args[0].dtype == torch.float32 else 0
     return bytes_of(args[1]) + bytes_of(args[2]) + gates
 
@@ -266,13 +266,13 @@ def _recurrent_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) ->
 
 
 def _states(args: Arguments) -> int:
-    """Bytes of a hidden state at every step."""
+    """Return bytes of a hidden state at every step."""
     steps, examples = args[0].shape[:2]
     return int(4 * steps * examples * args[2].shape[1])
 
 
 def hidden_result_bytes(func: Any, args: Arguments) -> int:
-    """Bytes that the real results of `func` have and fake ones lack: what oneDNN's LSTM keeps for its backward pass, to be
+    """Return bytes that the real results of `func` have and fake ones lack: what oneDNN's LSTM keeps for its backward pass, to be
     counted from the operator until that pass.
 
     Source: measured; the gates, and eleven states for each step and ten besides.
@@ -299,7 +299,7 @@ def _quantised_rows(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int
 
 
 def _quantised_blocks(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
-    """The scaled weight in float32, the places of its numbers among the levels, these in bytes, and both halves of the pairs."""
+    """Return the scaled weight in float32, the places of its numbers among the levels, these in bytes, and both halves of the pairs."""
     numbers: int = args[0].numel()
     whole = 0 if args[0].dtype == torch.float32 else 4 * numbers
     return whole + 9 * numbers + numbers // 2

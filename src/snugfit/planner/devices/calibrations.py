@@ -31,7 +31,7 @@ def store(device: Device) -> Path:
 
 
 def stored(device: Device) -> Device | None:
-    """The calibration of this device on this machine; None where there is none. Memory and links are the given device's."""
+    """Return the calibration of this device on this machine; None where there is none. Memory and links are the given device's."""
     path = _calibrations()
     found = _read(path).get(_key(device)) if path.exists() else None
     if found is None:

@@ -61,13 +61,13 @@ class Device:
         return self.kind not in ("cpu", "mps")
 
     def rate(self, name: str, size: float) -> float | None:
-        """What was measured under `name` for work of this size; None where it was not."""
+        """Return what was measured under `name` for work of this size; None where it was not."""
         curve = self.rates.get(name)
         return None if curve is None else interpolated(curve, size)
 
 
 def interpolated(curve: Curve, size: float) -> float:
-    """The rate at a size: between two points a straight line in logarithms, beyond the ends that of the end.
+    """Return the rate at a size: between two points a straight line in logarithms, beyond the ends that of the end.
 
     >>> round(interpolated(((1.0, 10.0), (100.0, 1000.0)), 10.0), 6)
     100.0

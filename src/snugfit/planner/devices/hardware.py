@@ -18,7 +18,7 @@ from snugfit.units import format_bytes
 
 
 def find_link(name: str, setting: str = "link") -> Link:
-    """A link by its name.
+    """Return a link by its name.
 
     >>> find_link("pcie4").bandwidth
     25000000000.0
@@ -32,7 +32,7 @@ def find_link(name: str, setting: str = "link") -> Link:
 def find_device(
     name: str, memory_bytes: int | None = None, host_link: str | None = None, peer_link: str | None = None
 ) -> Device:
-    """A device of the catalogue, or with "cpu", "cuda" or "mps" the one at hand.
+    """Return a device of the catalogue, or with "cpu", "cuda" or "mps" the one at hand.
 
     Args:
         memory_bytes: instead of what the sheet says, for a variant or a part of it.
@@ -73,7 +73,7 @@ def usual_host_bytes(name: str) -> int:
 
 
 def this_device(kind: str) -> Device:
-    """The device at hand: as calibrated if it was, otherwise from the catalogue or a cautious estimate.
+    """Return the device at hand: as calibrated if it was, otherwise from the catalogue or a cautious estimate.
 
     Args:
         kind: "cpu", "cuda" or "mps"; of several CUDA devices the current one.
@@ -85,7 +85,7 @@ def this_device(kind: str) -> Device:
 
 
 def uncalibrated(kind: str) -> Device:
-    """The device at hand, whether or not there is a calibration of it."""
+    """Return the device at hand, whether or not there is a calibration of it."""
     if kind == "cpu":
         return _this_cpu()
     if kind == "cuda" and torch.cuda.is_available():
@@ -129,7 +129,7 @@ def _efficiencies(matmul: float) -> dict[str, float]:
 
 
 def _context_bytes(capability: tuple[int, int]) -> int:
-    """The CUDA context with its kernels, and cuBLAS' workspace, which is 32 MiB from Hopper on and 8 MiB before."""
+    """Return the CUDA context with its kernels, and cuBLAS' workspace, which is 32 MiB from Hopper on and 8 MiB before."""
     return 512 * 2**20 + (32 if capability >= (9, 0) else 8) * 2**20
 
 
@@ -143,7 +143,7 @@ def _this_cuda() -> Device:
 
 
 def sheet_of(name: str, memory_bytes: int, capability: tuple[int, int]) -> Sheet:
-    """The sheet of a card by the name that its driver gives, among variants by its memory.
+    """Return the sheet of a card by the name that its driver gives, among variants by its memory.
 
     A card that is not in the catalogue gets that of the slowest one of its compute capability, or else of the nearest before.
 
@@ -169,7 +169,7 @@ def sheet_of(name: str, memory_bytes: int, capability: tuple[int, int]) -> Sheet
 
 
 def _this_cpu() -> Device:
-    """A cautious estimate: vector units at the clock that /proc tells, a share of one socket's memory bandwidth."""
+    """Return a cautious estimate: vector units at the clock that /proc tells, a share of one socket's memory bandwidth."""
     threads = torch.get_num_threads()
     per_cycle = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
     peak = threads * per_cycle * float(processor_info().get("cpu MHz", 2000.0)) * 1e6
@@ -208,7 +208,7 @@ _MOST_CORES = 16
 
 
 def usual_host(name: str) -> Device:
-    """The CPU that is usual beside a device of the catalogue: cores by the host's memory, judgement until a run there is measured.
+    """Return the CPU that is usual beside a device of the catalogue: cores by the host's memory, judgement until a run there is measured.
 
     What a plan for another machine takes does not depend on the one that it is made on.
 
@@ -233,7 +233,7 @@ def usual_host(name: str) -> Device:
 
 
 def _this_mps() -> Device:
-    """A base M1 (2.6 TFLOP/s, 68 GB/s), which every later one exceeds. Source: Apple's newsroom, November 2020."""
+    """Return a base M1 (2.6 TFLOP/s, 68 GB/s), which every later one exceeds. Source: Apple's newsroom, November 2020."""
     return replace(
         _this_cpu(),
         name="Apple GPU",
@@ -248,7 +248,7 @@ def _this_mps() -> Device:
 
 
 def _host_bytes() -> int:
-    """The machine's memory, or a container's limit if that is less."""
+    """Return the machine's memory, or a container's limit if that is less."""
     physical = machine_bytes()
     limit = Path("/sys/fs/cgroup/memory.max")
     said = limit.read_text().strip() if limit.exists() else "max"

@@ -34,7 +34,7 @@ def _warmup(plan: ExportedPlan, warmup: float) -> dict[str, Any]:
 
 
 def _constant(plan: ExportedPlan, warmup: float) -> dict[str, Any] | None:
-    """A schedule for warm-up alone; without it the rate stays where the optimizer has it."""
+    """Return a schedule for warm-up alone; without it the rate stays where the optimizer has it."""
     rates = {"warmup_min_lr": 0.0, "warmup_max_lr": plan.learning_rate}
     return {"type": "WarmupLR", "params": {**rates, **_warmup(plan, warmup)}} if warmup else None
 

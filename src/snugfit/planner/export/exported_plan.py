@@ -108,7 +108,7 @@ class ExportedPlan:
         return rate
 
     def updates(self, part: float) -> int:
-        """A length in updates, from one given as a recipe does: as such, or as a fraction of the run."""
+        """Return a length in updates, from one given as a recipe does: as such, or as a fraction of the run."""
         return number_of_updates(part, self.total_updates)
 
     def asked(self) -> Iterator[Asked]:
@@ -139,7 +139,7 @@ class Exported:
 
 
 def asked_of(key: str, entry: Entry) -> Asked:
-    """A technique that a recipe asks for under `key`, with all of its settings.
+    """Return a technique that a recipe asks for under `key`, with all of its settings.
 
     Raises:
         SettingError: an unknown technique or setting; the nearest one is given.
@@ -162,5 +162,5 @@ def asked_of(key: str, entry: Entry) -> Asked:
 
 
 def _plain(value: Any) -> Any:
-    """Lists as tuples, so that what was read from a file compares equal to a default."""
+    """Return lists as tuples, so that what was read from a file compares equal to a default."""
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value

@@ -42,7 +42,7 @@ def write_export(exported: Exported, folder: Path) -> tuple[list[Path], list[str
 
 
 def _manifest(folder: Path) -> dict[str, Mapping[str, str]]:
-    """The list of the folder; empty where there is none.
+    """Return the list of the folder; empty where there is none.
 
     Raises:
         RunFolderError: it is not such a list.

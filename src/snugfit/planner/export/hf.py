@@ -34,7 +34,7 @@ _STEPS = {"args.warmup_steps": planned("warmup", by=ExportedPlan.updates)}
 
 
 def _pairs(**settings: Any) -> str:
-    """How `optim_args` is written."""
+    """Return how `optim_args` is written."""
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 

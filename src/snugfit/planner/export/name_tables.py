@@ -24,12 +24,12 @@ class From:
 
 
 def of(*settings: str, by: Callable[..., Any] = lambda value: value) -> From:
-    """The value that `by` makes of settings; by default the one setting itself."""
+    """Return the value that `by` makes of settings; by default the one setting itself."""
     return From(settings, lambda _, *values: by(*values))
 
 
 def planned(*settings: str, by: Callable[..., Any]) -> From:
-    """The value that `by` makes of the plan and of settings."""
+    """Return the value that `by` makes of the plan and of settings."""
     return From(settings, by)
 
 
@@ -47,7 +47,7 @@ class Rule:
     differs: Mapping[str, str] = field(default_factory=dict)
 
     def carried(self) -> set[str]:
-        """The settings that come to stand in the file."""
+        """Return the settings that come to stand in the file."""
         return {name for value in self.keys.values() if isinstance(value, From) for name in value.settings}
 
 
@@ -85,7 +85,7 @@ class Tool:
         return isinstance(rule, ByHand) or (isinstance(rule, Rule) and not [*_lost(rule, asked)])
 
     def export(self, plan: ExportedPlan) -> Exported:
-        """The plan in this tool's words."""
+        """Return the plan in this tool's words."""
         keys, table = dict(self.base(plan)), self.table(plan)
         left_out = list(self.notes(plan))
         if plan.nodes > 1:
@@ -129,7 +129,7 @@ def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def commented(left_out: Iterable[str]) -> str:
-    """What is left out, as comments of YAML and Python."""
+    """Return what is left out, as comments of YAML and Python."""
     lines = [f"#  - {sentence}" for sentence in left_out]
     return "\n".join(["# Not carried, or not the same there:", *lines]) + "\n" if lines else ""
 
@@ -161,7 +161,7 @@ def _differences(rule: Rule, asked: Asked) -> Iterable[str]:
 
 
 def _written(asked: Asked) -> str:
-    """The technique with its settings, in one line."""
+    """Return the technique with its settings, in one line."""
     settings = ", ".join(f"{name}: {_flow(value)}" for name, value in asked.settings.items())
     return f"{asked.name} {{{settings}}}" if settings else asked.name
 

@@ -31,7 +31,7 @@ class BySize:
     _found: dict[int, Prediction] = field(default_factory=dict)
 
     def traced(self, size: int) -> Prediction:
-        """What micro-batches of this size need, run once.
+        """Return what micro-batches of this size need, run once.
 
         Raises:
             UserError: the model, the techniques or the settings cannot be run.
@@ -44,7 +44,7 @@ class BySize:
         return self._found[size]
 
     def between(self, size: int) -> Prediction | None:
-        """What micro-batches of this size need, by those around them that were run; None where that cannot be told."""
+        """Return what micro-batches of this size need, by those around them that were run; None where that cannot be told."""
         if size in self._found:
             return self._found[size]
         low = max((each for each in self._runs if each < size), default=None)
@@ -59,7 +59,7 @@ class BySize:
 
 
 def repeated(run: Run, count: int) -> Run:
-    """A run of two micro-batches as one of `count`: the second one stands for all that follow the first."""
+    """Return a run of two micro-batches as one of `count`: the second one stands for all that follow the first."""
     segments = [
         replace(each, times=count - 1) if each.key.micro_batch == 1 else each for each in run.segments
     ]
@@ -67,7 +67,7 @@ def repeated(run: Run, count: int) -> Run:
 
 
 def _on_line(one: Run, other: Run, share: float) -> Run:
-    """A run between two, piece by piece."""
+    """Return a run between two, piece by piece."""
     if [each.key for each in one.segments] != [each.key for each in other.segments]:
         raise NotLinear("the two sizes are not of the same pieces")
     segments = [

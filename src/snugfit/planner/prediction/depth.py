@@ -43,7 +43,7 @@ class Blocks:
 
 
 def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
-    """The longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything.
+    """Return the longest list of blocks in which a pattern repeats; None where no model of fewer would tell anything.
 
     Args:
         deeper: whether a model of more of them is asked for, which any list tells that is long enough to show its pattern.
@@ -66,7 +66,7 @@ def longest_blocks(model: nn.Module, deeper: bool = False) -> Blocks | None:
 
 
 def shortened(model: nn.Module, blocks: Blocks, count: int) -> nn.Module:
-    """A copy of a model on the meta device, with blocks of the middle of a list left out, whole periods of them, so that it has `count`.
+    """Return a copy of a model on the meta device, with blocks of the middle of a list left out, whole periods of them, so that it has `count`.
 
     Where the model's configuration says how many it has, that of the copy says so too.
     """
@@ -119,7 +119,7 @@ def _configure(model: nn.Module, name: str, count: int, now: int) -> None:
 
 
 def _pattern(kinds: list[Hashable]) -> tuple[int, int] | None:
-    """The period, and how many stand before it begins; None where too little repeats."""
+    """Return the period, and how many stand before it begins; None where too little repeats."""
     for period in range(1, _LONGEST_PERIOD + 1):
         irregular = next(
             (
@@ -149,7 +149,7 @@ def _numbered(blocks: list[nn.Module]) -> set[tuple[str, str]]:
 
 
 def _kind(block: nn.Module, numbered: set[tuple[str, str]]) -> Hashable:
-    """What a block is, apart from its weights and its own number."""
+    """Return what a block is, apart from its weights and its own number."""
     found: list[Hashable] = []
     for name, module in block.named_modules():
         plain = tuple(

@@ -47,18 +47,18 @@ class Axis:
         return (self.wanted - self.base) // self.period
 
     def number(self, key: Key) -> int:
-        """Which one a piece belongs to, from 0; below 0 for none of them."""
+        """Return which one a piece belongs to, from 0; below 0 for none of them."""
         found: int = getattr(key, self.along)
         within = self.start <= found < self.start + self.wanted
         return found - self.start if within else -1
 
     def moved(self, key: Key, by: int) -> Key:
-        """The key of the piece so many further on."""
+        """Return the key of the piece so many further on."""
         return key._replace(**{self.along: getattr(key, self.along) + by})
 
 
 def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> list[Segment]:
-    """The pieces of a run of `axis.wanted`, from those of `axis.base` and of one period more.
+    """Return the pieces of a run of `axis.wanted`, from those of `axis.base` and of one period more.
 
     Raises:
         NotLinear: the two runs are not of the same pieces.
@@ -91,7 +91,7 @@ def stretch(base: Sequence[Segment], more: Sequence[Segment], axis: Axis) -> lis
 
 
 def _renumbered(piece: Segment, axis: Axis, count: int) -> Segment:
-    """A piece of a run of `count`; of another list that comes after them, such as a decoder's, with its number in the long run."""
+    """Return a piece of a run of `count`; of another list that comes after them, such as a decoder's, with its number in the long run."""
     if getattr(piece.key, axis.along) < axis.start + count:
         return piece
     return replace(piece, key=axis.moved(piece.key, axis.wanted - count))
@@ -100,7 +100,7 @@ def _renumbered(piece: Segment, axis: Axis, count: int) -> Segment:
 def _between(
     middle: list[Segment], grown: dict[Key, Segment], longer: dict[Key, Segment], axis: Axis
 ) -> Iterator[Segment]:
-    """The pieces that are inserted in the place of a period of the longer run, in the order of the run."""
+    """Yield the pieces that are inserted in the place of a period of the longer run, in the order of the run."""
     steps = range(axis.inserted)
     descends = axis.number(middle[0].key) > axis.number(middle[-1].key) or _comes_down(middle[0], grown, axis)
     for step in reversed(steps) if descends else steps:
@@ -127,7 +127,7 @@ def _between(
 
 
 def _comes_down(piece: Segment, grown: dict[Key, Segment], axis: Axis) -> bool:
-    """Whether a pass goes from the last block to the first: a backward does."""
+    """Return whether a pass goes from the last block to the first: a backward does."""
     order = list(grown)
     before, after = axis.moved(piece.key, -axis.period), axis.moved(piece.key, axis.period)
     return before in grown and after in grown and order.index(before) > order.index(after)

@@ -49,7 +49,7 @@ def prediction_of(
     *,
     micro_batch: int,
 ) -> Prediction:
-    """What the pieces of a run come to.
+    """Return what the pieces of a run come to.
 
     Args:
         micro_batch: examples of a pass at most.
@@ -143,7 +143,7 @@ def _confidence(subject: Subject, machine: Machine, exact: bool, run: Run) -> di
 
 
 def _by_kind(segment: Segment) -> dict[str, int]:
-    """The bytes of a piece at its peak."""
+    """Return the bytes of a piece at its peak."""
     return {str(role): int(part) for role, part in zip(ROLES, segment.peak, strict=True) if part}
 
 
@@ -158,7 +158,7 @@ def _by_phase(segments: Sequence[Segment]) -> dict[str, dict[str, int]]:
 
 
 def _named(segment: Segment) -> str:
-    """A piece of the run in words."""
+    """Return a piece of the run in words."""
     key = segment.key
     words = [str(key.phase)]
     if key.micro_batch >= 0 and key.phase is not Phase.EVALUATION:
@@ -167,7 +167,7 @@ def _named(segment: Segment) -> str:
 
 
 def _timeline(segments: Sequence[Segment], device: Device) -> Timeline:
-    """The peaks of the pieces, one after the other."""
+    """Return the peaks of the pieces, one after the other."""
     passed, seconds, names = 0.0, [], []
     kinds: dict[str, list[int]] = {str(role): [] for role in ROLES}
     for each in segments:

@@ -47,7 +47,7 @@ _SPREAD = 0.02
 
 
 def measure(subject: Subject, plan: Plan, techniques: Sequence[Technique], machine: Machine) -> Prediction:
-    """What a plan needs: bytes and seconds of updates with one and two rows a micro-batch, carried on in a straight line for each
+    """Return what a plan needs: bytes and seconds of updates with one and two rows a micro-batch, carried on in a straight line for each
     operator, and for the time of all.
 
     Twice as many rows where they depend on each other. Evaluation and saving are not measured.
@@ -135,7 +135,7 @@ def _measured(
     size: int,
     count: int,
 ) -> _Measured:
-    """Updates of a window of `count` micro-batches of `size` rows: one to fill the optimizer's state, one for memory, one for time."""
+    """Return updates of a window of `count` micro-batches of `size` rows: one to fill the optimizer's state, one for memory, one for time."""
     release_memory(device)
     accelerated = device.type != "cpu"
     counted = has_statistics(device)
@@ -182,7 +182,7 @@ def _step(subject: Subject, plan: Plan, techniques: Sequence[Technique]) -> Step
 
 
 def _timed(step: Step, batch: Batch, device: torch.device) -> tuple[float, float]:
-    """Seconds of an update: of its passes over the micro-batches, and others."""
+    """Return seconds of an update: of its passes over the micro-batches, and others."""
     clock = _Clock(device)
     with watched(clock.label), clock.label("update"):
         step(batch)
@@ -190,7 +190,7 @@ def _timed(step: Step, batch: Batch, device: torch.device) -> tuple[float, float
 
 
 def _coupled(subject: Subject, techniques: Sequence[Technique]) -> bool:
-    """Whether one row alone is no micro-batch."""
+    """Return whether one row alone is no micro-batch."""
     return (
         has_batch_norm(subject.model())
         or any(each.card.couples_examples for each in techniques)
@@ -199,7 +199,7 @@ def _coupled(subject: Subject, techniques: Sequence[Technique]) -> bool:
 
 
 def _made(subject: Subject, device: torch.device | str) -> nn.Module:
-    """The model with random weights."""
+    """Return the model with random weights."""
     model = fake_(subject.model(), nullcontext(), device)
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:

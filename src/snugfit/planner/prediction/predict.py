@@ -72,7 +72,7 @@ class Planner:
         )
 
     def predict(self, plan: Plan, techniques: Sequence[Technique], *, rough: bool = False) -> Prediction:
-        """What a plan needs.
+        """Return what a plan needs.
 
         Args:
             rough: take it that what two micro-batches and few blocks tell holds for more of them, without a third run to check it.
@@ -83,7 +83,7 @@ class Planner:
         return self.told_by(run, plan, techniques, exact)
 
     def by_size(self, plan: Plan, techniques: Sequence[Technique]) -> BySize:
-        """What micro-batches of each size need, roughly, whatever that of the plan is."""
+        """Return what micro-batches of each size need, roughly, whatever that of the plan is."""
 
         def sized(size: int) -> Plan:
             return replace(plan, micro_batch=size)
@@ -95,14 +95,14 @@ class Planner:
         )
 
     def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
-        """What a plan needs, as its run tells."""
+        """Return what a plan needs, as its run tells."""
         arriving = not self.subject.loaded_so(techniques)
         return prediction_of(
             run, self.subject, self.machine, exact, arriving, micro_batch=self.micro_batch(plan)
         )
 
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
-        """The run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
+        """Return the run of a plan, and whether it was run whole; where it is rough, many micro-batches stand for themselves as `repeated` does."""
         self._runs.clear()
         many = self.micro_batches(plan) > (_ROUGHLY if rough else _FEW)
         few = (_ROUGHLY if rough else _FEWEST) if many else None
@@ -132,7 +132,7 @@ class Planner:
             yield None
 
     def strategy(self) -> AbstractContextManager[Strategy | None]:
-        """A context around each dry run that gives what the step is to know of other devices."""
+        """Return a context around each dry run that gives what the step is to know of other devices."""
         return nullcontext()
 
     @property
@@ -141,7 +141,7 @@ class Planner:
         return None
 
     def micro_batches(self, plan: Plan) -> int:
-        """How many micro-batches a window has."""
+        """Return how many micro-batches a window has."""
         return math.ceil(self.subject.window.rows / self.micro_batch(plan))
 
     def micro_batch(self, plan: Plan) -> int:
@@ -152,7 +152,7 @@ class Planner:
     def _carried_on(
         self, plan: Plan, techniques: Sequence[Technique], base: int | None, few: int | None, rough: bool
     ) -> Run:
-        """The run from `base` blocks and `few` micro-batches, each None for all of them."""
+        """Return the run from `base` blocks and `few` micro-batches, each None for all of them."""
         one = self._deep(plan, techniques, base, few, check=not rough)
         if few is None:
             return one
@@ -171,7 +171,7 @@ class Planner:
         micro_batches: int | None,
         check: bool,
     ) -> Run:
-        """The run of all blocks, from those of few."""
+        """Return the run of all blocks, from those of few."""
         blocks = self.blocks
         if blocks is None or base is None:
             return self._run_once(plan, techniques, None, micro_batches)
@@ -201,7 +201,7 @@ class Planner:
     def run(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None
     ) -> Run:
-        """The step with so many blocks and micro-batches; None for as many as there are."""
+        """Return the step with so many blocks and micro-batches; None for as many as there are."""
         machine = self.machine
         tf32 = any(each.card.needs == "tf32" for each in techniques)
         with self.strategy() as strategy:
@@ -228,14 +228,14 @@ class Planner:
         )
 
     def _of_depth(self, depth: int | None) -> nn.Module:
-        """The model with so many blocks, None for all; made once."""
+        """Return the model with so many blocks, None for all; made once."""
         if depth not in self._models:
             assert depth is not None and self.blocks is not None
             self._models[depth] = shortened(self._models[None], self.blocks, depth)
         return self._models[depth]
 
     def _reserved(self, trace: Trace) -> float:
-        """How much the allocator takes of the device for each byte that is allocated."""
+        """Return how much the allocator takes of the device for each byte that is allocated."""
         if self.machine.type == "cpu":
             return 1.0
         found = reserved_bytes(trace, self.machine.type, expandable_segments=self.machine.expandable_segments)

@@ -59,14 +59,14 @@ class Rank(Planner):
 
     @contextmanager
     def strategy(self) -> Iterator[Strategy]:
-        """The strategy of rank 0, with ranks that are not there around it."""
+        """Yield the strategy of rank 0, with ranks that are not there around it."""
         cluster = self.cluster
         axes = (cluster.nodes, cluster.devices) if self.way == HYBRID else (cluster.world,)
         with fake_ranks(*axes, device=self.machine.type) as mesh:
             yield DataParallelTwin() if self.way == "ddp" else STRATEGIES[self.way](mesh)
 
     def told_by(self, run: Run, plan: Plan, techniques: Sequence[Technique], exact: bool) -> Prediction:
-        """What a device needs, with the seconds that it waits for the others; examples and tokens a second are those of all.
+        """Return what a device needs, with the seconds that it waits for the others; examples and tokens a second are those of all.
 
         The host's memory is that of a node's processes together, each of which has the model whole at first, unless it reads its part alone.
         """
@@ -101,7 +101,7 @@ class Rank(Planner):
         )
 
     def exposed(self, plan: Plan, techniques: Sequence[Technique]) -> float:
-        """Seconds of an update for which a device waits for the others."""
+        """Return seconds of an update for which a device waits for the others."""
         return self._exchange(self.run_of(plan, techniques, rough=True)[0], plan).exposed
 
     @property
@@ -121,7 +121,7 @@ class Rank(Planner):
         return f"; {format_bytes(taken)} for NCCL, predicted from what others measured" if taken else ""
 
     def _on_node(self, found: Prediction, run: Run) -> int:
-        """Bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""
+        """Return bytes of the host of all processes of a node. Under ddp the first one alone copies what is saved beside the run."""
         own = found.host_peak_bytes
         if self.way != "ddp" or self.subject.job.checkpoint.save == "sync":
             return self.cluster.devices * own

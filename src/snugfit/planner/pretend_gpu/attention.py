@@ -44,7 +44,7 @@ class Attention:
     capability: tuple[int, int]
 
     def kernel(self) -> SDPBackend:
-        """The first kernel in torch's order that can run this; `SDPBackend.ERROR` where none may.
+        """Return the first kernel in torch's order that can run this; `SDPBackend.ERROR` where none may.
 
         >>> query = torch.empty(1, 2, 16, 64, dtype=torch.float16)
         >>> [Attention(query, query, query, None, 0.0, True, False, capability).kernel().name for capability in ((7, 5), (8, 0))]
@@ -62,7 +62,7 @@ class Attention:
         return SDPBackend.ERROR
 
     def flash(self) -> bool:
-        """Whether FlashAttention-2 can run this."""
+        """Return whether FlashAttention-2 can run this."""
         dim = self.query.shape[-1]
         return (
             torch._C._get_flash_sdp_enabled()
@@ -75,7 +75,7 @@ class Attention:
         )
 
     def efficient(self) -> bool:
-        """Whether the memory-efficient kernel can run this; it takes a mask."""
+        """Return whether the memory-efficient kernel can run this; it takes a mask."""
         dim, value_dim = self.query.shape[-1], self.value.shape[-1]
         alignment = self._alignment()
         types = (torch.float16, torch.float32, *((torch.bfloat16,) if self.capability >= (8, 0) else ()))
@@ -89,7 +89,7 @@ class Attention:
         )
 
     def cudnn(self) -> bool:
-        """Whether cuDNN can run this, in the version that torch's wheels bring."""
+        """Return whether cuDNN can run this, in the version that torch's wheels bring."""
         dims = (self.query.shape[-1], self.value.shape[-1])
         limit = 192 if dims == (192, 128) and self.capability in ((9, 0), (10, 0)) else 128
         return (
@@ -108,7 +108,7 @@ class Attention:
         return any(tensor.requires_grad for tensor in (self.query, self.key, self.value))
 
     def _lacks_backward(self, dim: int) -> bool:
-        """Whether the device has too little shared memory for FlashAttention's backward."""
+        """Return whether the device has too little shared memory for FlashAttention's backward."""
         small = (8, 6) <= self.capability <= (8, 9) or self.capability >= (12, 0)
         return small and dim > 192 and (dim <= 224 or self.dropout > 0)
 
@@ -120,7 +120,7 @@ class Attention:
         return max(least, 128 // (16 if half else 32)) if tensor_cores else least
 
     def _is_dense(self, types: tuple[torch.dtype, ...], grouped: bool) -> bool:
-        """Whether the tensors are of one of the types and go together; `grouped`: also with fewer heads of keys."""
+        """Return whether the tensors are of one of the types and go together; `grouped`: also with fewer heads of keys."""
         tensors = (self.query, self.key, self.value)
         if any(tensor.ndim != 4 or 0 in tensor.shape[2:3] or tensor.stride(-1) != 1 for tensor in tensors):
             return False
@@ -135,7 +135,7 @@ class Attention:
 
 
 def _order(capability: tuple[int, int]) -> tuple[SDPBackend, ...]:
-    """The kernels as torch tries them: as it was told, else cuDNN's first on Hopper and the first Blackwells."""
+    """Return the kernels as torch tries them: as it was told, else cuDNN's first on Hopper and the first Blackwells."""
     told = [int(number) for number in torch._C._get_sdp_priority_order()]
     known = {int(backend.value): backend for backend in _DEFAULT_ORDER}
     order = tuple(known[number] for number in told if number in known)

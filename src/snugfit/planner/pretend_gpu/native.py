@@ -42,23 +42,23 @@ _RETURN = b"\xc3"
 
 
 def _integer(value: int) -> bytes:
-    """Code that returns an integer, a bool, a pointer, or a `c10::Device`."""
+    """Return code that returns an integer, a bool, a pointer, or a `c10::Device`."""
     return b"\x48\xb8" + struct.pack("<Q", value) + _RETURN  # mov rax, value; ret
 
 
 def _number(value: float) -> bytes:
-    """Code that returns a double."""
+    """Return code that returns a double."""
     # mov rax, value; movq xmm0, rax; ret
     return b"\x48\xb8" + struct.pack("<d", value) + b"\x66\x48\x0f\x6e\xc0" + _RETURN
 
 
 def _stream(device: int) -> bytes:
-    """Code that returns the default `c10::Stream`: the device, and 0 as its number."""
+    """Return code that returns the default `c10::Stream`: the device, and 0 as its number."""
     return b"\x31\xd2" + _integer(device)  # xor edx, edx
 
 
 def _jump(address: int) -> bytes:
-    """Code that goes on in a function; its second argument is 0, the first of one that returns an object."""
+    """Return code that goes on in a function; its second argument is 0, the first of one that returns an object."""
     return (
         b"\x31\xf6\x48\xb8" + struct.pack("<Q", address) + b"\xff\xe0"
     )  # xor esi, esi; mov rax, address; jmp rax
@@ -84,7 +84,7 @@ _GUARD_CODE: Mapping[str, bytes] = {
 
 
 def _hooks_code(core: ctypes.CDLL, torch_cpu: ctypes.CDLL) -> dict[str, bytes]:
-    """What the hooks answer, of which random numbers and pinned memory are the host's; the rest as torch has it."""
+    """Return what the hooks answer, of which random numbers and pinned memory are the host's; the rest as torch has it."""
     return {
         "isBuilt": _integer(1),
         "isAvailable": _integer(1),
@@ -117,7 +117,7 @@ def _hooks_code(core: ctypes.CDLL, torch_cpu: ctypes.CDLL) -> dict[str, bytes]:
 
 
 def why_not() -> str | None:
-    """Why this process cannot have the pretended device; None if it can."""
+    """Return why this process cannot have the pretended device; None if it can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"it takes Linux on x86-64, and this is {sys.platform} on {platform.machine()}"
     try:
@@ -202,7 +202,7 @@ _kept: list[object] = []
 
 
 def _executable(code: Mapping[str, bytes]) -> dict[str, int]:
-    """The addresses of the pieces of code, in memory that may be run."""
+    """Return the addresses of the pieces of code, in memory that may be run."""
     room = 32
     memory = mmap.mmap(-1, room * len(code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     _kept.append(memory)
@@ -242,7 +242,7 @@ def _hooks_layout() -> dict[str, int]:
 
 
 def _layout(names: list[str]) -> dict[str, int]:
-    """The place of each function in a table; a destructor takes two."""
+    """Return the place of each function in a table; a destructor takes two."""
     found: dict[str, int] = {}
     place = 0
     for name in names:
@@ -252,7 +252,7 @@ def _layout(names: list[str]) -> dict[str, int]:
 
 
 def _virtual(header: str, name: str) -> list[str]:
-    """The virtual functions that a struct of a header of torch declares, in order."""
+    """Return the virtual functions that a struct of a header of torch declares, in order."""
     text = (Path(torch.__file__).parent / "include" / header).read_text()
     text = re.sub(r"//[^\n]*|/\*.*?\*/|#ifdef USE_ROCM.*?#endif", "", text, flags=re.DOTALL)
     found = re.search(rf"struct \w+ {name}\b.*?\n}};", text, flags=re.DOTALL)

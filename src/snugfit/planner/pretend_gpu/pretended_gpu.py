@@ -23,7 +23,7 @@ __all__ = ["TESTED", "CannotPretend", "pretending_gpu", "why_not"]
 
 
 def why_not() -> str | None:
-    """Why this process cannot pretend a GPU, as far as its machine and torch tell; None if it can."""
+    """Return why this process cannot pretend a GPU, as far as its machine and torch tell; None if it can."""
     version = ".".join(torch.__version__.split(".")[:2])
     if version not in TESTED:
         return f"it is tested with torch {', '.join(TESTED)}, and this is {torch.__version__}"

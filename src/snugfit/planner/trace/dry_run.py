@@ -66,7 +66,7 @@ class Subject:
     assumed: str = ""
 
     def loaded_so(self, techniques: Sequence[Technique]) -> bool:
-        """Whether weights come in another format than the model's files have them in, one after the other."""
+        """Return whether weights come in another format than the model's files have them in, one after the other."""
         return self.from_files and any(type(each).loading is not Technique.loading for each in techniques)
 
     @property
@@ -86,7 +86,7 @@ def dry_run(
     strategy: Strategy | None = None,
     remembered: Remembered | None = None,
 ) -> Trace:
-    """An update, one as it is at the end of the run where that is another, and an evaluation, recorded.
+    """Return an update, one as it is at the end of the run where that is another, and an evaluation, recorded.
 
     Args:
         micro_batches: how many of them an update is to have; by default those of the window.
@@ -154,14 +154,14 @@ def _own_garbage() -> Iterator[None]:
 
 
 def _deliver(step: Step) -> None:
-    """The model as it is saved: adapters merged, quantised weights made whole, averages in their places."""
+    """Record the model as it is saved: adapters merged, quantised weights made whole, averages in their places."""
     with torch.no_grad(), step.averaged(), making_in_files(Path()):
         if step.seams.export is not None:
             step.seams.export(step.model)
 
 
 def _copied(step: Step, job: Job) -> list[Tensor]:
-    """The host memory that a checkpoint is copied to, where it is written beside the training."""
+    """Return the host memory that a checkpoint is copied to, where it is written beside the training."""
     if job.checkpoint.save == "sync":
         return []
     return [torch.empty_like(each, device="cpu") for each in own_parts(leaves(step.state_dict()))]
@@ -175,7 +175,7 @@ def _moments(step: Step) -> list[int]:
 
 
 def _prime(step: Step, done: int) -> None:
-    """An update without forward and backward, after which the optimizer and the techniques hold what they do after many.
+    """Make an update without forward and backward, after which the optimizer and the techniques hold what they do after many.
 
     Gradients stay until the next window begins, as they do in a run.
     """
@@ -194,14 +194,14 @@ def _prime(step: Step, done: int) -> None:
 
 
 def _primed(step: Step, parameter: nn.Parameter) -> Iterator[Tensor]:
-    """What is there of a parameter for a gradient that it may turn out not to get."""
+    """Yield what is there of a parameter for a gradient that it may turn out not to get."""
     if parameter.requires_grad and parameter.grad is not None:
         yield parameter.grad
     yield from leaves(step.optimizer.state.get(parameter, {}))
 
 
 def _longest(batch: Batch, rows: int) -> Batch:
-    """The longest rows of a batch."""
+    """Return the longest rows of a batch."""
     lengths = batch.lengths
     if lengths is None or rows == batch.rows:
         return batch.select(range(rows))
@@ -209,7 +209,7 @@ def _longest(batch: Batch, rows: int) -> Batch:
 
 
 def longest_rows(window: Batch, rows: int) -> Batch:
-    """A window of so many rows: the same, or its longest one as often as it takes."""
+    """Return a window of so many rows: the same, or its longest one as often as it takes."""
     if rows == window.rows:
         return window
     lengths = window.lengths
@@ -252,7 +252,7 @@ def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]
 
 
 def tell(step: Step, recorder: Recorder) -> None:
-    """What the storages are for that outlive an update."""
+    """Tell the recorder what the storages are for that outlive an update."""
     states = [state.state_dict() for state in step.seams.states.values()]
     recorder.holds(leaves(states), Role.AVERAGES)
     recorder.holds((each.grad for each in step.bearers if each.grad is not None), Role.GRADIENTS)

@@ -194,7 +194,7 @@ class DataParallelTwin(SeveralRanks):
 def buckets_of(
     parameters: Sequence[nn.Parameter], first: int | None = FIRST_BUCKET_BYTES, cap: int | None = BUCKET_BYTES
 ) -> list[list[nn.Parameter]]:
-    """Parameters in DDP's buckets: one of each kind is full once it has `first` bytes, the later ones once they have `cap`.
+    """Return parameters in DDP's buckets: one of each kind is full once it has `first` bytes, the later ones once they have `cap`.
 
     Args:
         parameters: in the order in which their gradients come.

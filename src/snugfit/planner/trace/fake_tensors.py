@@ -29,7 +29,7 @@ class BareOptimizer:
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer, model: nn.Module) -> BareOptimizer:
-        """The optimizer of a model's parameters, or of some of them, on the meta device.
+        """Return the optimizer of a model's parameters, or of some of them, on the meta device.
 
         Raises:
             SettingError: it holds a parameter that is not the model's.
@@ -49,7 +49,7 @@ class BareOptimizer:
         return cls(_copied(optimizer, memo), names)
 
     def on(self, model: nn.Module, mode: AbstractContextManager[Any]) -> torch.optim.Optimizer:
-        """The optimizer of a model's tensors, with states of zeros beside them that are made within `mode`."""
+        """Return the optimizer of a model's tensors, with states of zeros beside them that are made within `mode`."""
         parameters = dict(model.named_parameters())
         memo: dict[int, Any] = {id(bare): parameters[name] for name, bare in self.names.items()}
         for bare, state in self.optimizer.state.items():
@@ -86,7 +86,7 @@ def fake_(model: nn.Module, mode: AbstractContextManager[Any], device: torch.dev
 
 
 def fake_batch(batch: Batch, mode: FakeTensorMode, values: KnownValues) -> Batch:
-    """A batch of fake tensors on the host; lengths that were read of the real ones stay, and so do the values of integers."""
+    """Return a batch of fake tensors on the host; lengths that were read of the real ones stay, and so do the values of integers."""
 
     def fake(tensor: Tensor) -> Tensor:
         made = mode.from_tensor(tensor)
@@ -108,7 +108,7 @@ def _fake_state(value: Tensor, device: torch.device, mode: AbstractContextManage
 
 
 def _copied(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
-    """A copy of an optimizer, with what its class keeps beside groups and states."""
+    """Return a copy of an optimizer, with what its class keeps beside groups and states."""
     made = copy.deepcopy(optimizer, memo)
     for name, value in vars(optimizer).items():
         if (

@@ -51,7 +51,7 @@ class KnownValues:
     def call(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: list[Tensor]
     ) -> tuple[bool, Any]:
-        """What an operator gives where only a value tells it: whether that is so, and the answer."""
+        """Return what an operator gives where only a value tells it: whether that is so, and the answer."""
         if not _asks(func):
             return False, None
         number = func in _NUMBERS
@@ -102,14 +102,14 @@ class KnownValues:
                 self._values[made[0]] = torch.tensor(truth).expand(made[0].shape)
 
     def _value(self, tensor: Tensor) -> Tensor | None:
-        """What a tensor holds, if that is known: of one that is not fake too, such as what a model is given as a list of numbers."""
+        """Return what a tensor holds, if that is known: of one that is not fake too, such as what a model is given as a list of numbers."""
         if isinstance(tensor, FakeTensor) or tensor in self._values:
             found: Tensor | None = self._values.get(tensor)
             return found
         return tensor if type(tensor) is Tensor and tensor.device.type == "cpu" and _worth(tensor) else None
 
     def _compute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The operator on the values, on the host."""
+        """Return the operator on the values, on the host."""
 
         def real(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
@@ -129,7 +129,7 @@ class KnownValues:
         return fake
 
     def _bound(self, func: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
-        """The largest result that there may be, where the values are not known."""
+        """Return the largest result that there may be, where the values are not known."""
         first = args[0]
         if func is _aten.nonzero.default:
             found: Any = first.new_empty((first.numel(), first.ndim), dtype=torch.int64)
@@ -148,7 +148,7 @@ class KnownValues:
         return True, found
 
     def _packed(self, padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-        """A batch of sequences without their padding, and how many of them go on at each step: a real tensor, which recurrent
+        """Return a batch of sequences without their padding, and how many of them go on at each step: a real tensor, which recurrent
         layers read in C++."""
         known = self._value(lengths)
         if known is None:
@@ -161,7 +161,7 @@ class KnownValues:
         return padded.new_empty((rows, *padded.shape[2:])), sizes
 
     def _forget(self, tensors: list[Tensor]) -> None:
-        """What was written to is not known any more, nor what shares its storage."""
+        """Forget the values of what was written to, and of what shares its storage."""
         places = {
             self._values[tensor].untyped_storage().data_ptr() for tensor in tensors if tensor in self._values
         }
@@ -172,7 +172,7 @@ class KnownValues:
 
 
 def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors that an operator writes to."""
+    """Return the tensors that an operator writes to."""
     found: list[Tensor] = []
     for place, name in _written_places(func):
         given = args[place] if place < len(args) else kwargs.get(name)
@@ -182,7 +182,7 @@ def written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list
 
 @functools.cache
 def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
-    """The place and the name of each argument that an operator writes to."""
+    """Return the place and the name of each argument that an operator writes to."""
     return tuple(
         (place, argument.name)
         for place, argument in enumerate(func._schema.arguments)
@@ -192,13 +192,13 @@ def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
 
 @functools.cache
 def _asks(func: Any) -> bool:
-    """Whether what an operator gives may be for values to tell."""
+    """Return whether what an operator gives may be for values to tell."""
     asking = (*_NUMBERS, _aten._pack_padded_sequence.default)
     return func in asking or torch.Tag.dynamic_output_shape in func.tags
 
 
 def _of_finite(func: Any, args: tuple[Any, ...]) -> bool | None:
-    """What a question whether numbers are finite gives for each of them where all are; None for anything else."""
+    """Return what a question whether numbers are finite gives for each of them where all are; None for anything else."""
     if func in (_aten.isnan.default, _aten.isinf.default):
         return False
     if func in (_aten.eq.Tensor, _aten.ne.Tensor) and args[0] is args[1]:
@@ -209,7 +209,7 @@ def _of_finite(func: Any, args: tuple[Any, ...]) -> bool | None:
 
 
 def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
-    """Places in the stead of masks, as if every element of a mask were chosen."""
+    """Return places in the stead of masks, as if every element of a mask were chosen."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
@@ -220,7 +220,7 @@ def _as_places(indices: list[Tensor | None]) -> list[Tensor | None]:
 
 
 def by_places(func: Any, args: Sequence[Any]) -> bool:
-    """Whether a tensor is indexed by places alone, whose number is that of what is taken, and not by masks."""
+    """Return whether a tensor is indexed by places alone, whose number is that of what is taken, and not by masks."""
     masks = (torch.bool, torch.uint8)
     return func is _aten.index.Tensor and not any(
         each is not None and each.dtype in masks for each in args[1]
@@ -228,5 +228,5 @@ def by_places(func: Any, args: Sequence[Any]) -> bool:
 
 
 def _worth(tensor: Tensor) -> bool:
-    """Whether a value is small enough to be followed, and not a weight's."""
+    """Return whether a value is small enough to be followed, and not a weight's."""
     return tensor.numel() <= _LIMIT and not isinstance(tensor, Parameter)

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 
 
 def needed(kinds: Sequence[Hashable]) -> list[int]:
-    """The parts that are run: the first and the last one, and each kind after each other that comes so.
+    """Return the parts that are run: the first and the last one, and each kind after each other that comes so.
 
     Args:
         kinds: of all parts, in their order.
@@ -36,7 +36,7 @@ def needed(kinds: Sequence[Hashable]) -> list[int]:
 
 
 def counts(kinds: Sequence[Hashable], run: Sequence[int]) -> list[int]:
-    """How often each part that is run counts: of each kind the second one, or the only one, for those left out too.
+    """Return how often each part that is run counts: of each kind the second one, or the only one, for those left out too.
 
     The first part of all counts once where it has its like, as what it makes may stay for the others.
 

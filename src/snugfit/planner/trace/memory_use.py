@@ -84,7 +84,7 @@ class MemoryUse:
         return next(iter(self.pieces), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without the timeline, which is for pictures."""
+        """Return plain values, without the timeline, which is for pictures."""
         return {
             "basis": self.basis,
             "peak_bytes": self.peak_bytes,
@@ -105,7 +105,7 @@ def memory_use(
     ran_out: str | None = None,
     evaluation: bool = False,
 ) -> MemoryUse:
-    """What an update takes of a device's memory.
+    """Return what an update takes of a device's memory.
 
     Args:
         device: the type of the device, such as "cpu".
@@ -187,7 +187,7 @@ class _Point(NamedTuple):
 
 
 def _live(trace: Trace, device: str) -> Bytes:
-    """Bytes by role after each number of events."""
+    """Return bytes by role after each number of events."""
     live = np.zeros((len(_ROLES), len(trace.events) + 1), dtype=np.int64)
     for place, (_, storage, sign) in enumerate(trace.changes(), 1):
         if storage.device == device:
@@ -240,7 +240,7 @@ def _pieces(trace: Trace, device: str, event: int, modules: Mapping[int, str]) -
 
 
 def _spikes(points: list[_Point]) -> tuple[Spike, ...]:
-    """The highest moment of each module in each segment, as far as it is higher than the moments beside it."""
+    """Return the highest moment of each module in each segment, as far as it is higher than the moments beside it."""
     base = np.min([point.bytes for point in points], axis=0)
     found: dict[tuple[str, str], _Point] = {}
     for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
@@ -264,7 +264,7 @@ def _spikes(points: list[_Point]) -> tuple[Spike, ...]:
 
 
 def _timeline(points: list[_Point]) -> Timeline:
-    """A point for each operator, by its number: a recorded step takes other times than one that is not."""
+    """Return a point for each operator, by its number: a recorded step takes other times than one that is not."""
     sizes = np.array([point.bytes for point in points])
     kinds = {
         str(role): tuple(int(size) for size in sizes[:, place])

@@ -90,7 +90,7 @@ class Call:
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """A call as it is dispatched."""
+    """Return a call as it is dispatched."""
     call = Call(func, kind=[func, torch.get_default_dtype(), torch.is_inference_mode_enabled()])
     call.take(args)
     for name, value in kwargs.items():
@@ -130,7 +130,7 @@ class _New(NamedTuple):
 
 
 def _fake(mode: FakeTensorMode, plain: Tensor, device: torch.device) -> Tensor:
-    """A fake tensor of a meta tensor, as torch makes it, for a quarter of the time."""
+    """Return a fake tensor of a meta tensor, as torch makes it, for a quarter of the time."""
     found: Any = Tensor._make_subclass(
         FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
     )
@@ -144,7 +144,7 @@ def _fake(mode: FakeTensorMode, plain: Tensor, device: torch.device) -> Tensor:
 
 @functools.cache
 def _attributes(device: torch.device) -> dict[str, Any]:
-    """What torch says of each new fake tensor on a device, but for its mode."""
+    """Return what torch says of each new fake tensor on a device, but for its mode."""
     with torch._C._DisableTorchDispatch():
         plain = torch.empty_strided((), (), device="meta")
     found = dict(vars(FakeTensor(FakeTensorMode(), plain, device)))
@@ -159,13 +159,13 @@ class Result(NamedTuple):
     costs: OpCosts
 
     def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> tuple[Any, list[Tensor]]:
-        """The same anew, and the tensors in it."""
+        """Return the same anew, and the tensors in it."""
         made: list[Tensor] = []
         return _anew(self.found, given, mode, made), made
 
 
 def _anew(how: Any, given: Sequence[Tensor], mode: FakeTensorMode, made: list[Tensor]) -> Any:
-    """What is made so. No closure, which would be a part of itself, and keep its tensors until garbage is looked for."""
+    """Return what is made so. No closure, which would be a part of itself, and keep its tensors until garbage is looked for."""
     if how is None:
         return None
     if type(how) in (list, tuple):
@@ -181,7 +181,7 @@ class Remembered:
         self._results: dict[tuple[Any, ...], Result] = {}
 
     def find(self, call: Call) -> Result | None:
-        """The result of a call like this, if there is one."""
+        """Return the result of a call like this, if there is one."""
         return self._results.get(tuple(call.kind)) if call.told else None
 
     def learn(
@@ -208,7 +208,7 @@ class _NotTold(Exception):
 
 
 def _how(found: Any, given: Sequence[Tensor]) -> Any:
-    """How each tensor of a result is made."""
+    """Return how each tensor of a result is made."""
     if found is None:
         return None
     if type(found) in (list, tuple):
@@ -233,7 +233,7 @@ def _how(found: Any, given: Sequence[Tensor]) -> Any:
 
 
 def _seen(tensor: Tensor) -> list[Any]:
-    """All that a fake tensor is to those who ask."""
+    """Return all that a fake tensor is to those who ask."""
     call = Call(None)
     call.take((tensor,))
     return [*call.kind, torch._C._dispatch_key_set(tensor)]

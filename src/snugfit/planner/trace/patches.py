@@ -55,7 +55,7 @@ _load = SourceFileLoader.exec_module
 
 
 def _loaded(loader: SourceFileLoader, module: ModuleType) -> None:
-    """A module loaded as if nobody watched."""
+    """Load a module as if nobody watched."""
     with _disable_current_modes():
         _load(loader, module)
 
@@ -93,7 +93,7 @@ def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> 
 
 
 def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A copy by value: torch would read the memory that a fake tensor lacks, and would copy the gradient of a fake parameter, which
+    """Return a copy by value: torch would read the memory that a fake tensor lacks, and would copy the gradient of a fake parameter, which
     it takes for a tensor."""
     if id(tensor) not in memo:
         copied = tensor.detach().clone()

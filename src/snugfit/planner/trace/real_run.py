@@ -104,7 +104,7 @@ def _recorded(step: Step, batch: Batch, run: Callable[[], object]) -> Recorded:
 
 
 def _hold(trace: Trace) -> None:
-    """What a forward has made and not let go when memory runs out in it is kept for a backward that does not come."""
+    """Keep what a forward has made and not let go when memory runs out in it, for a backward that does not come."""
     if not trace.ops:
         return
     gone = {-event - 1 for event in trace.events[: trace.ops[-1].event] if event < 0}
@@ -116,7 +116,7 @@ def _hold(trace: Trace) -> None:
 
 
 def _modules(step: Step, recorder: Recorder) -> dict[int, str]:
-    """The modules of weights, buffers and the optimizer's state."""
+    """Return the modules of weights, buffers and the optimizer's state."""
     found: dict[int, str] = {}
     for name, tensor in (*step.model.named_buffers(), *step.model.named_parameters()):
         own = [tensor, *leaves(step.optimizer.state.get(tensor, {}))]

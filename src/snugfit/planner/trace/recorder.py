@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
             self.trace.storages[self._known[id(storage)][1]].role = role
 
     def numbered(self, tensors: Iterable[Tensor]) -> list[int]:
-        """The numbers of tensors' storages, of those that were seen."""
+        """Return the numbers of tensors' storages, of those that were seen."""
         places = (id(plain.untyped_storage()) for plain in _plain(tensors))
         return [self._known[place][1] for place in places if place in self._known]
 
@@ -141,14 +141,14 @@ class Recorder(TorchDispatchMode):
             self.trace.storages[self._known[id(storage)][1]].role = self.trace.storages[number].role
 
     def begin(self) -> None:
-        """The run begins: what was made before and is kept without a name is the techniques' own."""
+        """Begin the run: what was made before and is kept without a name is the techniques' own."""
         gc.collect()
         for _, number in self._known.values():
             if self.trace.storages[number].role is Role.TEMPORARIES:
                 self.trace.storages[number].role = Role.AVERAGES
 
     def finish(self) -> Trace:
-        """The trace, with a role for what nobody has named: activations live from the forward until the backward."""
+        """Return the trace, with a role for what nobody has named: activations live from the forward until the backward."""
         trace = self.trace
         trace.bounded = tuple(dict.fromkeys(self.values.bounded))
         starts = [op.event for op in trace.ops]
@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def label(self, name: str) -> Iterator[None]:
-        """A context around a part of the run."""
+        """Label a part of the run for as long as it takes."""
         found = Phase(name)
         if self._phases and self._phases[0] in _KEPT:
             found = self._phases[0]
@@ -269,7 +269,7 @@ class Recorder(TorchDispatchMode):
     def _costs_of(
         self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], found: Any
     ) -> tuple[list[Tensor], OpCosts]:
-        """The tensors that an operator gave, and what it costs, which is found out once for each kind of arguments and results."""
+        """Return the tensors that an operator gave, and what it costs, which is found out once for each kind of arguments and results."""
         gave = Call(call.func)
         gave.take((found,))
         kind = (*call.kind, *gave.kind)
@@ -288,7 +288,7 @@ class Recorder(TorchDispatchMode):
     def _shortened(
         self, parts: Sequence[Any], kinds: Sequence[Hashable], listed: bool, remains: Remains | None
     ) -> Iterator[Any]:
-        """Those parts of a loop that are needed to know of all; all of them from where one asked for a number, by which others may differ."""
+        """Yield those parts of a loop that are needed to know of all; all of them from where one asked for a number, by which others may differ."""
         if remains is not None:
             yield from self._two_of_each(parts, kinds, remains)
             return
@@ -313,7 +313,7 @@ class Recorder(TorchDispatchMode):
     def _two_of_each(
         self, parts: Sequence[Any], kinds: Sequence[Hashable], remains: Remains
     ) -> Iterator[Any]:
-        """Two parts of each kind, the second of which tells of all others: the first may leave something for all of them."""
+        """Yield two parts of each kind, the second of which tells of all others: the first may leave something for all of them."""
         asked, run = self.values.asked, Counter[Hashable]()
         last: dict[Hashable, _Stretch] = {}
         for part, kind in zip(parts, kinds, strict=True):
@@ -452,7 +452,7 @@ def _namespace(func: Any) -> str:
 
 
 def _parts(model: nn.Module) -> Parts:
-    """How much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
+    """Return how much of a model lies in its blocks; a tensor that is spread over devices counts whole."""
 
     def sizes(parameters: Iterable[nn.Parameter]) -> tuple[int, int]:
         found = [(each.nbytes, each.requires_grad) for each in parameters]
@@ -465,7 +465,7 @@ def _parts(model: nn.Module) -> Parts:
 
 
 def _plain(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Plain tensors, of which a tensor of several parts has some."""
+    """Yield plain tensors, of which a tensor of several parts has some."""
     for tensor in tensors:
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()

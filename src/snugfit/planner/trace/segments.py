@@ -66,7 +66,7 @@ class Segment:
 
 
 def cut(trace: Trace, device: str, costs: Callable[[Op], Costs]) -> list[Segment]:
-    """The pieces of a run, in order.
+    """Return the pieces of a run, in order.
 
     Args:
         device: whose memory it is about.
@@ -126,7 +126,7 @@ def _segment(
 
 
 def _curves(trace: Trace, device: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Bytes by role on the device, and bytes on the host, before each event and after the last."""
+    """Return bytes by role on the device, and bytes on the host, before each event and after the last."""
     count = len(trace.events)
     numbers = np.abs(np.array(trace.events, dtype=np.int64)) - 1
     signs = np.sign(np.array(trace.events, dtype=np.int64))
@@ -143,7 +143,7 @@ def _curves(trace: Trace, device: str) -> tuple[Bytes, npt.NDArray[np.int64]]:
 
 
 def _keys(ops: Sequence[Op]) -> list[Key]:
-    """The piece that each operator is in. What lies between two blocks goes to the one before it."""
+    """Return the piece that each operator is in. What lies between two blocks goes to the one before it."""
     found: list[Key] = []
     entered: dict[tuple[int, Phase, int, int], int] = {}
     last = key = None

@@ -9,13 +9,13 @@ import torch
 
 
 def sequence_number() -> int:
-    """The number that the next node of this thread's graph gets."""
+    """Return the number that the next node of this thread's graph gets."""
     autograd: Any = torch._C._autograd
     number: int = autograd._get_sequence_nr()
     return number
 
 
 def node_number() -> int | None:
-    """The number of the node whose backward runs on this thread; None outside of one."""
+    """Return the number of the node whose backward runs on this thread; None outside of one."""
     node: Any = torch._C._current_autograd_node()
     return None if node is None else node._sequence_nr()

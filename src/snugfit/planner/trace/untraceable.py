@@ -53,7 +53,7 @@ def explaining() -> Iterator[None]:
 
 
 def explained(error: BaseException) -> UserError | None:
-    """The error in the user's terms; None where it does not come from tensors without numbers."""
+    """Return the error in the user's terms; None where it does not come from tensors without numbers."""
     cause: BaseException | None = error
     while cause is not None:
         found = _reason(cause)
@@ -66,7 +66,7 @@ def explained(error: BaseException) -> UserError | None:
 
 
 def _reason(error: BaseException) -> str | None:
-    """The operator, and what it lacks."""
+    """Return the operator, and what it lacks."""
     if isinstance(error, DataDependentOutputException):
         return (
             f"'{error.func}' gives a number that depends on them, as item(), float() and `if` on a tensor do"
@@ -92,7 +92,7 @@ def _operator(text: str) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of the user's code, else of a model of transformers, else of torch's layers and optimizers; a backward has none."""
+    """Return the last line of the user's code, else of a model of transformers, else of torch's layers and optimizers; a backward has none."""
     frames: dict[str | None, traceback.FrameSummary] = {}
     for each in traceback.extract_tb(error.__traceback__):
         frames[_library(each.filename)] = each
@@ -105,7 +105,7 @@ def _place(error: BaseException) -> str:
 
 
 def _library(filename: str) -> str | None:
-    """Which library a file is of, Python's own among them; None for the user's code, other packages included."""
+    """Return which library a file is of, Python's own among them; None for the user's code, other packages included."""
     if filename.startswith("<"):
         return "python"
     path = Path(filename)

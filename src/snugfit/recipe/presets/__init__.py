@@ -34,7 +34,7 @@ class Preset:
 
 @functools.cache
 def presets() -> Mapping[str, Preset]:
-    """All presets by name."""
+    """Return all presets by name."""
     found = {}
     for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
         name, _, suffix = file.name.rpartition(".")
@@ -44,7 +44,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 def find_preset(name: str) -> Preset:
-    """A preset by name.
+    """Return a preset by name.
 
     Raises:
         SettingError: there is none; the nearest name is given.
@@ -56,7 +56,7 @@ def find_preset(name: str) -> Preset:
 
 
 def completed(given: list[Technique], name: str) -> list[Technique]:
-    """The techniques, and those of the preset whose place is not taken: an optimizer, a schedule, others by name.
+    """Return the techniques, and those of the preset whose place is not taken: an optimizer, a schedule, others by name.
 
     Raises:
         SettingError: there is no such preset.

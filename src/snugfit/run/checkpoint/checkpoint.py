@@ -128,7 +128,7 @@ def _write_all(
 
 
 def any_in(root: Path) -> bool:
-    """Whether there is a checkpoint under `root`, whole or not."""
+    """Return whether there is a checkpoint under `root`, whole or not."""
     return newest_in(root) is not None
 
 
@@ -138,7 +138,7 @@ def newest_in(root: Path) -> Path | None:
 
 
 def load_newest(root: Path) -> Loaded:
-    """The newest checkpoint under `root` whose files are whole.
+    """Return the newest checkpoint under `root` whose files are whole.
 
     Raises:
         RunFolderError: there is none.
@@ -226,7 +226,7 @@ def _begin(temporary: Path) -> None:
 
 
 def _agreed(rank: int, group: dist.ProcessGroup | None, act: Callable[[], Any]) -> list[Any]:
-    """What `act` gives on each rank; where it fails on one of them, all fail, and none waits for it.
+    """Return what `act` gives on each rank; where it fails on one of them, all fail, and none waits for it.
 
     Raises:
         OSError: with what went wrong.
@@ -279,7 +279,7 @@ def _write_part(folder: Path, name: str, packed: Packed) -> list[Path]:
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors in host memory, each in memory of its own: safetensors refuses what overlaps."""
+    """Return the tensors in host memory, each in memory of its own: safetensors refuses what overlaps."""
     storages: set[int] = set()
     found = {}
     for name, tensor in tensors.items():

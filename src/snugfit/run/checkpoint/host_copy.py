@@ -23,7 +23,7 @@ class _Place:
 
     @classmethod
     def of(cls, tensor: Tensor) -> _Place:
-        """One that is like it."""
+        """Return one that is like it."""
         made = cls(torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format))
         part = own_part(made.tensor)
         if tensor.device.type == "cuda" and part.nbytes >= _PINNED:
@@ -33,7 +33,7 @@ class _Place:
         return made
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether the memory is like it."""
+        """Return whether the memory is like it."""
         mine, its = (
             (each.shape, each.dtype, getattr(each, "placements", None)) for each in (self.tensor, tensor)
         )
@@ -51,7 +51,7 @@ class Snapshot:
 
     @torch.no_grad()
     def take(self, packed: Packed) -> Packed:
-        """The copy, which is complete when this returns.
+        """Return the copy, which is complete when this returns.
 
         Raises:
             SettingError: host memory cannot be pinned.

@@ -69,7 +69,7 @@ class _Save:
         self.blocked = time.monotonic() - self.started
 
     def wait(self) -> BaseException | None:
-        """What went wrong with it, once it is at its end."""
+        """Return what went wrong with it, once it is at its end."""
         start = time.monotonic()
         problem = self.done.exception()
         self.blocked += time.monotonic() - start
@@ -128,7 +128,7 @@ class Saving:
             self.problem = failed[0][0] if failed else None
 
     def any(self) -> bool:
-        """Whether the first rank has a checkpoint to go back to; all ranks call it."""
+        """Return whether the first rank has a checkpoint to go back to; all ranks call it."""
         self.finish()
         # another host may see the folder later than the one that has written it
         return bool(self._strategy.tell(checkpoint.any_in(self._training.folder.checkpoints))[0])
@@ -212,7 +212,7 @@ class Saving:
 
 
 def parts_of(training: Training) -> dict[str, Any]:
-    """What a checkpoint holds, by file; live tensors."""
+    """Return what a checkpoint holds, by file; live tensors."""
     state = training.step.state_dict()
     return {
         "model": {kind: state[kind] for kind in ("parameters", "buffers", "modules")},
@@ -257,7 +257,7 @@ def take(training: Training, parts: Mapping[str, Any], compare: bool = True) -> 
 
 
 def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:
-    """The micro-batch to go on in: what it had come to, unless another plan was made."""
+    """Return the micro-batch to go on in: what it had come to, unless another plan was made."""
     own, used = training.step.micro_batch, saved["used"]
     if saved["planned"] != training.planned or used is None:
         return own

@@ -147,7 +147,7 @@ def data_of_rank(
 
 
 def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
-    """How many rows there are, and digests of some; each is read twice, as rows that differ then cannot be compared."""
+    """Return how many rows there are, and digests of some; each is read twice, as rows that differ then cannot be compared."""
     examples = loader.order.examples
     count = min(ROWS, examples)
     places = sorted({place * (examples - 1) // max(count - 1, 1) for place in range(count)})
@@ -310,14 +310,14 @@ def differences(then: Any, now: Any, version: int = VERSION) -> list[str]:
 
 
 def _is_code(entry: Any, part: str) -> bool:
-    """Whether a part of an entry is of code: all of a function's but its name, and of a model's entry its classes."""
+    """Return whether a part of an entry is of code: all of a function's but its name, and of a model's entry its classes."""
     if not isinstance(entry, Mapping):
         return False
     return part != NAME if NAME in entry else _CODE in entry and part.startswith(f"{_CODE} ")
 
 
 def _is_noted_alike(part: str, then: Any, now: Any) -> bool:
-    """Whether versions of identities note a part of code alike: constants that both have."""
+    """Return whether versions of identities note a part of code alike: constants that both have."""
     return not any(each is _NOTHING or _is_digest(each) for each in (then, now))
 
 
@@ -349,7 +349,7 @@ def check_ranks(identity: Mapping[str, Any], strategy: Strategy) -> None:
 
 
 def _differing(one: Any, other: Any) -> list[tuple[str, Any, Any]]:
-    """The parts of an entry that differ, with both of their values; what one side cannot compare is left out."""
+    """Return the parts of an entry that differ, with both of their values; what one side cannot compare is left out."""
     before, after = flat(one), flat(other)
     if before.get(NAME) != after.get(NAME):  # another function: its parts are others too
         before, after = ({NAME: each.get(NAME)} for each in (before, after))
@@ -405,7 +405,7 @@ def _difference(part: str, then: Any, now: Any) -> str:
 
 
 def _alike(then: Any, now: Any) -> tuple[Any, Any]:
-    """Both values in the form that the older of them has: settings once were a digest, data the files alone."""
+    """Return both values in the form that the older of them has: settings once were a digest, data the files alone."""
     if isinstance(then, str) and isinstance(now, Mapping):
         return then, digest_of_settings(now)
     if not (isinstance(then, Mapping) and isinstance(now, Mapping) and _FILES in now):

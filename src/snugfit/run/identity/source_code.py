@@ -78,7 +78,7 @@ def name_of(value: Any) -> str:
 
 
 def is_own(value: Any) -> bool:
-    """Whether a function or a class is the user's own: of no installed library, nor of Python or Snugfit.
+    """Return whether a function or a class is the user's own: of no installed library, nor of Python or Snugfit.
 
     >>> is_own(Path), is_own(nn.Linear)
     (False, False)
@@ -152,7 +152,7 @@ class _Walk:
                 self._globals(function.__code__, function.__globals__)
 
     def _attributes(self, value: Any) -> None:
-        """What an object that is called was made with; a module's tensors are in checkpoints."""
+        """Add what an object that is called was made with; a module's tensors are in checkpoints."""
         moved = _set_when_called(type(value))
         for name, attribute in sorted(getattr(value, "__dict__", {}).items()):
             if not name.startswith("_") and not isinstance(value, nn.Module) and name not in moved:
@@ -164,7 +164,7 @@ class _Walk:
                 self._constants(value, name_of(type(value)))
 
     def _constants(self, module: nn.Module, name: str) -> None:
-        """What a module computes with that has no weights, such as a loss of torch with weights of classes."""
+        """Add what a module computes with that has no weights, such as a loss of torch with weights of classes."""
         for path, each in module.named_modules():
             held = {**vars(each), **dict(each.named_buffers(recurse=False))}
             for attribute, value in sorted(held.items()):
@@ -173,7 +173,7 @@ class _Walk:
                     self._hold(".".join(filter(None, (name, path, attribute))), value)
 
     def _defaults(self, function: types.FunctionType) -> None:
-        """What arguments are where they are not given: a source says by which names it was made, not what those were."""
+        """Add what arguments are where they are not given: a source says by which names it was made, not what those were."""
         named = inspect.signature(function, follow_wrapped=False).parameters
         for name, parameter in named.items():
             if parameter.default is not inspect.Parameter.empty:
@@ -256,7 +256,7 @@ class _Walk:
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether a value is a number, a text, None, or a tuple, list, set or dict of such."""
+    """Return whether a value is a number, a text, None, or a tuple, list, set or dict of such."""
     if isinstance(value, (*_PLAIN, str)):
         return True
     if depth > 8 or not isinstance(value, (tuple, list, set, frozenset, dict)):
@@ -266,14 +266,14 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _holds_settings(value: Any) -> bool:
-    """Whether attributes of an object are settings: parsed arguments, a namespace, a dataclass, or a class of the user's own."""
+    """Return whether attributes of an object are settings: parsed arguments, a namespace, a dataclass, or a class of the user's own."""
     if isinstance(value, type):
         return is_own(value)
     return isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or dataclasses.is_dataclass(value)
 
 
 def _global_reads(code: types.CodeType) -> list[tuple[str, ...]]:
-    """The global names that code reads, each with the attributes of it that follow at once; without repetitions.
+    """Return the global names that code reads, each with the attributes of it that follow at once; without repetitions.
 
     >>> _global_reads((lambda row: math.tau * row.real + len(row)).__code__)
     [('len',), ('math', 'tau')]
@@ -295,7 +295,7 @@ def _global_reads(code: types.CodeType) -> list[tuple[str, ...]]:
 
 
 def _set_when_called(kind: type) -> frozenset[str]:
-    """The attributes that an object of a class sets when it is called: counters, and no settings."""
+    """Return the attributes that an object of a class sets when it is called: counters, and no settings."""
     names: set[str] = set()
     for method in ("__call__", "forward"):
         code = getattr(inspect.getattr_static(kind, method, None), "__code__", None)
@@ -306,7 +306,7 @@ def _set_when_called(kind: type) -> frozenset[str]:
 
 
 def _is_constant(module: nn.Module) -> bool:
-    """Whether a module has no weights, so that nothing in it is trained."""
+    """Return whether a module has no weights, so that nothing in it is trained."""
     return next(module.parameters(), None) is None
 
 
@@ -338,7 +338,7 @@ def _plain_repr(module: nn.Module) -> str:
 
 
 def _plain_attributes(module: nn.Module) -> Iterator[str]:
-    """Numbers and texts that a module of the user's own was made with; a library's show themselves."""
+    """Yield numbers and texts that a module of the user's own was made with; a library's show themselves."""
     if not is_own(type(module)):
         return
     moved = {"training", *_set_when_called(type(module))}

@@ -55,7 +55,7 @@ def find_culprit(step: Step, window: Batch, origins: Origins = lambda ids: []) -
 
 
 def _run_again(step: Step, window: Batch) -> tuple[list[str], list[str]]:
-    """The first module output of this rank's rows that is not finite, and the gradients that are not."""
+    """Return the first module output of this rank's rows that is not finite, and the gradients that are not."""
     outputs: list[str] = []
 
     def look(name: str) -> Any:
@@ -87,7 +87,7 @@ def _run_again(step: Step, window: Batch) -> tuple[list[str], list[str]]:
 
 
 def _first_of_ranks(strategy: Strategy, finding: str | None) -> str | None:
-    """The finding of the first rank that has one, with its rank where others have another; all ranks call it."""
+    """Return the finding of the first rank that has one, with its rank where others have another; all ranks call it."""
     findings = strategy.tell(finding)
     rank = next((rank for rank, each in enumerate(findings) if each is not None), None)
     if rank is None:
@@ -135,7 +135,7 @@ def keep_window(
 
 
 def _has_room(folder: Path, name: str) -> bool:
-    """Whether the window of this name is there already, or there are not enough others."""
+    """Return whether the window of this name is there already, or there are not enough others."""
     names = {path.name[: len(name)] for path in folder.iterdir()}
     return name in names or len(names) < KEPT_WINDOWS
 
@@ -157,7 +157,7 @@ def _write(path: Path, window: Batch, origins: Sequence[str]) -> None:
 
 
 def _examples(leaf: Tensor, window: Batch, origins: Origins) -> str:
-    """The examples in whose rows of a tensor something is not finite, in words."""
+    """Return the examples in whose rows of a tensor something is not finite, in words."""
     if leaf.ndim == 0 or leaf.shape[0] != len(window.ids):
         return ""
     rows = (~torch.isfinite(leaf.reshape(len(window.ids), -1))).any(dim=1).nonzero().flatten().tolist()

@@ -237,7 +237,7 @@ class Training:
         return message if reason is None else f"{reason}; {message}"
 
     def _run_until_boundary(self, stop: StopRequest) -> tuple[str, str | None] | None:
-        """Windows in order until the run ends (its status and reason) or rolls back (None)."""
+        """Return windows in order until the run ends (its status and reason) or rolls back (None)."""
         progress, job = self.step.progress, self.job
         before = time.perf_counter()
         windows = self.loader.windows(progress.windows, self.total_windows, rescue=lambda: stop.asked)
@@ -277,7 +277,7 @@ class Training:
             self.step.meanwhile = None
 
     def _exhausted(self) -> str | None:
-        """Why the run should stop early, or None. The first rank decides for all: `stop_when` is the user's code, and may look at a clock.
+        """Return why the run should stop early, or None. The first rank decides for all: `stop_when` is the user's code, and may look at a clock.
 
         Raises:
             As `Watch.exhausted`.
@@ -291,7 +291,7 @@ class Training:
         return decided
 
     def _asked(self, stop: StopRequest) -> str | None:
-        """Why to stop, if one of the ranks was asked to; the same on all of them."""
+        """Return why to stop, if one of the ranks was asked to; the same on all of them."""
         strategy, asked = self.step.strategy, stop.reason
         failed = self.saving.poll()
         if not any(strategy.counts(int(failed or asked is not None))):  # each window asks, so briefly
@@ -301,7 +301,7 @@ class Training:
         return reason
 
     def _train_on(self, window: Batch, before: float) -> Refused | None:
-        """One window; how the run is to end or go back because of it, or None to go on."""
+        """Return one window; how the run is to end or go back because of it, or None to go on."""
         progress, watch = self.step.progress, self.watch
         if reason := watch.banned.get(progress.windows + 1):
             progress.consume(window.total, applied=False)
@@ -347,7 +347,7 @@ class Training:
         self.emit("rows", rows=comparison.rows, coupled=comparison.verdict, message=comparison.message)
 
     def _scored(self, windows: Windows) -> Windows:
-        """The windows, each the attempt of the run while it is scored."""
+        """Return the windows, each the attempt of the run while it is scored."""
         for window in windows:
             self.attempt = Attempt(Doing.EVALUATION, window)
             yield window
@@ -381,5 +381,5 @@ def _computes_beside_host(device: torch.device) -> bool:
 
 
 def _whole(loader: Loader, stop: StopRequest) -> Windows:
-    """One pass over all examples of a loader."""
+    """Return one pass over all examples of a loader."""
     return loader.windows(0, loader.order.windows_per_epoch, rescue=lambda: stop.asked)

@@ -66,7 +66,7 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refused | No
 
 
 def _harmless(result: StepResult) -> str | None:
-    """Why a window without an update is no failure: it is empty, or the loss scale has been too high for it."""
+    """Return why a window without an update is no failure: it is empty, or the loss scale has been too high for it."""
     if result.weight <= 0:
         return "nothing in it counts: all labels are ignored"
     if (

@@ -96,7 +96,7 @@ class Telling:
             self.replanned(f"window {progress.windows}", replan, self._step.has_batch_norm)
 
     def _most(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """What all ranks have measured by now: the most of each, and the memory of every one where there are several."""
+        """Return what all ranks have measured by now: the most of each, and the memory of every one where there are several."""
         told = self._step.strategy.tell(found)
         most = {name: max(each[name] for each in told) for name in found}
         if len(told) == 1 or "peak_bytes" not in found:
@@ -104,7 +104,7 @@ class Telling:
         return {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in told]}
 
     def update(self, result: StepResult, epoch: float, examples_per_second: float) -> None:
-        """An update, with what was measured in it."""
+        """Write an update, with what was measured in it."""
         progress, names = self._step.progress, list(result.metrics)
         measured = read_scalars_later(list(result.metrics.values()), assume=[0.0] * len(names))
         known = {"loss": result.loss, "learning_rate": result.learning_rate}
@@ -134,7 +134,7 @@ class Telling:
             self.release()
 
     def replanned(self, what: str, replan: Replan, batch_norm: bool = False) -> None:
-        """That `what` did not fit, and how it was split."""
+        """Write that `what` did not fit, and how it was split."""
         self.emit(
             "replan",
             update=self._step.progress.updates,

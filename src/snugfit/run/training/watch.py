@@ -83,7 +83,7 @@ class Watch:
         return best
 
     def exhausted(self, job: Job) -> str | None:
-        """Why the run should stop early, or None.
+        """Return why the run should stop early, or None.
 
         Raises:
             SettingError: `stop_when` failed, or returned no text.
@@ -122,7 +122,7 @@ class Watch:
 
 
 def _gain(value: float, before: float, higher: bool) -> float:
-    """How much better the value is; infinitely, if only the one before is not a number."""
+    """Return how much better the value is; infinitely, if only the one before is not a number."""
     if math.isnan(before) and not math.isnan(value):
         return math.inf
     return value - before if higher else before - value

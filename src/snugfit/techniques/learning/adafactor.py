@@ -43,7 +43,7 @@ def second_moment_(
 
 
 def root_mean_square(tensor: Tensor) -> Tensor:
-    """A scalar on the tensor's device: nothing is read.
+    """Return a scalar on the tensor's device: nothing is read.
 
     >>> root_mean_square(torch.tensor([3.0, -4.0, 0.0, 5.0])) ** 2
     tensor(12.5000)

@@ -108,7 +108,7 @@ class AdaptiveClip(Technique):
 
 
 def _excluded(model: nn.Module, patterns: Sequence[str] | None) -> set[int]:
-    """Ids of the parameters that are left out; a shared one is found under each of its names."""
+    """Return ids of the parameters that are left out; a shared one is found under each of its names."""
     if patterns is None:
         head = last_linear(model)
         if head is None:

@@ -26,7 +26,7 @@ from snugfit.kit.mixing import (
 
 
 def draw_boxes(rows: int, size: Sequence[int], alpha: float, source: np.random.Generator) -> Tensor:
-    """A box for each pair of rows, repeated for both: top, bottom, left, right; int64, shape (rows, 4).
+    """Return a box for each pair of rows, repeated for both: top, bottom, left, right; int64, shape (rows, 4).
 
     Its sides are those of the image times `sqrt(1 - lambda)` with lambda from Beta(alpha, alpha); its centre is
     anywhere, and what lies outside the image is cut off. The last row of an odd number has an empty box. Drawn in this
@@ -60,7 +60,7 @@ def pasted(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def kept_area(boxes: Tensor, size: Sequence[int]) -> Tensor:
-    """The part of each image that is its own: float32, shape (rows,).
+    """Return the part of each image that is its own: float32, shape (rows,).
 
     >>> kept_area(torch.tensor([[0, 1, 1, 3]]), (2, 4))
     tensor([0.7500])

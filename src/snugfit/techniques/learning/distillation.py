@@ -255,7 +255,7 @@ def _load(settings: Distillation, context: Context) -> nn.Module:
 
 
 def _main_dtype(model: nn.Module) -> torch.dtype | None:
-    """The type of most of the model's weights, of those that layers compute in; None without any."""
+    """Return the type of most of the model's weights, of those that layers compute in; None without any."""
     counts = dict.fromkeys(_COMPUTING, 0)
     for parameter in model.parameters():
         if parameter.dtype in counts:

@@ -28,7 +28,7 @@ def ema_(averages: Sequence[Tensor], parameters: Sequence[Tensor], decay: float)
 
 
 def warm_decay(decay: float, updates: int) -> float:
-    """The decay after that many updates: small at first, so that the average forgets the start.
+    """Return the decay after that many updates: small at first, so that the average forgets the start.
 
     >>> warm_decay(0.999, updates=1)
     0.18181818181818182

@@ -13,7 +13,7 @@ from snugfit.errors import SettingError
 
 
 def token_embeddings(model: nn.Module, name: str | None = None) -> nn.Embedding | None:
-    """The embedding of that name (or end of one), that of a model of transformers, or the one with the most entries.
+    """Return the embedding of that name (or end of one), that of a model of transformers, or the one with the most entries.
 
     Raises:
         SettingError: no embedding has that name, or several.

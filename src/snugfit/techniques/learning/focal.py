@@ -26,7 +26,7 @@ def focused(losses: Tensor, gamma: float) -> Tensor:
 
 
 def label_factors(labels: Tensor, alpha: Tensor) -> Tensor:
-    """Each label's factor, of the labels' shape: `alpha[label]`, or 0 for labels below 0, which are ignored.
+    """Return each label's factor, of the labels' shape: `alpha[label]`, or 0 for labels below 0, which are ignored.
 
     Floating labels are of binary scores: `alpha[0]` for 0, `alpha[1]` for 1.
 

@@ -15,7 +15,7 @@ from snugfit.kit.freezing import Switches
 
 
 def frozen_names(model: nn.Module, patterns: Sequence[str] = (), all_but: Sequence[str] = ()) -> list[str]:
-    """Names of the parameters to freeze: those in `patterns`, or all but those in `all_but`; with neither, all but the head.
+    """Return names of the parameters to freeze: those in `patterns`, or all but those in `all_but`; with neither, all but the head.
 
     A pattern is of a parameter or a module, by its whole name or the end of it. A shared weight goes with each of its
     names.

@@ -81,7 +81,7 @@ def _through_cache(next: GradientsOf, model: nn.Module, compute: Compute) -> Gra
 
 
 def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
-    """The gradient of `total` by the floating outputs; a weight that the loss itself uses would go without."""
+    """Return the gradient of `total` by the floating outputs; a weight that the loss itself uses would go without."""
     floating = [tensor for tensor in leaves(outputs) if tensor.is_floating_point()]
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = torch.autograd.grad(total, [*floating, *(parameter for _, parameter in named)], allow_unused=True)
@@ -99,7 +99,7 @@ def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def _cut_like(cached: Tensor, out: Tensor) -> Tensor:
-    """The gradient of the tokens that a micro-batch has: what it has cut is padding."""
+    """Return the gradient of the tokens that a micro-batch has: what it has cut is padding."""
     return cached if cached.ndim < 3 or cached.shape == out.shape else cached[:, : out.shape[1]]
 
 

@@ -16,7 +16,7 @@ from snugfit.kit.freezing import Switches
 
 
 def blocks_of(model: nn.Module) -> list[list[str]]:
-    """Names of the parameters that train, by block, from the inputs to the head.
+    """Return names of the parameters that train, by block, from the inputs to the head.
 
     Blocks are the entries of the outermost `ModuleList`s and `Sequential`s; what stands before, between or after them is
     a block of its own, the last one the head. A model without any is cut into its children. A shared weight belongs to
@@ -53,7 +53,7 @@ def blocks_of(model: nn.Module) -> list[list[str]]:
 
 
 def frozen_at(blocks: Sequence[Sequence[str]], updates: int, every: int) -> set[str]:
-    """Names of the parameters that are still frozen after that many updates; the last block trains from the start.
+    """Return names of the parameters that are still frozen after that many updates; the last block trains from the start.
 
     >>> [sorted(frozen_at([["a"], ["b"], ["c"]], updates, every=2)) for updates in (0, 1, 2, 4, 6)]
     [['a', 'b'], ['a', 'b'], ['a'], [], []]

@@ -17,7 +17,7 @@ from snugfit.core.technique import Card, Compute, Context, Family, GradientsOf, 
 
 
 def hardest(terms: LossTerms, fraction: float, at_least: int = 1) -> Tensor:
-    """Rows with the largest losses, in ascending order of the row.
+    """Return rows with the largest losses, in ascending order of the row.
 
     Args:
         terms: one loss and one weight a row; rows of weight 0 come last.

@@ -177,7 +177,7 @@ def _last_linear(model: nn.Module) -> nn.Module:
 
 
 def _check_fits_labels(hidden: Tensor, batch: Batch) -> None:
-    """A head that scores tokens, of which the model then takes one, would mix one text's last token with any of another."""
+    """Refuse a head that scores tokens, of which the model then takes one: it would mix one text's last token with any of another."""
     labels = labels_of(batch.data)
     if labels.shape[: hidden.ndim - 1] != hidden.shape[:-1]:
         raise SettingError(
@@ -187,7 +187,7 @@ def _check_fits_labels(hidden: Tensor, batch: Batch) -> None:
 
 
 def _united(batch: Batch) -> Batch:
-    """Both rows of a pair see the tokens of both: the longer one's are part of the mixture."""
+    """Return both rows of a pair see the tokens of both: the longer one's are part of the mixture."""
     mask = batch.data.get(_MASK) if isinstance(batch.data, Mapping) else None
     if mask is None:
         return batch
@@ -200,7 +200,7 @@ def _united(batch: Batch) -> Batch:
 
 
 def _embeds(module: nn.Module) -> bool:
-    """Whether it is an embedding, if need be inside of an adapter."""
+    """Return whether it is an embedding, if need be inside of an adapter."""
     return isinstance(base_of(module), nn.Embedding)
 
 

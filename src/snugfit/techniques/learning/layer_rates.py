@@ -53,7 +53,7 @@ def depths(names: Iterable[str], embeddings: Iterable[str] = ()) -> dict[str, in
 
 
 def _layers(names: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-    """The layer of each parameter that is in one, and the parameters of lists of single parts."""
+    """Return the layer of each parameter that is in one, and the parameters of lists of single parts."""
     level = _level(names)
     entries = {name: _numbered(name)[level] for name in names if len(_numbered(name)) > level}
     deep = {
@@ -66,25 +66,25 @@ def _layers(names: Sequence[str]) -> tuple[dict[str, str], set[str]]:
 
 
 def _shared(one: str, other: str) -> int:
-    """How many words two names begin with in common."""
+    """Return how many words two names begin with in common."""
     pairs = zip(one.split("."), other.split("."), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _longest(entries: Iterable[str]) -> str:
-    """The list of most entries, the first of equals."""
+    """Return the list of most entries, the first of equals."""
     counts = Counter(entry.rpartition(".")[0] for entry in dict.fromkeys(entries))
     return max(counts, key=lambda name: counts[name], default="")
 
 
 def _numbered(name: str) -> list[str]:
-    """The name up to each of its numbers: `a.0.b.1.weight` gives `a.0` and `a.0.b.1`."""
+    """Return the name up to each of its numbers: `a.0.b.1.weight` gives `a.0` and `a.0.b.1`."""
     words = name.split(".")
     return [".".join(words[: place + 1]) for place, word in enumerate(words) if word.isdecimal()]
 
 
 def _level(names: Iterable[str]) -> int:
-    """How many numbers stand before the number of the longest list's entries."""
+    """Return how many numbers stand before the number of the longest list's entries."""
     lists: dict[tuple[int, str], set[str]] = {}
     for name in names:
         for level, entry in enumerate(_numbered(name)):
@@ -137,7 +137,7 @@ class LayerRates(Technique):
 
 
 def _names(model: nn.Module, groups: list[ParameterGroup]) -> tuple[list[str], list[str]]:
-    """The names of the parameters in the model's order, and those of embeddings."""
+    """Return the names of the parameters in the model's order, and those of embeddings."""
     given = {name for group in groups for name, _ in group["params"]}
     embeddings = [
         f"{name}.weight" if name else "weight"

@@ -56,7 +56,7 @@ def lora_(
 
 
 def is_second(name: str) -> bool:
-    """Whether the parameter is an adapter's `B`, which begins at zero.
+    """Return whether the parameter is an adapter's `B`, which begins at zero.
 
     >>> is_second("fc.lora_B.default.weight"), is_second("fc.lora_A.default.weight")
     (True, False)

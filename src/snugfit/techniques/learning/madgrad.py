@@ -15,7 +15,7 @@ from snugfit.kit.optimizers.parameter_walk import OwnOptimizer
 
 
 def empty_sums(parameter: Tensor) -> dict[str, Tensor]:
-    """What `madgrad_` keeps of a parameter: where it started, and sums of its gradients and of their squares."""
+    """Return what `madgrad_` keeps of a parameter: where it started, and sums of its gradients and of their squares."""
     return {
         "start": parameter.detach().clone(),
         "gradients": torch.zeros_like(parameter),

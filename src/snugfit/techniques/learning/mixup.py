@@ -23,7 +23,7 @@ from snugfit.kit.mixing import (
 
 
 def mixed_inputs(data: Any, share: Tensor) -> Any:
-    """The batch with its inputs mixed between neighbours: `share` of the row, `1 - share` of its partner.
+    """Return the batch with its inputs mixed between neighbours: `share` of the row, `1 - share` of its partner.
 
     Args:
         data: a mapping with `labels`, or a tuple that ends with them; the labels stay as they are.

@@ -20,7 +20,7 @@ from snugfit.kit.sharded_tensors import is_sharded, own_part, sharded_like, whol
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The 2-D parameters that are neither embeddings nor the head: the last module with a matrix as its `weight`.
+    """Return the 2-D parameters that are neither embeddings nor the head: the last module with a matrix as its `weight`.
 
     Goes by kind and place, not by name; a head that is tied to an embedding is one. An adapter goes with what it adapts.
 
@@ -44,7 +44,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _weights(layer: nn.Module) -> set[int]:
-    """Ids of the layer's weight and of its adapter's."""
+    """Return ids of the layer's weight and of its adapter's."""
     own = {id(base_of(layer).weight)}
     return own if base_of(layer) is layer else own | {id(parameter) for parameter in layer.parameters()}
 
@@ -195,7 +195,7 @@ class Muon(Technique):
         return CombinedOptimizer([muon, adamw])
 
     def _hidden(self, model: nn.Module) -> set[int]:
-        """Ids of the parameters for Muon.
+        """Return ids of the parameters for Muon.
 
         Raises:
             SettingError: there are none, or a pattern in `adamw_for` matches nothing.

@@ -15,7 +15,7 @@ _LOWEST_PEAK = 1e-6
 
 
 def noam_rate(number: int, dim: int, warmup: int) -> float:
-    """The learning rate of update `number`, counted from 1: Vaswani et al. 2017, arXiv:1706.03762, equation 3.
+    """Return the learning rate of update `number`, counted from 1: Vaswani et al. 2017, arXiv:1706.03762, equation 3.
 
     >>> round(noam_rate(4000, dim=512, warmup=4000), 6)
     0.000699

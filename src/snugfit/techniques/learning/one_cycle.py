@@ -87,7 +87,7 @@ class OneCycle(Schedule):
         return self.momentum is not None
 
     def _along(self, values: list[float], updates: int, total_updates: int) -> float:
-        """The value at `updates` on the way from each of `values` to the next."""
+        """Return the value at `updates` on the way from each of `values` to the next."""
         rise = self.rise * total_updates
         # the ends of the phases as torch counts them: the first update is number 0, the last total - 1
         ends = [0.0, rise - 1, *([2 * rise - 2] if self.three_phase else []), total_updates - 1.0]

@@ -18,7 +18,7 @@ from snugfit.errors import SettingError
 
 
 def scale_at(part: float, initial: float, delay: float, finetune: float) -> float:
-    """The part of height and width that is trained on after this part of the run.
+    """Return the part of height and width that is trained on after this part of the run.
 
     `initial` until `delay` of the run, 1 for its last `finetune`, and linear in between.
 

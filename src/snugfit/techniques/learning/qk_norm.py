@@ -216,7 +216,7 @@ def _norm_torch_attention(attention: nn.MultiheadAttention) -> None:
 
 
 def _additive(mask: Tensor | None, padding: Tensor | None, num_heads: int, like: Tensor) -> Tensor | None:
-    """Both masks of torch's attention as one that is added to the scores (rows, heads, queries, keys)."""
+    """Return both masks of torch's attention as one that is added to the scores (rows, heads, queries, keys)."""
     parts = []
     if mask is not None:
         parts.append(mask.unflatten(0, (-1, num_heads)) if mask.ndim == 3 else mask)

@@ -149,7 +149,7 @@ def _check_groups(m: int, together: int) -> None:
 
 
 def _averaged(parameters: Sequence[nn.Parameter], groups: Iterable[Gradients]) -> Gradients:
-    """The mean of the groups' gradients by their weights, left in `.grad`; each is added up before the next is asked for."""
+    """Return the mean of the groups' gradients by their weights, left in `.grad`; each is added up before the next is asked for."""
     sums: dict[nn.Parameter, Tensor] = {}
     loss = nonfinite = torch.zeros(())
     weight: Tensor | float = 0.0

@@ -20,7 +20,7 @@ from snugfit.kit.optimizers.foreach import lerp
 
 
 def averages_of(trained: Sequence[Tensor], fast: Sequence[Tensor], beta: float) -> list[Tensor]:
-    """The average x in which `trained` = (1 - beta) · `fast` + beta · x; new tensors, in float32 at least.
+    """Return the average x in which `trained` = (1 - beta) · `fast` + beta · x; new tensors, in float32 at least.
 
     >>> averages_of([torch.tensor([1.0])], [torch.tensor([4.0])], beta=0.5)
     [tensor([-2.])]
@@ -98,7 +98,8 @@ class _State:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def make_optimizer(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
-        """
+        """Return AdamW without a schedule, of the library.
+
         Raises:
             MissingExtra: schedulefree is not installed.
         """

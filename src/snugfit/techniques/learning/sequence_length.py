@@ -24,7 +24,7 @@ _TWO_TEXTS = (
 
 
 def length_at(updates: int, duration: int, initial: int, width: int, increment: int = 1) -> int:
-    """How many of `width` tokens are trained on after that many updates.
+    """Return how many of `width` tokens are trained on after that many updates.
 
     Rises linearly from `initial` to `width` over `duration` updates, in steps of `increment`.
 
@@ -38,7 +38,7 @@ def length_at(updates: int, duration: int, initial: int, width: int, increment: 
 
 
 def truncated(data: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """The batch with the first `length` tokens of each row, wherever its padding is; what is not of tokens stays.
+    """Return the batch with the first `length` tokens of each row, wherever its padding is; what is not of tokens stays.
 
     Where the tokens begin is read from `attention_mask`. A row that has fewer keeps some of its padding.
 
@@ -140,6 +140,6 @@ def _is_of_tokens(name: str, value: Any, width: int) -> bool:
 
 
 def _stands_out(data: Mapping[str, Any], width: int, length: int) -> bool:
-    """Whether only tokens have the new width: what has it by chance would lose columns with the padding."""
+    """Return whether only tokens have the new width: what has it by chance would lose columns with the padding."""
     others = (value for name, value in data.items() if not _is_of_tokens(name, value, width))
     return all(tensor.ndim < 2 or tensor.shape[1] != length for value in others for tensor in leaves(value))

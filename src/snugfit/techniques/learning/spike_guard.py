@@ -17,7 +17,7 @@ NARROWEST = 0.01
 
 
 def spike_bound(history: Sequence[float], factor: float) -> float:
-    """The highest loss that is no spike: `median + factor * spread`.
+    """Return the highest loss that is no spike: `median + factor * spread`.
 
     The spread is 1.4826 times the median absolute deviation, and 1 % of the median at least. Half of the history may be
     spikes without moving either far.
@@ -31,7 +31,7 @@ def spike_bound(history: Sequence[float], factor: float) -> float:
 
 
 def is_spike(loss: float, history: Sequence[float], factor: float) -> bool:
-    """Whether a loss is out of all proportion to those of the windows before it; never without a history.
+    """Return whether a loss is out of all proportion to those of the windows before it; never without a history.
 
     >>> [is_spike(loss, [2.0, 2.2, 1.9, 2.1], factor=10.0) for loss in (0.1, 3.0, 40.0)]
     [False, False, True]

@@ -24,7 +24,7 @@ ROW, WINDOW = "row", "window"
 
 
 def drop_rates(blocks: int, rate: float) -> list[float]:
-    """How often each block is left out: rising linearly with the depth to `rate` at the last one.
+    """Return how often each block is left out: rising linearly with the depth to `rate` at the last one.
 
     >>> drop_rates(4, rate=0.5)
     [0.125, 0.25, 0.375, 0.5]
@@ -33,7 +33,7 @@ def drop_rates(blocks: int, rate: float) -> list[float]:
 
 
 def dropped_rows(inputs: Tensor, outputs: Tensor, keep: Tensor, rate: float) -> Tensor:
-    """What a residual block gives: where a row is not kept its input, else its change of it, divided by 1 - rate.
+    """Return what a residual block gives: where a row is not kept its input, else its change of it, divided by 1 - rate.
 
     The expectation is what the block gives in evaluation, so that nothing is scaled there.
 
@@ -50,7 +50,7 @@ def dropped_rows(inputs: Tensor, outputs: Tensor, keep: Tensor, rate: float) -> 
 
 
 def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, nn.Module]:
-    """The blocks by name, in the order of the model.
+    """Return the blocks by name, in the order of the model.
 
     Args:
         pattern: of module names, whole or their end, such as `encoder.layer.*`; what lies within a block is none. Without
@@ -164,7 +164,7 @@ def _thinned(
     kwargs: Mapping[str, Any],
     outputs: Any,
 ) -> Any:
-    """A forward hook: the block's outputs, thinned out."""
+    """Return a forward hook: the block's outputs, thinned out."""
     inputs = _hidden(args, kwargs)
     hidden = _first(outputs)
     _require_residual(name, inputs, hidden, None if keep is None else keep.shape[0])
@@ -185,7 +185,7 @@ def _bypass(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """A block's forward when it is left out: gives its input, in the form of its outputs."""
+    """Return a block's forward when it is left out: gives its input, in the form of its outputs."""
     inputs = _hidden(args, kwargs)
     if name not in outputs_of:  # it has not run yet, so that the form of its outputs is to be seen first
         device = torch.device("cpu") if inputs is None else inputs.device
@@ -197,7 +197,7 @@ def _bypass(
 
 
 def _structure(outputs: Any) -> Callable[[Any], Any]:
-    """How a hidden state is given: by itself, or first in a tuple whose other entries are left empty."""
+    """Return how a hidden state is given: by itself, or first in a tuple whose other entries are left empty."""
     if not isinstance(outputs, tuple):
         return lambda hidden: hidden
     others = (None,) * (len(outputs) - 1)

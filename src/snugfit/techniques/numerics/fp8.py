@@ -32,7 +32,7 @@ RECIPE = "rowwise_with_gw_hp"
 
 
 def lacks_fp8(device: torch.device) -> str | None:
-    """Why `device` does not multiply in fp8; None if it does.
+    """Return why `device` does not multiply in fp8; None if it does.
 
     >>> lacks_fp8(torch.device("cpu"))
     'cpu is no CUDA device'
@@ -46,7 +46,7 @@ def lacks_fp8(device: torch.device) -> str | None:
 
 
 def fp8_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, emulate: bool = False) -> Tensor:
-    """`inputs @ weight.T + bias`, multiplied in fp8, and so is the gradient of the inputs in backward.
+    """Return `inputs @ weight.T + bias`, multiplied in fp8, and so is the gradient of the inputs in backward.
 
     Each token, and each output's row of the weight, is scaled by a power of two of its own, so that its largest number fits
     into e4m3 (4 bits of exponent, 3 of fraction), and rounded; likewise each token of the gradient, then with one scale for the
@@ -87,7 +87,7 @@ def _computed(product: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor |
 
 @cache
 def _product(emulate: bool) -> nn.Module:
-    """A layer of torchao without a weight; it computes with the one that it is lent."""
+    """Return a layer of torchao without a weight; it computes with the one that it is lent."""
     if importlib.util.find_spec("torchao") is None:
         raise MissingExtra("torchao", "quantization")
     with importing_torchao():

@@ -22,7 +22,7 @@ NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 
 
 def normalised(norm: nn.Module, inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """What `norm` gives, with inputs, weights and result in `dtype`; torch's kernels add up in fp32 inside.
+    """Return what `norm` gives, with inputs, weights and result in `dtype`; torch's kernels add up in fp32 inside.
 
     >>> normalised(nn.LayerNorm(2), torch.tensor([[1.0, 3.0]]), torch.bfloat16)
     tensor([[-1.,  1.]], dtype=torch.bfloat16, grad_fn=...)

@@ -104,7 +104,7 @@ _codes: dict[torch.device, Tensor] = {}
 
 
 def _scale_code(like: Tensor) -> Tensor:
-    """The 256 numbers that a quantised scale may be, on the device of `like`."""
+    """Return the 256 numbers that a quantised scale may be, on the device of `like`."""
     if is_fake(like):
         return like.new_empty(256, dtype=torch.float32)
     if like.device not in _codes:

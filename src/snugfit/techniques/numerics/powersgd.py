@@ -158,7 +158,7 @@ class Compression(Exchange):
 
 
 def _away_from_zero(matrices: Tensor) -> Tensor:
-    """A copy without zeros, of numbers that are too small to matter beside others: the product with a column of zeros, which a gradient of zeros
+    """Return a copy without zeros, of numbers that are too small to matter beside others: the product with a column of zeros, which a gradient of zeros
     leaves behind, is zero for ever."""
     small = torch.arange(1, matrices.numel() + 1, device=matrices.device, dtype=matrices.dtype).sin()
     return torch.where(matrices == 0, small * 1e6 * SMALLEST, matrices)

@@ -111,7 +111,7 @@ class PureBF16Optimizer(ShadowOptimizer):
 
 
 def _converted(value: Any, like: Tensor, convert: Callable[[Tensor], Tensor]) -> Any:
-    """The state, its plain floating tensors of the shape of `like` converted; a number, such as a count, has no shape."""
+    """Return the state, its plain floating tensors of the shape of `like` converted; a number, such as a count, has no shape."""
     if isinstance(value, dict):
         return {name: _converted(entry, like, convert) for name, entry in value.items()}
     plain = type(value) is type(like) and value.is_floating_point()

@@ -44,7 +44,7 @@ def rounded_weight(weight: Tensor, bits: int = 4, group_size: int | None = 32) -
 
 
 def rounded_tokens(inputs: Tensor) -> Tensor:
-    """`inputs` rounded to 8 bits between the smallest and the largest of each token, which is the last dimension.
+    """Return `inputs` rounded to 8 bits between the smallest and the largest of each token, which is the last dimension.
 
     >>> rounded_tokens(torch.tensor([[0.0, 0.123, 2.55], [0.0, 1.23, 25.5]]))
     tensor([[ 0.0000,  0.1200,  2.5500],
@@ -185,7 +185,7 @@ class QAT(Technique):
         return Seams(modules=modules)
 
     def _layers(self, model: nn.Module) -> dict[str, nn.Linear]:
-        """The layers to round, by name."""
+        """Return the layers to round, by name."""
         skipped: Sequence[str] = find_modules(model, self.skip, "qat.skip")
         out = unsuitable(model).keys() | set(skipped)
         linear = {

@@ -19,7 +19,7 @@ CAPABILITY = (8, 0)
 
 
 def lacks_tf32(device: torch.device) -> str | None:
-    """Why `device` does not compute in tf32; None if it does.
+    """Return why `device` does not compute in tf32; None if it does.
 
     >>> lacks_tf32(torch.device("cpu"))
     'cpu is no CUDA device'

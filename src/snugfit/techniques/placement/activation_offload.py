@@ -191,14 +191,14 @@ class Offload:
 
 
 def _is_frozen(tensor: Tensor) -> bool:
-    """Whether it is a weight that autocast would copy for each product, and that is not trained."""
+    """Return whether it is a weight that autocast would copy for each product, and that is not trained."""
     return (
         isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad and tensor.dtype == torch.float32
     )
 
 
 def _stretch(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage that are copied for a tensor: all, where all that lies there counts its changes together.
+    """Return the bytes of its storage that are copied for a tensor: all, where all that lies there counts its changes together.
 
     That is so for views of one tensor; parts that `unsafe_chunk` made, as recurrent cells do, each count their own.
     """

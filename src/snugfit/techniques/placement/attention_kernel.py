@@ -39,7 +39,7 @@ _OPERATIONS = {
 
 @contextmanager
 def kernels_used() -> Iterator[set[str]]:
-    """Collects the kernels that attention runs in: fused ones by name; `math` for a softmax of its own, as eager has.
+    """Collect the kernels that attention runs in: fused ones by name; `math` for a softmax of its own, as eager has.
 
     >>> import torch
     >>> query = torch.zeros(1, 2, 4, 8)

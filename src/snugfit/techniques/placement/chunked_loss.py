@@ -20,7 +20,7 @@ from snugfit.kit.lm_head import LogitsInUse, output_head, postponed, postponed_i
 
 
 def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int = 0) -> LossTerms:
-    """What `loss` gives for outputs whose logits are postponed: the same terms and gradients, in chunks of `size` tokens.
+    """Return what `loss` gives for outputs whose logits are postponed: the same terms and gradients, in chunks of `size` tokens.
 
     Nothing of a chunk is kept for backward, which computes it again.
 

@@ -46,7 +46,7 @@ class Known:
     def run(
         self, module: nn.Module, compile: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> Callable[..., Any]:
-        """The forward of the module compiled: as before, where it has the same one."""
+        """Return the forward of the module compiled: as before, where it has the same one."""
         before, run = self.runs.get(module, (None, None))
         if run is None or before != module.forward:
             run = compile(module.forward)
@@ -281,7 +281,7 @@ def _numbers(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> list[Tensor]:
-    """The floating outputs of a call, and the gradients of half their squared length in weights and inputs."""
+    """Return the floating outputs of a call, and the gradients of half their squared length in weights and inputs."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     inputs: list[Tensor] = []
 
@@ -308,7 +308,7 @@ def _numbers(
 
 
 def _copied(value: Any) -> Any:
-    """Lists and dicts without tensors anew, all the way down: a block may put something in."""
+    """Return lists and dicts without tensors anew, all the way down: a block may put something in."""
     if type(value) in (list, tuple):
         return type(value)(_copied(each) for each in value)
     if type(value) is dict:

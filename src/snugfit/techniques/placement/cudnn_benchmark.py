@@ -44,7 +44,7 @@ def benchmarking() -> Iterator[None]:
 
 
 def idle_because(model: nn.Module, device: torch.device) -> str | None:
-    """Why there is nothing for cuDNN to choose; None where there is.
+    """Return why there is nothing for cuDNN to choose; None where there is.
 
     >>> idle_because(nn.Conv2d(3, 8, 3), torch.device("cpu"))
     'the model is on cpu, and cuDNN computes on CUDA devices'

@@ -13,7 +13,7 @@ from snugfit.errors import SettingError, SnugfitWarning
 
 
 def by_length(lengths: Sequence[int], group: int = 1) -> list[int]:
-    """The rows from the longest to the shortest; equal ones keep their order.
+    """Return the rows from the longest to the shortest; equal ones keep their order.
 
     The longest come first, so that a run meets its largest micro-batch at once, and memory that was taken for it serves the
     smaller ones.

@@ -125,8 +125,10 @@ class Packing(Technique):
 
 
 def _refuse_scored_padding(batch: Batch) -> None:
-    """Raises:
-    SettingError: labels at padding count. Waits for the device where the batch does not know that none does.
+    """Refuse labels at padding.
+
+    Raises:
+        SettingError: labels at padding count. Waits for the device where the batch does not know that none does.
     """
     data = batch.data
     if batch.padded or not isinstance(data, Mapping):
@@ -220,8 +222,10 @@ def _naming_packing(body: nn.Module) -> Iterator[None]:
 
 
 def _require_unpacked(body: nn.Module, padded: Any, packed: Any) -> None:
-    """Raises:
-    SettingError: an output has not the shape that it has of padded rows.
+    """Check that packed rows give outputs of the shape that padded ones give.
+
+    Raises:
+        SettingError: an output has not the shape that it has of padded rows.
     """
     shapes = [[tuple(tensor.shape) for tensor in leaves(outputs)] for outputs in (padded, packed)]
     if shapes[0] != shapes[1]:

@@ -119,7 +119,7 @@ def recomputed(
 
 
 def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]:
-    """What torch asks about each operation of a block, for one forward: keep its outputs or compute them again.
+    """Return what torch asks about each operation of a block, for one forward: keep its outputs or compute them again.
 
     One that draws random numbers is computed again: left out, it would move the numbers of those behind it. So is one that writes into a
     tensor that it is given.
@@ -281,7 +281,7 @@ class Recompute(Technique):
 
 
 def outermost(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Module]:
-    """The modules that match and lie in no other that does.
+    """Return the modules that match and lie in no other that does.
 
     Raises:
         SettingError: a pattern matches none, or a list of modules, which has no forward.

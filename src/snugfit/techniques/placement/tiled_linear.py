@@ -20,7 +20,7 @@ from snugfit.kit.patched_forward import replaced_forward
 
 
 def tiled_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, tiles: int) -> Tensor:
-    """`inputs @ weight.T + bias`, the outputs computed in `tiles` parts one after the other, and so are its gradients.
+    """Return `inputs @ weight.T + bias`, the outputs computed in `tiles` parts one after the other, and so are its gradients.
 
     Under autocast one tile at a time is cast to 16 bit, in forward and again in backward. The weight may lie on another
     device than the inputs: its tiles are copied over, and their gradients back.
@@ -93,7 +93,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _computed_in(inputs: Tensor) -> torch.dtype:
-    """What autocast, if it is on, computes a linear layer of these inputs in; it leaves float64 alone."""
+    """Return what autocast, if it is on, computes a linear layer of these inputs in; it leaves float64 alone."""
     device = inputs.device.type
     if torch.is_autocast_enabled(device) and inputs.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
@@ -119,7 +119,7 @@ def in_tiles(layer: nn.Linear, tiles: int) -> Iterator[None]:
 
 
 def large_layers(model: nn.Module, targets: Sequence[str] = (), above: int = 0) -> dict[str, nn.Linear]:
-    """The linear layers of `model` to compute in tiles, by name.
+    """Return the linear layers of `model` to compute in tiles, by name.
 
     Args:
         targets: patterns of modules' names; without any, every linear layer whose weight has at least `above` bytes.

@@ -34,7 +34,7 @@ AUXILIARY = (
 
 
 def why_coupled(tried: Trials, step: Step) -> tuple[tuple[str, ...], str]:
-    """Why a split may give another gradient by right, and the module that it is about."""
+    """Return why a split may give another gradient by right, and the module that it is about."""
     reasons = [
         f"'{name}' makes each example's loss depend on the others of its micro-batch, as its card says"
         for name in step.coupling
@@ -63,7 +63,7 @@ def why_coupled(tried: Trials, step: Step) -> tuple[tuple[str, ...], str]:
 
 
 def where_split(tried: Trials, worst: str, group: int) -> tuple[str, tuple[str, ...]]:
-    """The module at which a window and its halves part, and what is known of it."""
+    """Return the module at which a window and its halves part, and what is known of it."""
     if told := unseeded(tried):
         return where_unseeded(tried) or owner(worst), told
     whole, parts = (compare.outputs_of(tried.step(size), tried.windows[0]) for size in (None, group))
@@ -133,7 +133,7 @@ _OF_MODULES = vars(nn.Module()).keys()
 
 
 def unseeded(tried: Trials) -> tuple[str, ...]:
-    """What is to be said where the same computation does not give the same twice."""
+    """Return what is to be said where the same computation does not give the same twice."""
     step = tried.step()
     window = tried.windows[0]
     found = []
@@ -146,14 +146,14 @@ def unseeded(tried: Trials) -> tuple[str, ...]:
 
 
 def where_unseeded(tried: Trials) -> str:
-    """The first module that gives something else when the same window is computed again; empty where none does."""
+    """Return the first module that gives something else when the same window is computed again; empty where none does."""
     step = tried.step()
     one, other = (compare.outputs_of(step, tried.windows[0]) for _ in range(2))
     return compare.parted(one, other, tried.bound)
 
 
 def where_recomputed(tried: Trials, plain: tuple[Technique, ...], again: tuple[Technique, ...]) -> str:
-    """The first module whose outputs in backward are not those of the forward."""
+    """Return the first module whose outputs in backward are not those of the forward."""
     once, both = (
         compare.outputs_of(tried.step(dropout=True, techniques=each), tried.windows[0])
         for each in (plain, again)
@@ -164,7 +164,7 @@ def where_recomputed(tried: Trials, plain: tuple[Technique, ...], again: tuple[T
 
 
 def where_resumed(tried: Trials, middle: int, folder: Path) -> str:
-    """The first module that gives something else in the resumed run than in the one that was not interrupted."""
+    """Return the first module that gives something else in the resumed run than in the one that was not interrupted."""
     unbroken, resumed = tried.training(folder), tried.training(folder)
     for window in tried.windows[:middle]:
         unbroken.step(window)
@@ -174,5 +174,5 @@ def where_resumed(tried: Trials, middle: int, folder: Path) -> str:
 
 
 def owner(parameter: str) -> str:
-    """The module that a parameter is of."""
+    """Return the module that a parameter is of."""
     return parameter.rpartition(".")[0]

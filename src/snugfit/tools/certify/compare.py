@@ -18,19 +18,19 @@ FLOOR = 1e-3
 
 
 def gradients(step: Step) -> dict[str, Tensor]:
-    """Copies of what the last update was made from; none where the gradients went with it."""
+    """Return copies of what the last update was made from; none where the gradients went with it."""
     return {name: each.detach().clone() for name, each in step.gradients().items()}
 
 
 def weights(step: Step) -> dict[str, Tensor]:
-    """Copies of the parameters."""
+    """Return copies of the parameters."""
     return {name: each.detach().clone() for name, each in step.model.named_parameters()}
 
 
 def relative_errors(
     found: Mapping[str, Tensor], expected: Mapping[str, Tensor], floor: float = FLOOR
 ) -> dict[str, float]:
-    """The relative L2 error of each tensor; infinite for one that is on one side only or not finite on one side.
+    """Return the relative L2 error of each tensor; infinite for one that is on one side only or not finite on one side.
 
     Args:
         floor: the part of the length of all tensors that a tensor is measured by at least.
@@ -56,7 +56,7 @@ def relative_errors(
 def without_noise(
     tensors: Mapping[str, Tensor], gradient: Mapping[str, Tensor], noise: float
 ) -> dict[str, Tensor]:
-    """The tensors but for those whose gradient is zero but for rounding, such as that of an attention's key bias.
+    """Return the tensors but for those whose gradient is zero but for rounding, such as that of an attention's key bias.
 
     An optimizer that divides by the gradient's size makes an update of full length of what is noise.
 
@@ -74,13 +74,13 @@ def without_noise(
 
 
 def worst_of(errors: Mapping[str, float]) -> tuple[float, str]:
-    """The largest error and whose it is; the name is empty where there is none."""
+    """Return the largest error and whose it is; the name is empty where there is none."""
     name = max(errors, key=lambda each: errors[each], default="")
     return (errors[name], name) if name and errors[name] > 0 else (0.0, "")
 
 
 def worst_weight(apart: Mapping[str, float]) -> tuple[float, str]:
-    """The worst of the parameters, or of all the rest where they are the same; by its name."""
+    """Return the worst of the parameters, or of all the rest where they are the same; by its name."""
     weights = {
         path.removeprefix("/parameters/"): e for path, e in apart.items() if path.startswith("/parameters/")
     }
@@ -88,7 +88,7 @@ def worst_weight(apart: Mapping[str, float]) -> tuple[float, str]:
 
 
 def differences(one: Any, other: Any, path: str = "") -> dict[str, float]:
-    """Where two states are not the same bit for bit, by path, with the relative error; infinite for what is no number."""
+    """Return where two states are not the same bit for bit, by path, with the relative error; infinite for what is no number."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         pairs = [(f"{path}/{key}", one.get(key), other.get(key)) for key in {**one, **other}]
     elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
@@ -111,14 +111,14 @@ def copied(tree: Any) -> Any:
 
 
 def outputs_of(step: Step, window: Batch) -> Outputs:
-    """What each module gives for `window`; nothing of the step is changed, and no padding is cut."""
+    """Return what each module gives for `window`; nothing of the step is changed, and no padding is cut."""
     with outputs_recorded(step.model) as kept, step.computed(replace(window, padded=0).to(step.device)):
         pass
     return kept
 
 
 def parted(one: Outputs, other: Outputs, bound: float, pieces: int = 1) -> str:
-    """The first module whose outputs differ by more than `bound`; empty where none does.
+    """Return the first module whose outputs differ by more than `bound`; empty where none does.
 
     Args:
         one: of the window whole.
@@ -139,7 +139,7 @@ def parted(one: Outputs, other: Outputs, bound: float, pieces: int = 1) -> str:
 
 
 def described(model: nn.Module, name: str) -> str:
-    """A module by its name and class.
+    """Return a module by its name and class.
 
     >>> described(nn.Sequential(nn.Linear(1, 1)), "0"), described(nn.Linear(1, 1), "")
     ("'0' (Linear)", 'the forward of Linear itself')

@@ -91,7 +91,7 @@ def recompute(tried: Trials) -> Law:
 
 
 def resume(tried: Trials) -> Law:
-    """A run that goes on from a checkpoint ends where the uninterrupted one ends."""
+    """Return a run that goes on from a checkpoint ends where the uninterrupted one ends."""
     middle = len(tried.windows) // 2
     with tempfile.TemporaryDirectory() as folder:
         unbroken = tried.training(Path(folder))
@@ -123,7 +123,7 @@ class _NoUpdate(Exception):
 
 
 def _uncut(tried: Trials, expected: Updated, size: int) -> Trial | None:
-    """The same split without cutting padding; None where nothing is cut."""
+    """Return the same split without cutting padding; None where nothing is cut."""
     window = tried.windows[0]
     if not window.padded or not tried.setup.plan.cut_padding or min(window.lengths or ()) == window.padded:
         return None
@@ -132,7 +132,7 @@ def _uncut(tried: Trials, expected: Updated, size: int) -> Trial | None:
 
 
 def _updated(step: Step, window: Batch) -> Updated:
-    """Gradients and weights after an update.
+    """Return gradients and weights after an update.
 
     Raises:
         _NoUpdate: the window made none, and two ways to do nothing would always agree.
@@ -151,7 +151,7 @@ def _apart(
     expected: Updated,
     noise: float,
 ) -> dict[str, float]:
-    """The errors of gradients and, where the gradient is more than rounding, of updated weights, by name."""
+    """Return the errors of gradients and, where the gradient is more than rounding, of updated weights, by name."""
     moved = compare.without_noise(expected[1], expected[0], noise)
     weights = compare.relative_errors({name: found[1][name] for name in moved}, moved)
     gradients = compare.relative_errors(found[0], expected[0])

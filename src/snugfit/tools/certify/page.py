@@ -24,7 +24,7 @@ def write_certificate(found: Certificate, folder: Path) -> Path:
 
 
 def render_certificate(found: Certificate) -> str:
-    """The page as text."""
+    """Return the page as text."""
     verdict = f"{len(found.broken)} broken" if found.broken else "all laws hold"
     status = "failed" if found.broken else "finished"
     about = [

@@ -38,7 +38,7 @@ class _Failed(Exception):
 
 
 def ranks(tried: Trials, split: Law, folders: Sequence[Path] = (), timeout: float = 300.0) -> Law:
-    """Two processes on the CPU, which meet through gloo, make the update of one.
+    """Return two processes on the CPU, which meet through gloo, make the update of one.
 
     Args:
         split: what came of splitting a window on one device: what stands against that stands against this too.
@@ -73,7 +73,7 @@ def ranks(tried: Trials, split: Law, folders: Sequence[Path] = (), timeout: floa
 
 
 def _against(tried: Trials) -> str | None:
-    """Why two ranks cannot be expected to make the update of one; None where they can."""
+    """Return why two ranks cannot be expected to make the update of one; None where they can."""
     setup = tried.setup
     if tried.device.type != "cpu":
         return f"{NOT_RUN} it is tried with processes on the CPU, and the run is on {tried.device}"
@@ -98,7 +98,7 @@ def _against(tried: Trials) -> str | None:
 
 
 def _together(tried: Trials, folders: Sequence[Path], timeout: float) -> dict[str, Tensor]:
-    """What the first of two processes is left with."""
+    """Return what the first of two processes is left with."""
     material = replace(
         tried.setup.material, train=range(len(tried.setup.material.train)), validation=None, collate=None
     )
@@ -155,7 +155,7 @@ def _words_of(folder: Path, rank: int) -> Path:
 
 
 def _kept(step: Step) -> dict[str, Tensor]:
-    """Gradients and weights by the parameter's number: wrappers change names, and not the order."""
+    """Return gradients and weights by the parameter's number: wrappers change names, and not the order."""
     kept = {f"weight/{number}": each.detach() for number, each in enumerate(step.parameters)}
     kept |= {f"gradient/{number}": p.grad for number, p in enumerate(step.parameters) if p.grad is not None}
     return {name: each.clone(memory_format=torch.contiguous_format) for name, each in kept.items()}

@@ -17,7 +17,7 @@ from snugfit.tools.certify.trial import Trials
 
 
 def skip(tried: Trials) -> Law:
-    """A window that is not finite, and one in which nothing counts, changes nothing of the state nor of the next update."""
+    """Return a window that is not finite, and one in which nothing counts, changes nothing of the state nor of the next update."""
     first, bad, last = tried.windows[:3]
     skipping, never = (tried.step(tried.micro_batch, dropout=True) for _ in range(2))
     skipping(first), never(first)
@@ -93,7 +93,7 @@ def _bad_windows(step: Step, window: Batch) -> dict[str, Callable[[], bool]]:
 
 
 def _poisoned(window: Batch) -> Batch | None:
-    """The window with a NaN in each floating input; None where it has none."""
+    """Return the window with a NaN in each floating input; None where it has none."""
     args, kwargs = inputs_of(window.data)
     inputs = {id(leaf) for leaf in leaves([args, kwargs]) if leaf.is_floating_point() and leaf.numel()}
     if not inputs:
@@ -110,7 +110,7 @@ def _poisoned(window: Batch) -> Batch | None:
 
 
 def _unlabelled(window: Batch) -> Batch | None:
-    """The window with no label that counts; None where labels are no classes."""
+    """Return the window with no label that counts; None where labels are no classes."""
     data = window.data
     has_labels = (isinstance(data, Mapping) and LABELS in data) or (
         isinstance(data, (tuple, list)) and len(data) > 1
@@ -124,13 +124,13 @@ def _unlabelled(window: Batch) -> Batch | None:
 
 
 def _moved(step: Step, before: dict[str, Any]) -> dict[str, float]:
-    """What a skipped window has changed, but for what counts windows and for the scale of the loss."""
+    """Return what a skipped window has changed, but for what counts windows and for the scale of the loss."""
     found = compare.differences(step.state_dict(), before)
     return {path: error for path, error in found.items() if _is_learned(path, step)}
 
 
 def _is_learned(path: str, step: Step) -> bool:
-    """Whether it is part of what is learned: the rate of the next update, the counts of windows, what was found out about padding and
+    """Return whether it is part of what is learned: the rate of the next update, the counts of windows, what was found out about padding and
     inputs, and the scale are not."""
     scales = [name for name, state in step.seams.states.items() if state is step.seams.scale]
     aside = (

@@ -89,7 +89,7 @@ def takes_images(techniques: Sequence[Technique]) -> bool:
 
 
 def couples(techniques: Sequence[Technique]) -> bool:
-    """Whether one of them serves losses that compare the rows of a window."""
+    """Return whether one of them serves losses that compare the rows of a window."""
     return any(Stage.COUPLING in technique.card.stages for technique in techniques)
 
 
@@ -114,7 +114,7 @@ def make_step(
     seed: int = 0,
     strategy: Strategy | None = None,
 ) -> Step:
-    """A step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
+    """Return a step with the techniques; with plain SGD, which shows the scale of a gradient, unless one is an optimizer."""
     model = problem.model(dtype, dropout, model_seed)
     optimizer = plain_optimizer(model, techniques, momentum)
     if strategy is not None and strategy.shards and isinstance(optimizer, torch.optim.Optimizer):
@@ -152,28 +152,28 @@ def _sgd(momentum: float) -> Technique:
 
 
 def gradients(step: Step) -> dict[str, Tensor]:
-    """Copies of what the last update was made from."""
+    """Return copies of what the last update was made from."""
     return {name: whole(gradient).clone() for name, gradient in step.gradients().items()}
 
 
 def traces(step: Step) -> dict[str, Tensor]:
-    """The gradients of the last update; where they have gone with it, the weights that it left."""
+    """Return the gradients of the last update; where they have gone with it, the weights that it left."""
     return weights(step) if step.seams.irrevocable else gradients(step)
 
 
 def weights(step: Step) -> dict[str, Tensor]:
-    """Copies of the trained weights."""
+    """Return copies of the trained weights."""
     return {name: whole(p).clone() for name, p in step.model.named_parameters()}
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, or what the shards of all ranks are together."""
+    """Return the tensor itself, or what the shards of all ranks are together."""
     found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return found.detach()
 
 
 def evaluated_weights(step: Step) -> dict[str, Tensor]:
-    """Copies of the weights that are evaluated and exported."""
+    """Return copies of the weights that are evaluated and exported."""
     with step.seams.weights(step.model):
         return weights(step)
 

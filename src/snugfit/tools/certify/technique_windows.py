@@ -60,12 +60,12 @@ def images(name: str) -> Callable[[Sequence[int]], list[Window]]:
 
 
 def cast(window: Window, dtype: torch.dtype) -> Window:
-    """A deep copy with floating tensors in `dtype`."""
+    """Return a deep copy with floating tensors in `dtype`."""
     return {key: _cast(value, dtype) for key, value in window.items()}
 
 
 def poisoned(window: Window, value: float, rows: Sequence[int] = (0, -1)) -> Window:
-    """The window with `value` in the floating inputs of some rows: the first and the last one."""
+    """Return the window with `value` in the floating inputs of some rows: the first and the last one."""
     window = copy.deepcopy(window)
     entry = next(name for name in ("context", "numbers", "pixels", "pixel_values") if name in window)
     floating = window["context"]["numbers"]["features"] if entry == "context" else window[entry]
@@ -74,7 +74,7 @@ def poisoned(window: Window, value: float, rows: Sequence[int] = (0, -1)) -> Win
 
 
 def unlabelled(window: Window) -> Window:
-    """The window without any label that counts."""
+    """Return the window without any label that counts."""
     return {**copy.deepcopy(window), "labels": torch.full_like(window["labels"], IGNORED)}
 
 

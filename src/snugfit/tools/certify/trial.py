@@ -84,7 +84,7 @@ class Trials:
         techniques: Sequence[Technique] | None = None,
         strategy: Strategy | None = None,
     ) -> Step:
-        """A step before its first update.
+        """Return a step before its first update.
 
         Args:
             dropout: leave it on.
@@ -107,7 +107,7 @@ class Trials:
         return step
 
     def training(self, folder: Path) -> Training:
-        """A run of it in `folder`, before its first update, with dropout as it is."""
+        """Return a run of it in `folder`, before its first update, with dropout as it is."""
         setup = self.setup
         model, optimizer = _copied(setup, double=self.dtype == "float64")
         return assemble(
@@ -124,7 +124,7 @@ class Trials:
 
 
 def trials(setup: Setup, dtype: str | None, rows: int) -> tuple[Trials, tuple[str, ...]]:
-    """What the laws are tried on, in float64 where nothing stands against it, and what there is to say of that.
+    """Return what the laws are tried on, in float64 where nothing stands against it, and what there is to say of that.
 
     Args:
         dtype: float64, or float32: the model as it is stored.
@@ -165,7 +165,7 @@ def _loosened(made: Trials) -> tuple[Trials, tuple[str, ...]]:
 
 
 def rounded_within(step: Step, window: Batch) -> str | None:
-    """The first module that takes float64 and computes on in less, by name and class; None where none does.
+    """Return the first module that takes float64 and computes on in less, by name and class; None where none does.
 
     What it is made from must ask for a gradient: positions and masks are the same for every split.
     """
@@ -214,7 +214,7 @@ class _Narrowing(TorchFunctionMode):
 
 
 def against_double(made: Trials) -> str | None:
-    """Why the setup cannot be computed in float64; None where it can."""
+    """Return why the setup cannot be computed in float64; None where it can."""
     quantising = [each.card.name for each in made.setup.techniques if Stage.QUANTISE in each.card.stages]
     if quantising:
         return f"'{quantising[0]}' stores weights in few bits"
@@ -242,7 +242,7 @@ def without_dropout_(model: nn.Module) -> None:
 
 
 def cast(window: Batch, dtype: torch.dtype) -> Batch:
-    """The same with its floating tensors in another type."""
+    """Return the same with its floating tensors in another type."""
 
     def to(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -269,7 +269,7 @@ def _said(setup: Setup, dtype: str) -> tuple[str, ...]:
 
 
 def _copied(setup: Setup, *, double: bool) -> tuple[nn.Module, torch.optim.Optimizer | None]:
-    """Copies of the model, in float64 or as it is, and of the optimizer over it."""
+    """Return copies of the model, in float64 or as it is, and of the optimizer over it."""
     model, optimizer = copy.deepcopy((setup.material.model, setup.optimizer))
     if double:
         for tensor in itertools.chain(model.parameters(), model.buffers()):

@@ -138,7 +138,7 @@ def resume(
 
 
 def _doubtful(recipe: Recipe, folds: Sequence[Fold], rows: FoldRows) -> list[str]:
-    """What the user should know of the folds before they are believed."""
+    """Return what the user should know of the folds before they are believed."""
     notes = []
     if rows.contents is not None and (shared := leaking(folds, rows.contents)):
         total = sum(len(fold.validation) for fold in folds)
@@ -184,7 +184,7 @@ class _Running:
         return found
 
     def _result(self, fold: Fold, title: str, tracked: TrackedRuns) -> dict[str, Any]:
-        """How a fold's run ended: read where it is finished, else run, or gone on with."""
+        """Return how a fold's run ended: read where it is finished, else run, or gone on with."""
         home = RunFolder(self.folder.path / fold.name)
         if (home.path / RESULT).exists():
             self.tell(f"{title}: finished before")
@@ -210,7 +210,7 @@ class _Running:
         return result
 
     def _planned(self, options: RunOptions) -> tuple[Recipe, RunOptions]:
-        """The recipe to run a fold with, as it was planned for the first fold, once that is finished: all folds are run alike."""
+        """Return the recipe to run a fold with, as it was planned for the first fold, once that is finished: all folds are run alike."""
         first = RunFolder(self.folder.path / self.folds[0].name)
         if not options.plan or not (first.path / RESULT).exists():
             return self.recipe, options
@@ -221,7 +221,7 @@ class _Running:
         return load_recipe(planned.path / _RECIPE), replace(options, plan=False, tight=tight)
 
     def _of(self, recipe: Recipe, fold: Fold, home: Path, uri: str | None) -> Recipe:
-        """The recipe on the rows of one fold, whose runs go into the fold's folder."""
+        """Return the recipe on the rows of one fold, whose runs go into the fold's folder."""
         if self.rows.records is None:
             data: dict[str, Any] = {"validation": len(fold.validation) / self.rows.count}  # for the plan
         else:

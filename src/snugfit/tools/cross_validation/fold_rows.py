@@ -176,7 +176,7 @@ def _column(row: Any, name: str) -> Any:
 
 
 def _plain(value: Any) -> Hashable:
-    """A scalar of NumPy or torch as Python's own; text and numbers as they are.
+    """Return a scalar of NumPy or torch as Python's own; text and numbers as they are.
 
     Raises:
         DataError: it is neither.

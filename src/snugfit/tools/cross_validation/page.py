@@ -27,7 +27,7 @@ def write_cv_page(found: CrossValidation, folder: Path) -> Path:
 
 
 def render_cv_page(found: CrossValidation) -> str:
-    """The page as text."""
+    """Return the page as text."""
     done = f"{len(found.scores)} of {counted(found.planned, 'fold')}"
     status = "finished" if found.finished else "stopped"
     seconds = sum(each.seconds for each in found.scores)

@@ -94,7 +94,7 @@ def deal(
 
 
 def folds_of(dealt: Sequence[Sequence[int]]) -> Iterator[Fold]:
-    """The folds, in order, from what `deal` returned.
+    """Yield the folds, in order, from what `deal` returned.
 
     >>> [(fold.name, fold.training, fold.validation) for fold in folds_of([[1, 2, 1]])]
     [('fold-1-1', (1,), (0, 2)), ('fold-1-2', (0, 2), (1,))]
@@ -143,7 +143,7 @@ def _refuse_shared(fold: Fold, what: str, keys: Sequence[Hashable]) -> None:
 
 
 def leaking(folds: Sequence[Fold], contents: Sequence[Hashable]) -> int:
-    """How many held-out rows, over all folds, have the content of a row that their fold trains on."""
+    """Return how many held-out rows, over all folds, have the content of a row that their fold trains on."""
     count = 0
     for fold in folds:
         known = {contents[row] for row in fold.training}
@@ -246,7 +246,7 @@ class CrossValidation:
         return f"{', '.join(told) or 'nothing yet'}, over {len(self.scores)} of {self.planned} folds"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "name": self.name,
             "finished": self.finished,
@@ -283,7 +283,7 @@ def _check_counts(
 
 
 def _codes(values: Sequence[Hashable]) -> list[int]:
-    """Numbers in place of values, which may be tuples or of several types."""
+    """Return numbers in place of values, which may be tuples or of several types."""
     known: dict[Hashable, int] = {}
     return [known.setdefault(value, len(known)) for value in values]
 

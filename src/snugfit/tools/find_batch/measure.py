@@ -163,7 +163,7 @@ class _Trying:
                     self._applied(self._batch, each.micro_batch)
 
     def time(self, updates: int) -> None:
-        """The sizes in turns."""
+        """Time the sizes in turns."""
         for number in range(updates):
             self._tell(f"update {number + 1} of {updates} with each size")
             for each in self.fitting:
@@ -185,7 +185,7 @@ class _Trying:
                 return
 
     def _update(self, batch: Batch, size: int) -> StepResult:
-        """An update as at the end of the run, waited for."""
+        """Return an update as at the end of the run, waited for."""
         step = self._step
         step.micro_batch, step.progress.updates = size, self._late
         result = step(batch)
@@ -208,7 +208,7 @@ def _refusable(candidate: _Candidate) -> Iterator[None]:
 
 
 def _forecast(step: Step, sizes: list[int], scored: Callable[[int], None]) -> Forecast | None:
-    """What scoring will allocate, from the two smallest sizes; None where the device may be asked itself."""
+    """Return what scoring will allocate, from the two smallest sizes; None where the device may be asked itself."""
     if step.device.type != "cpu" or len(sizes) < 2:
         return None
     histories = []
@@ -220,7 +220,7 @@ def _forecast(step: Step, sizes: list[int], scored: Callable[[int], None]) -> Fo
 
 
 def standing_bytes(step: Step) -> int:
-    """What is on the step's device at every moment: weights, buffers, and the states of optimizer and techniques; on CUDA all
+    """Return what is on the step's device at every moment: weights, buffers, and the states of optimizer and techniques; on CUDA all
     that is allocated there."""
     if step.device.type == "cuda":
         return torch.cuda.memory_allocated(step.device)

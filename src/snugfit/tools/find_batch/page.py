@@ -26,7 +26,7 @@ def write_batch_page(name: str, found: FoundBatch, folder: Path) -> Path:
 
 
 def render_batch_page(name: str, found: FoundBatch) -> str:
-    """The page as text."""
+    """Return the page as text."""
     budget = "what the device has" if found.budget_bytes is None else format_bytes(found.budget_bytes)
     chosen = figures(
         [

@@ -69,7 +69,7 @@ class FoundBatch:
         return write_batch_page(self.name, self, folder)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         found = asdict(self)
         del found["name"], found["identity"]
         sizes = {"micro_batch_largest": found.pop("largest"), "micro_batch_fastest": found.pop("fastest")}
@@ -79,7 +79,7 @@ class FoundBatch:
 def chosen(
     step: Step, rows: tuple[Size, ...], window: int, standing: int, budget: int | None, longest: bool
 ) -> FoundBatch:
-    """The largest and the fastest of those that fit, of a window of so many rows."""
+    """Return the largest and the fastest of those that fit, of a window of so many rows."""
     fitting = [row for row in rows if row.fits]
     largest = max(fitting, key=lambda row: row.micro_batch)
     fastest = max(fitting, key=lambda row: (row.examples_per_second or 0.0, row.micro_batch))

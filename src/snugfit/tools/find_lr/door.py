@@ -62,7 +62,7 @@ class FoundRate:
         return self.test.curve
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         parts = {name: test.as_dict() for name, test in self.parts.items()}
         return {**self.test.as_dict(), "settings": dict(self.settings), "parts": parts}
 
@@ -124,7 +124,7 @@ def find_lr_recipe(
     per_group: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[FoundRate, Path]:
-    """The range test of what a recipe trains; the result is kept beside its runs, with a page.
+    """Return the range test of what a recipe trains; the result is kept beside its runs, with a page.
 
     Returns:
         What was found, and its page.
@@ -172,7 +172,7 @@ def _tested(
 
 
 def _settings(setup: Setup, step: Step, rate: float | None) -> dict[str, float]:
-    """All rates of the optimizer's settings, each as many times as high as the recommended one is."""
+    """Return all rates of the optimizer's settings, each as many times as high as the recommended one is."""
     optimizers = [each for each in setup.techniques if "optimizer" in each.card.seams]
     if rate is None or not optimizers:
         return {}
@@ -183,7 +183,7 @@ def _settings(setup: Setup, step: Step, rate: float | None) -> dict[str, float]:
 
 
 def _peak(step: Step, techniques: tuple[Technique, ...]) -> float:
-    """The schedule's highest factor: 1, but for those without which the optimizer's rate has no meaning, such as noam."""
+    """Return the schedule's highest factor: 1, but for those without which the optimizer's rate has no meaning, such as noam."""
     schedule = step.seams.schedule
     if schedule is None or not any(isinstance(each, Schedule) and each.sets_scale() for each in techniques):
         return 1.0

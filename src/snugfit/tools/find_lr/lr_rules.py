@@ -166,7 +166,7 @@ def _mean(curve: Sequence[Reading], start: int, count: int) -> float:
 
 
 def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, float]:
-    """How far the mean of `count` losses in a row, the lowest there is, lies below that of the first ones, and the standard
+    """Return how far the mean of `count` losses in a row, the lowest there is, lies below that of the first ones, and the standard
     error of that. It is of the losses themselves: their average lags behind a fall that is short."""
     last = max(count, len(curve) - count)
     fall = _mean(curve, 0, count) - min(_mean(curve, place, count) for place in range(count, last + 1))
@@ -176,7 +176,7 @@ def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, flo
 
 
 def _steepest(curve: Sequence[Reading], first: int, lowest: int) -> Suggestion | None:
-    """Where the smoothed loss falls fastest over the logarithm of the rate, before its lowest reading.
+    """Return where the smoothed loss falls fastest over the logarithm of the rate, before its lowest reading.
 
     Source: Smith 2015, arXiv:1506.01186; the slope is of both neighbours.
     """
@@ -197,7 +197,7 @@ def _steepest(curve: Sequence[Reading], first: int, lowest: int) -> Suggestion |
 
 
 def _valley(curve: Sequence[Reading], first: int) -> Suggestion:
-    """The middle of the longest descent: of the longest series of readings each of which is below the one before it.
+    """Return the middle of the longest descent: of the longest series of readings each of which is below the one before it.
 
     Source: fastai's `valley`, which takes the series to be of neighbours when it goes back from its end to its beginning.
     """
@@ -229,6 +229,6 @@ def longest_falls(values: Sequence[float]) -> list[int]:
 
 
 def _minimum(curve: Sequence[Reading], lowest: int) -> Suggestion:
-    """A tenth of the rate at which the smoothed loss is lowest: there it is about to rise. Source: folklore; fastai."""
+    """Return a tenth of the rate at which the smoothed loss is lowest: there it is about to rise. Source: folklore; fastai."""
     rate = curve[lowest].learning_rate
     return Suggestion(rate / 10, lowest, f"a tenth of {rate:.2g}, where the loss is lowest")

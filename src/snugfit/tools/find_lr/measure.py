@@ -60,7 +60,7 @@ class RangeTest:
         return None if self.recommended is None else self.suggestions[self.recommended].learning_rate
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; a loss that is not finite is None."""
+        """Return plain values; a loss that is not finite is None."""
         return {
             "learning_rate": self.learning_rate,
             "recommended": self.recommended,
@@ -128,7 +128,7 @@ _UNMOVED = "no update was applied, so the loss says nothing of the rates: look a
 
 
 def parts_of(optimizer: torch.optim.Optimizer) -> dict[str, list[int]]:
-    """The parts of a model that have rates of their own, each with the places of its parameter groups.
+    """Return the parts of a model that have rates of their own, each with the places of its parameter groups.
 
     With and without weight decay is one part.
 
@@ -168,19 +168,19 @@ class _Sweep:
 
 
 def _unit(groups: list[dict[str, Any]]) -> float:
-    """The optimizer's setting `learning_rate`, of which groups have multiples."""
+    """Return the optimizer's setting `learning_rate`, of which groups have multiples."""
     return max(float(group["initial_lr"]) / float(group.get("lr_factor", 1.0)) for group in groups)
 
 
 def unit_of(optimizer: torch.optim.Optimizer) -> float:
-    """The rate that the groups' own rates are multiples of: what `learning_rate` of the optimizer is before a range test."""
+    """Return the rate that the groups' own rates are multiples of: what `learning_rate` of the optimizer is before a range test."""
     return _unit(optimizer.param_groups)
 
 
 def _swept(
     step: Step, windows: Iterable[Any], sweep: _Sweep, rates: list[float], smoothing: float, tell: Tell
 ) -> tuple[list[Reading], str, int]:
-    """The readings, why there are no more, and how many updates were not applied."""
+    """Return the readings, why there are no more, and how many updates were not applied."""
     curve: list[Reading] = []
     average, best, refused = 0.0, math.inf, 0
     taken = iter(windows)
@@ -205,7 +205,7 @@ def _swept(
 
 
 def _next(step: Step, windows: Iterable[Any]) -> StepResult | None:
-    """The result of the next window in which something counts; None where there is none."""
+    """Return the result of the next window in which something counts; None where there is none."""
     results = (step(window) for window in windows)
     return next((result for result in results if result.weight > 0 or not math.isfinite(result.loss)), None)
 

@@ -37,7 +37,7 @@ def write_lr_page(
 def render_lr_page(
     name: str, found: RangeTest, parts: Mapping[str, RangeTest], settings: Mapping[str, float]
 ) -> str:
-    """The page as text."""
+    """Return the page as text."""
     about = [
         ("updates", len(found.curve)),
         ("ended by", found.stopped),
@@ -59,7 +59,7 @@ def render_lr_page(
 
 
 def _said(found: RangeTest) -> str:
-    """The verdict, or each reason why there is none with what to do."""
+    """Return the verdict, or each reason why there is none with what to do."""
     if not found.doubts:
         return f"<p>{escape(found.verdict)}.</p>"
     reasons = "".join(f"<li>{escape(each[:1].upper() + each[1:])}.</li>" for each in found.doubts)
@@ -71,7 +71,7 @@ def _rate(found: RangeTest) -> str:
 
 
 def _digits(rate: float) -> str:
-    """Two, as many as a range test can tell."""
+    """Return two, as many as a range test can tell."""
     return format_number(float(f"{rate:.2g}"))
 
 
@@ -99,7 +99,7 @@ def _drawn(title: str, found: RangeTest, first: bool) -> str:
 
 
 def _height(curve: tuple[Reading, ...], suggestion: Suggestion) -> float:
-    """The smoothed loss at a suggested rate."""
+    """Return the smoothed loss at a suggested rate."""
     return min(curve, key=lambda each: abs(math.log(each.learning_rate / suggestion.learning_rate))).smoothed
 
 

@@ -61,7 +61,7 @@ def profile(
     tell: Tell = lambda text: None,
     **settings: Unpack[TrainSettings],
 ) -> Profile:
-    """What training `model` spends its time on, and what limits it; the model stays as it is.
+    """Return what training `model` spends its time on, and what limits it; the model stays as it is.
 
     Args:
         data: as `sf.train` takes it, or a DataLoader.

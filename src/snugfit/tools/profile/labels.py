@@ -59,7 +59,7 @@ class Clock:
             yield
 
     def seconds(self) -> dict[str, float]:
-        """What each phase took until now."""
+        """Return what each phase took until now."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         found: dict[str, float] = {}
@@ -87,12 +87,12 @@ def _passed(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> f
 
 
 def in_trace(name: str) -> AbstractContextManager[object]:
-    """A phase as a label in the profiler's trace."""
+    """Return a phase as a label in the profiler's trace."""
     return torch.profiler.record_function(f"{PHASE}{name}")
 
 
 def both(*labels: Label) -> Label:
-    """A label that is several."""
+    """Return a label that is several."""
 
     @contextmanager
     def label(name: str) -> Iterator[None]:

@@ -96,7 +96,7 @@ class Advice:
     by: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {"try": self.change, "gain": self.gain, "by": self.by}
 
 
@@ -105,7 +105,7 @@ Predict = Callable[[str], float | None]
 
 
 def limits(found: Measured) -> dict[str, float]:
-    """Seconds of an update by what limits them; they add up to its seconds.
+    """Return seconds of an update by what limits them; they add up to its seconds.
 
     An operator goes whole to what its work is limited by: its FLOPs or its bytes at the device's peak, or the launch of it where
     that takes longer than both.
@@ -119,7 +119,7 @@ def limits(found: Measured) -> dict[str, float]:
 
 
 def limit_of(operator: Operator, launch: float) -> str:
-    """What limits an operator: launch, memory or compute."""
+    """Return what limits an operator: launch, memory or compute."""
     bounds = {
         "launch": operator.calls * launch,
         "memory": operator.work.memory_seconds,
@@ -129,7 +129,7 @@ def limit_of(operator: Operator, launch: float) -> str:
 
 
 def culprits(found: Measured) -> tuple[Culprit, ...]:
-    """Where the time goes, the largest first; what is done now and then counts by its share of an update."""
+    """Return where the time goes, the largest first; what is done now and then counts by its share of an update."""
 
     def culprit(name: str, seconds: float, limit: str, phase: str = "", module: str = "") -> Culprit:
         return Culprit(name, seconds, seconds / whole, limit, phase, module)
@@ -149,7 +149,7 @@ def culprits(found: Measured) -> tuple[Culprit, ...]:
 
 
 def verdict(found: Measured) -> tuple[str, str]:
-    """What limits, and that in words with its seconds."""
+    """Return what limits, and that in words with its seconds."""
     seconds = limits(found)
     limit = max(LIMITS, key=seconds.__getitem__)
     rest = ", ".join(
@@ -162,7 +162,7 @@ def verdict(found: Measured) -> tuple[str, str]:
 
 
 def advise(found: Measured, predict: Predict = lambda change: None) -> tuple[Advice, ...]:
-    """What to try, the largest gain first.
+    """Return what to try, the largest gain first.
 
     Args:
         predict: is asked before anything is reckoned from what was measured.

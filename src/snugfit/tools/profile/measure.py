@@ -187,7 +187,7 @@ class _Profiling:
         return {name: seconds[name] / self.updates for name in _ORDER if name in seconds}
 
     def _evaluation(self, clock: Clock) -> dict[str, Occasional]:
-        """What scoring all the run's held-out data takes, from some batches of it; empty where there is none."""
+        """Return what scoring all the run's held-out data takes, from some batches of it; empty where there is none."""
         if self.validation is None:
             return {}
         self._evaluate(self.validation, 1)
@@ -198,7 +198,7 @@ class _Profiling:
         return {"evaluation": Occasional(clock.seconds()["evaluation"] * whole, every)}
 
     def _saving(self, clock: Clock) -> Occasional:
-        """A save, timed beside the profiler: it may write a lot, and is done once."""
+        """Return a save, timed beside the profiler: it may write a lot, and is done once."""
         job = self.setup.job
         every = job.checkpoint.every or job.evaluate.period(self.loader.order.windows_per_epoch)
         return Occasional(clock.seconds()["save"], every)
@@ -220,7 +220,7 @@ class _Profiling:
             checkpoint.write(Path(folder) / "update-0", pack(parts), keep=1)
 
     def _profiled(self, windows: Windows, clock: Clock, memory: bool, tensorboard: bool) -> tuple[str, Any]:
-        """The table by operator and the events of the updates, of which the trace is written."""
+        """Return the table by operator and the events of the updates, of which the trace is written."""
         cuda = [ProfilerActivity.CUDA] if self.step.device.type == "cuda" else []
         profiler = torch.profiler.profile(
             activities=[ProfilerActivity.CPU, *cuda],
@@ -262,7 +262,7 @@ class _Profiling:
         shutil.copyfile(written, self.folder / TRACE)
 
     def _work(self, window: Batch) -> dict[str, Work]:
-        """What the operators of an update have to do; those of a compiled model as they were before."""
+        """Return what the operators of an update have to do; those of a compiled model as they were before."""
         tf32 = any(each.card.needs == "tf32" for each in self.setup.techniques)
         step = self.step
         if "compile" in self.names:
@@ -277,7 +277,7 @@ class _Profiling:
         return step
 
     def _memory(self) -> tuple[MemoryUse, ...]:
-        """The memory of an update of the largest examples, measured and predicted."""
+        """Return the memory of an update of the largest examples, measured and predicted."""
         window, longest = self.loader.worst_window()
         if not longest:
             self.notes.append(
@@ -296,7 +296,7 @@ class _Profiling:
         return measured, predicted
 
     def _busy(self) -> float:
-        """The share of the loading of a window in which the processor computes; all of it where workers do it."""
+        """Return the share of the loading of a window in which the processor computes; all of it where workers do it."""
         if self.setup.plan.num_workers > 0:
             return 1.0
         with closing(self.loader.windows(0, 1)) as windows:
@@ -329,17 +329,17 @@ class _Profiling:
 
 
 def _launch(device: Device) -> float:
-    """Seconds that an operator takes however little it does: on a CPU the host's, else the shortest kernel's."""
+    """Return seconds that an operator takes however little it does: on a CPU the host's, else the shortest kernel's."""
     return device.host if device.kind == "cpu" else device.launch
 
 
 def _warm_up(plan: Plan) -> int:
-    """Updates that are not timed: also those whose windows workers have ready, two each, before the step waits for them."""
+    """Return updates that are not timed: also those whose windows workers have ready, two each, before the step waits for them."""
     return _UNSEEN + 2 * plan.num_workers
 
 
 def padding_share(windows: Sequence[Sequence[int]], micro_batch: int) -> float:
-    """The share of the tokens of micro-batches that is padding, from the lengths of the windows' texts; 0 where there are none.
+    """Return the share of the tokens of micro-batches that is padding, from the lengths of the windows' texts; 0 where there are none.
 
     >>> [f"{padding_share([(4, 1, 2)], micro_batch=rows):.2f}" for rows in (3, 2, 1)]
     ['0.42', '0.30', '0.00']

@@ -61,7 +61,7 @@ class Operator:
 
 
 def work_of(trace: Trace, device: Device, tf32: bool = False) -> dict[str, Work]:
-    """What the operators of a recorded update have to do, by their bare names, and "" for all of them."""
+    """Return what the operators of a recorded update have to do, by their bare names, and "" for all of them."""
     found: dict[str, Work] = {}
     for op in trace.ops:
         if op.place.phase in _BESIDE:
@@ -83,7 +83,7 @@ def work_of(trace: Trace, device: Device, tf32: bool = False) -> dict[str, Work]
 def operators_of(
     events: Sequence[Any], updates: int, work: Mapping[str, Work], scale: Mapping[str, float], on_cpu: bool
 ) -> list[Operator]:
-    """The operators of an update, the longest first.
+    """Return the operators of an update, the longest first.
 
     Args:
         events: torch's, of `updates` updates; what is in "evaluation" and "save" is left out.
@@ -139,7 +139,7 @@ def _line(event: Any) -> str:
 
 
 def _placed(events: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
-    """Each operator's event with the phase that it begins in, "" outside of all, and its module.
+    """Yield each operator's event with the phase that it begins in, "" outside of all, and its module.
 
     Phases go by time, since a backward may run on another thread than the one that is in the phase. A module goes by the label
     around the event, and in a backward by that of the forward which made the node of the graph.
@@ -190,7 +190,7 @@ def _counted_as(event: Any, work: Mapping[str, Work]) -> str:
 
 
 def _node(event: Any) -> int | None:
-    """The number of the node of the graph that an event belongs to."""
+    """Return the number of the node of the graph that an event belongs to."""
     while event is not None:
         if event.sequence_nr >= 0 and (event.scope == _BACKWARD or event.name.startswith(_ENGINE)):
             number: int = event.sequence_nr

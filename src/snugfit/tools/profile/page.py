@@ -88,7 +88,7 @@ def _figures(profile: Profile) -> str:
 
 
 def _phases(profile: Profile) -> str:
-    """Two bars that are whole: an update by what limits it, and by phase with each one's own bar."""
+    """Return two bars that are whole: an update by what limits it, and by phase with each one's own bar."""
     limits = [(name, seconds, _LIMITS[name]) for name, seconds in profile.limits.items() if seconds > 0]
     phases = [(name, seconds, _TONES.get(name, 8)) for name, seconds in profile.phases.items()]
     largest = max(seconds for _, seconds, _ in phases)

@@ -100,7 +100,7 @@ class Profile:
         return list(self.operators[:MOST_OPERATORS])
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; the table is a file of the folder."""
+        """Return plain values; the table is a file of the folder."""
         files = {"trace": TRACE, "table": TABLE, "tensorboard": TENSORBOARD, "snapshot": SNAPSHOT}
         paths = {name: self.folder / file for name, file in files.items()}
         plain = (

@@ -105,7 +105,7 @@ def tune(
 
 
 def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
-    """What makes two searches one and the same."""
+    """Return what makes two searches one and the same."""
     files = [name for name in (recipe.data.train, recipe.data.validation) if isinstance(name, str)]
     data = {}
     for name in files:
@@ -117,7 +117,7 @@ def _identity(recipe: Recipe, space: Space, pruner: str) -> dict[str, Any]:
 
 
 def _begun(recipe: Recipe, identity: Mapping[str, Any]) -> RunFolder | None:
-    """The newest search of the same."""
+    """Return the newest search of the same."""
     home = output_of(recipe) / recipe.name / "tools" / _TOOL
     folders = [RunFolder(path.parent.resolve()) for path in sorted(home.glob(f"*/{_SEARCH}"), reverse=True)]
     return next((folder for folder in folders if folder.read_json(_SEARCH) == identity), None)
@@ -206,7 +206,7 @@ class _Searching:
         )
 
     def _of(self, trial: Trial, uri: str | None) -> Recipe:
-        """The recipe with a trial's values, whose run goes into the trial's folder."""
+        """Return the recipe with a trial's values, whose run goes into the trial's folder."""
         recipe = applied(self.recipe, trial.parameters)
         track = replace(self.recipe.track, uri=uri, register=None)
         return replace(recipe, name=trial.name, output=str(self.folder.path), track=track)

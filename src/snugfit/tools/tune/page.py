@@ -29,7 +29,7 @@ def write_tune_page(found: Tuned, folder: Path) -> Path:
 
 
 def render_tune_page(found: Tuned) -> str:
-    """The page as text."""
+    """Return the page as text."""
     status = "finished" if found.finished and found.best else "failed" if found.finished else "stopped"
     done = f"{len(found.trials)} of {counted(found.planned, 'trial')}"
     ends = [f"{count} {state}" for state, count in found.counts().items() if count]
@@ -87,7 +87,7 @@ def _drawn(found: Tuned) -> str:
 
 
 def _steps(found: Tuned) -> list[tuple[float, float]]:
-    """The best value so far, which jumps where there is a better one."""
+    """Return the best value so far, which jumps where there is a better one."""
     points: list[tuple[float, float]] = []
     for number, value in enumerate(found.best_so_far(), 1):
         if value is None:
@@ -111,7 +111,7 @@ def _limits(found: Tuned) -> tuple[float, float] | None:
 def _scattered(
     found: Tuned, limits: tuple[float, float], place: Callable[[Trial], float]
 ) -> Iterator[Series]:
-    """The trials of each end as dots."""
+    """Yield the trials of each end as dots."""
     low, high = limits
     worst = low if found.higher else high
     for state, tone in _TONES.items():
@@ -215,7 +215,7 @@ def _trials(found: Tuned) -> str:
 
 
 def _headings(names: list[str]) -> list[str]:
-    """The last part of each name, or all of it where two have the same."""
+    """Return the last part of each name, or all of it where two have the same."""
     last = [name.rpartition(".")[2] for name in names]
     return [short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)]
 

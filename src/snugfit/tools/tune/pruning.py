@@ -24,7 +24,7 @@ class Pruning:
         self._windows = 0
 
     def before(self, display: Display | None) -> Display:
-        """What sees an event first, and shows it then."""
+        """Return what sees an event first, and shows it then."""
 
         def see(event: dict[str, Any]) -> None:
             self._see(event)

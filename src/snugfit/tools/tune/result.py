@@ -24,7 +24,7 @@ class Range:
         return isinstance(self.low, int)
 
     def ends(self) -> tuple[float | int, ...]:
-        """What has to hold for all others to hold."""
+        """Return what has to hold for all others to hold."""
         return self.low, self.high
 
     def written(self) -> str:
@@ -42,11 +42,11 @@ class Choices:
     values: tuple[Any, ...]
 
     def ends(self) -> tuple[Any, ...]:
-        """What has to hold for all others to hold: there are no others."""
+        """Return what has to hold for all others to hold: there are no others."""
         return self.values
 
     def texts(self) -> list[str]:
-        """Each value as JSON, by which they are told apart."""
+        """Return each value as JSON, by which they are told apart."""
         return [json.dumps(value, ensure_ascii=False) for value in self.values]
 
     def written(self) -> str:
@@ -63,7 +63,7 @@ Space = Mapping[str, Parameter]
 
 
 def combinations(space: Space) -> Iterator[dict[str, Any]]:
-    """Every combination of the values of a space in which they can be counted."""
+    """Yield every combination of the values of a space in which they can be counted."""
     values = [
         each.values if isinstance(each, Choices) else range(int(each.low), int(each.high) + 1)
         for each in space.values()
@@ -73,7 +73,7 @@ def combinations(space: Space) -> Iterator[dict[str, Any]]:
 
 
 def size(space: Space) -> int | None:
-    """How many combinations there are; None where they cannot be counted.
+    """Return how many combinations there are; None where they cannot be counted.
 
     >>> size({"a": Choices((1, 2)), "b": Range(1, 3)}), size({"a": Range(0.0, 1.0)})
     (6, None)
@@ -111,7 +111,7 @@ class Trial:
         return f"trial-{self.number}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "trial": self.number,
             "state": self.state,
@@ -150,7 +150,7 @@ class Tuned:
         return next((each for each in self.ranked() if each.state == "finished"), None)
 
     def ranked(self) -> list[Trial]:
-        """All trials: the finished ones first, then the pruned and the failed, each kind from the best to the worst."""
+        """Return all trials: the finished ones first, then the pruned and the failed, each kind from the best to the worst."""
 
         def place(trial: Trial) -> tuple[int, float]:
             worst = -math.inf if self.higher else math.inf
@@ -172,12 +172,12 @@ class Tuned:
         return so_far
 
     def counts(self) -> dict[str, int]:
-        """How many trials were finished, pruned and failed."""
+        """Return how many trials were finished, pruned and failed."""
         counted = Counter(each.state for each in self.trials)
         return {"finished": counted["finished"], "pruned": counted["pruned"], "failed": counted["failed"]}
 
     def summary(self) -> str:
-        """What was found, in a sentence."""
+        """Return what was found, in a sentence."""
         counted = ", ".join(f"{count} {state}" for state, count in self.counts().items() if count)
         count = f"{len(self.trials)}" if self.finished else f"{len(self.trials)} of {self.planned}"
         done = f"{count} trials" + (f" ({counted})" if counted else "")
@@ -188,7 +188,7 @@ class Tuned:
         return f"{self.metric} {best.value:.4g} with {values}, the best of {done}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         best = self.best
         return {
             "name": self.name,
@@ -206,7 +206,7 @@ class Tuned:
 
 
 def shown(value: Any) -> str:
-    """A value of a setting as people read it.
+    """Return a value of a setting as people read it.
 
     >>> shown(0.000123456), shown(16), shown([1, 2]), shown("relu")
     ('0.0001235', '16', '[1, 2]', 'relu')

@@ -29,7 +29,7 @@ _FIXED = {
 
 
 def read_space(search: Mapping[str, str | Sequence[Any]]) -> dict[str, Parameter]:
-    """The values of each setting, from text such as `log:1e-5..1e-2` or from a list of them.
+    """Return the values of each setting, from text such as `log:1e-5..1e-2` or from a list of them.
 
     >>> read_space({"optimizer.sgd.learning_rate": "log:1e-3..1", "train.global_batch": [16, 32]})
     {'optimizer.sgd.learning_rate': Range(low=0.001, high=1.0, log=True), 'train.global_batch': Choices(values=(16, 32))}
@@ -51,7 +51,7 @@ def read_space(search: Mapping[str, str | Sequence[Any]]) -> dict[str, Parameter
 
 
 def read_options(texts: Iterable[str]) -> dict[str, str]:
-    """Settings and their values from what a command line has as NAME=VALUES.
+    """Return settings and their values from what a command line has as NAME=VALUES.
 
     >>> read_options(["train.epochs=1,2"])
     {'train.epochs': '1,2'}
@@ -75,7 +75,7 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def read_file(path: str | os.PathLike[str], *, allow_code: bool = False) -> dict[str, Any]:
-    """The settings of a YAML file under its key `search`.
+    """Return the settings of a YAML file under its key `search`.
 
     Args:
         allow_code: consent to run what its values name; a file under the current directory needs none.
@@ -122,7 +122,7 @@ def check_space(recipe: Recipe, space: Space) -> None:
 
 
 def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """The recipe with settings by their dotted names, as overrides set them.
+    """Return the recipe with settings by their dotted names, as overrides set them.
 
     Raises:
         UserError: it refuses one, or their combination.
@@ -152,7 +152,7 @@ def _tried(recipe: Recipe, name: str, value: Any) -> Recipe:
 
 
 def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted names of a recipe's settings; techniques in a list go by their names."""
+    """Yield the dotted names of a recipe's settings; techniques in a list go by their names."""
     for key, value in values.items():
         named = value if isinstance(value, Mapping) else {}
         if key == "techniques":

@@ -38,7 +38,8 @@ def check_installed() -> None:
 
 
 def check_pruner(name: str) -> None:
-    """
+    """Check the name of a pruner.
+
     Raises:
         SettingError: there is no such pruner.
     """
@@ -74,11 +75,11 @@ class Study:
         self._storage.engine.dispose()
 
     def trials(self) -> tuple[Trial, ...]:
-        """All trials that have ended, in order."""
+        """Return all trials that have ended, in order."""
         return tuple(self._trial(each) for each in self._study.trials if each.state.is_finished())
 
     def next(self) -> Trial:
-        """The trial that was begun and has not ended, or a new one; what is reported from now on is of it."""
+        """Return the trial that was begun and has not ended, or a new one; what is reported from now on is of it."""
         import optuna
 
         known = self._study.trials
@@ -159,7 +160,7 @@ class Study:
 
 
 def draw(space: Space, before: Sequence[Any], *, seed: int, higher: bool) -> dict[str, Any]:
-    """The values of the trial that follows those `before` it, by TPE: a pure function of its arguments and of Optuna's version.
+    """Return the values of the trial that follows those `before` it, by TPE: a pure function of its arguments and of Optuna's version.
 
     No combination is drawn twice as long as there are others.
 
@@ -184,7 +185,7 @@ def draw(space: Space, before: Sequence[Any], *, seed: int, higher: bool) -> dic
 
 
 def distributions_of(space: Space) -> dict[str, Any]:
-    """A space in Optuna's terms; choices go by their text, since it takes no lists and takes 1 for true."""
+    """Return a space in Optuna's terms; choices go by their text, since it takes no lists and takes 1 for true."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     found: dict[str, Any] = {}
@@ -199,7 +200,7 @@ def distributions_of(space: Space) -> dict[str, Any]:
 
 
 def _drawn(space: Space, values: dict[str, Any]) -> dict[str, Any]:
-    """Values as Optuna keeps them."""
+    """Return values as Optuna keeps them."""
     return {
         name: json.dumps(value, ensure_ascii=False) if isinstance(space[name], Choices) else value
         for name, value in values.items()
