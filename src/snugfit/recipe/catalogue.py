@@ -22,7 +22,7 @@ Card = Mapping[str, Any]
 
 
 def cards(name: str | None = None) -> list[Card]:
-    """The cards of all techniques of Snugfit's, or of one of any origin, as plain values.
+    """Return the cards of all techniques of Snugfit's, or of one of any origin, as plain values.
 
     Args:
         name: of a technique, or an alias; one that is not Snugfit's is imported, by its path from the current directory or by its entry point.
@@ -38,7 +38,7 @@ def cards(name: str | None = None) -> list[Card]:
 
 
 def listed() -> list[Card]:
-    """The techniques that installed packages list, as plain values: name, package, path, and why a recipe cannot name one so, if it cannot.
+    """Return the techniques that installed packages list, as plain values: name, package, path, and why a recipe cannot name one so, if it cannot.
 
     None of them is imported.
     """
@@ -103,7 +103,7 @@ def _card(technique: type[Technique], written: str) -> Card:
 
 
 def listing(found: Sequence[Card], others: Sequence[Card] = ()) -> str:
-    """All techniques, one a line, under the recipe's key that takes them.
+    """Return all techniques, one a line, under the recipe's key that takes them.
 
     Args:
         others: those that installed packages list, as `listed` gives them.
@@ -126,7 +126,7 @@ def listing(found: Sequence[Card], others: Sequence[Card] = ()) -> str:
 
 
 def page(card: Card) -> str:
-    """One technique in full."""
+    """Return one technique in full."""
     lines = [f"{card['name']}: {card['summary']}", ""]
     rows = [
         ("elsewhere", ", ".join(card["aliases"])),
@@ -158,20 +158,20 @@ def page(card: Card) -> str:
 
 
 def preset_card(name: str) -> Card | None:
-    """What a preset holds, as plain values; None if there is none of that name."""
+    """Return what a preset holds, as plain values; None if there is none of that name."""
     preset = presets().get(name)
     return None if preset is None else {"name": name, **dataclasses.asdict(preset)}
 
 
 def preset_page(card: Card) -> str:
-    """One preset in full: what stands where a recipe says nothing."""
+    """Return one preset in full: what stands where a recipe says nothing."""
     lines = [f"{card['name']}: {card['about']}", "", f"  source    {card['source']}", "", "Stands for:"]
     lines += [f"  {key}: {_flow(card[key])}" for key in ("optimizer", "schedule", "techniques")]
     return "\n".join([*lines, "", "In a recipe:", f"  preset: {card['name']}"])
 
 
 def measured_costs() -> Mapping[str, Any]:
-    """What benchmarks/technique_costs measured."""
+    """Return what benchmarks/technique_costs measured."""
     table = resources.files("snugfit.techniques").joinpath("costs.json")
     found: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
     return found
@@ -202,7 +202,7 @@ def _example(card: Card) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value as it is written within one line of YAML."""
+    """Return a value as it is written within one line of YAML."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_flow(key)}: {_flow(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, tuple):
