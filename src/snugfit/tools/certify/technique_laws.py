@@ -91,7 +91,7 @@ class _Comparison:
         self.trials.append(Trial(what, self.error, self.worst))
 
     def law(self) -> Law:
-        """The verdict."""
+        """Return the verdict."""
         broken = self.error > self.bound or self.reasons
         verdict = Verdict.BROKEN if broken else Verdict.HELD
         return Law(
@@ -137,7 +137,7 @@ def card_faults(technique: Technique, seams: Seams) -> list[str]:
 
 
 def card(problem: Problem, technique: Technique) -> Law:
-    """The card names the seams that are filled, with a place in each chain."""
+    """Return the card names the seams that are filled, with a place in each chain."""
     model = technique.prepare(problem.model())
     context = Context(model, torch.device("cpu"), TOTAL_UPDATES, loss=find_loss(problem.loss))
     seams = technique.seams(context)
@@ -219,7 +219,7 @@ def _is_refused(problem: Problem, techniques: Techniques, windows: list[Window],
 
 
 def resume(problem: Problem, techniques: Techniques, stops: Sequence[int] = (1, 2, 3, 4)) -> Law:
-    """A run that stops after any window and goes on in a new process is the uninterrupted one, bit for bit."""
+    """Return a run that stops after any window and goes on in a new process is the uninterrupted one, bit for bit."""
     windows = problem.windows(torch.float32, RESUME_ROWS)
     windows[1] = poisoned(windows[1], math.nan) if problem.floats else unlabelled(windows[1])
     found = _Comparison("resume", 0.0)
@@ -256,7 +256,7 @@ def _resumable(problem: Problem, techniques: Techniques, model_seed: int) -> Ste
 
 
 def _told(result: StepResult) -> dict[str, Any]:
-    """What a step returned, in a form in which NaN equals NaN."""
+    """Return what a step returned, in a form in which NaN equals NaN."""
     return {
         "loss": repr(result.loss),
         "weight": result.weight,
@@ -287,7 +287,7 @@ BAD: Mapping[str, Callable[[Window], Window]] = {
 
 
 def skip(problem: Problem, techniques: Techniques, micro_batches: Sequence[int | None] = (None, 4)) -> Law:
-    """A window that is not finite, or has no label that counts, changes no weight, buffer, moment, average or schedule."""
+    """Return a window that is not finite, or has no label that counts, changes no weight, buffer, moment, average or schedule."""
     found = _Comparison("skip", 0.0)
     for micro_batch in micro_batches:
         _skip(problem, techniques, micro_batch, found)
@@ -349,7 +349,7 @@ def changed(before: object, after: object) -> set[str]:
 
 
 def besides_scale(seams: Composition, paths: set[str]) -> set[str]:
-    """The paths that are not of the loss scale, which alone may change when a window is not finite."""
+    """Return the paths that are not of the loss scale, which alone may change when a window is not finite."""
     names = [name for name, state in seams.states.items() if state is seams.scale]
     return {path for path in paths if not any(path.startswith(f"/techniques/{name}/") for name in names)}
 
@@ -419,7 +419,7 @@ in place; or returns an object with `losses`, `weights` and `evaluated`, the las
 
 
 def as_oracle(problem: Problem, technique: Technique, train: Oracle, momentum: float = 0.0) -> Law:
-    """A step with the technique trains as its oracle does, whole and split, from the same weights on the same windows."""
+    """Return a step with the technique trains as its oracle does, whole and split, from the same weights on the same windows."""
     windows = problem.windows(rows=ORACLE_ROWS)
     start = {name: each.detach() for name, each in problem.model().named_parameters()}
     found = _Comparison("oracle", problem.tolerance, _LEARNED_FLOOR)
@@ -450,14 +450,14 @@ def as_oracle(problem: Problem, technique: Technique, train: Oracle, momentum: f
 
 
 def delivered(step: Step) -> dict[str, Tensor]:
-    """The weights of the model as it is exported, or as it stands."""
+    """Return the weights of the model as it is exported, or as it stands."""
     if step.seams.export is None:
         return weights(step)
     return {name: each.detach() for name, each in step.seams.export(step.model).named_parameters()}
 
 
 def delivered_evaluated(step: Step) -> dict[str, Tensor]:
-    """The same of the weights that are evaluated."""
+    """Return the same of the weights that are evaluated."""
     with step.seams.weights(step.model):
         return delivered(step)
 
