@@ -111,7 +111,7 @@ class Step:
         device: torch.device | str | None = None,
     ) -> None:
         if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
-            auto = " A run finds it: train(…, micro_batch='auto'); or ask training.probe.find_micro_batch(step, window)."
+            auto = " A run finds it: train(…, micro_batch='auto'); or ask snugfit.step.find_micro_batch.find_micro_batch(step, window)."
             raise SettingError(
                 f"micro_batch: must be at least 1 and whole, or None, found {micro_batch!r}."
                 f"{auto if str(micro_batch) == AUTO else ''}"
