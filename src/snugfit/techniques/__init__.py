@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import pkgutil
@@ -9,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from snugfit.core.technique import Technique
-from snugfit.errors import SettingError, nearest
+from snugfit.errors import SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.techniques.plugins import Importer, entry_points, loaded
 
 _FAMILIES = ("learning", "placement", "numerics")
+_SUGGESTED = 4  # names in a hint
+_LISTED = 20  # names that an error may list whole
 
 
 @functools.cache
@@ -35,30 +38,50 @@ def discover() -> Mapping[str, type[Technique]]:
 
 
 def of_alias(alias: str) -> str | None:
-    """Return the name of the technique that other tools call so, whatever the case and the punctuation; None if there is none.
+    """Return the name of the technique that is called so, here or in other tools, whatever the case and the punctuation; None if there is none.
 
-    >>> of_alias("gradient_checkpointing"), of_alias("LLM.int8()"), of_alias("recompute")
-    ('recompute', 'int8', None)
+    >>> of_alias("gradient_checkpointing"), of_alias("LLM.int8()"), of_alias("AdamW"), of_alias("unheard")
+    ('recompute', 'int8', 'adamw', None)
     """
     return _aliases().get(_plain(alias))
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return a hint for a name that is none of `names`: what is called so elsewhere, else the nearest, else all of them.
+    """Return a hint for a name that is none of `names`: what is called so elsewhere, else what is called nearly so, else where they are listed.
 
     >>> suggestion("Sample Packing", ["packing", "ema"])
     "It is called 'packing' here."
     >>> suggestion("recompte", ["recompute", "ema"])
     "Did you mean 'recompute'?"
+    >>> suggestion("gradient checkpoint", ["recompute", "gradient_cache"])
+    "Did you mean 'recompute'?"
+    >>> suggestion("offload", ["gradient_offload", "optimizer_offload", "ema"])
+    "Did you mean 'gradient_offload' or 'optimizer_offload'?"
+    >>> suggestion("zzz", ["packing", "ema"])
+    'Known: ema, packing.'
     """
     names = list(names)
     known = of_alias(name)
-    return f"It is called '{known}' here." if known in names else nearest(name, names)
+    if known in names:
+        return f"It is called '{known}' here."
+    plain, called = _plain(name), {alias: each for alias, each in _aliases().items() if each in names}
+    called |= {_plain(each): each for each in names}
+    like = sorted({each for alias, each in called.items() if len(plain) > 2 and plain in alias})
+    like = like or [called[alias] for alias in difflib.get_close_matches(plain, called, n=1)]
+    if like:
+        either = " or ".join(f"'{each}'" for each in like[:_SUGGESTED])
+        return f"Did you mean {either}?"
+    if len(names) > _LISTED:
+        return "List techniques with `snugfit techniques`, other settings with `snugfit recipe`."
+    return f"Known: {', '.join(sorted(names))}."
 
 
 @functools.cache
 def _aliases() -> Mapping[str, str]:
-    return {_plain(alias): name for name, each in discover().items() for alias in each.card.aliases}
+    """Return names by what they are called, plainly: a technique's own name goes before another's alias."""
+    known = discover()
+    aliases = {_plain(alias): name for name, each in known.items() for alias in each.card.aliases}
+    return aliases | {_plain(name): name for name in known}
 
 
 def _plain(name: str) -> str:

@@ -163,8 +163,26 @@ def test_an_unknown_technique_gets_the_nearest_name() -> None:
     some = next(iter(discover()))
     with pytest.raises(SettingError, match=f"techniques: no technique '{some}x'. Did you mean '{some}'?"):
         find(f"{some}x")
-    with pytest.raises(SettingError, match="optimizer: no technique 'qqqq'. Known: "):
+    with pytest.raises(
+        SettingError, match="optimizer: no technique 'qqqq'. List techniques with `snugfit techniques`"
+    ):
         find("qqqq", "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("AdamW", "It is called 'adamw' here."),
+        ("gradient checkpoint", "Did you mean 'recompute'?"),  # a part of an alias
+        ("mixed precision", "Did you mean 'bf16' or 'fp16' or 'master_weights'?"),
+        (
+            "early stopping",
+            "List techniques with `snugfit techniques`, other settings with `snugfit recipe`.",
+        ),
+    ],
+)
+def test_an_unknown_technique_is_looked_for_in_what_all_are_called(asked: str, hint: str) -> None:
+    assert suggestion(asked, discover()) == hint
 
 
 def lists_of_patterns() -> list[tuple[type[Technique], str]]:
