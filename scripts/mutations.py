@@ -95,7 +95,7 @@ MUTATIONS = (
     ),
     Mutation(
         "best by averaged weights: the raw weights are saved where the average was scored",
-        "run/training/best.py",
+        "run/training/write_best.py",
         '    with phase("save"), seams.weights(step.model):\n',
         "    if True:\n",
         (
@@ -104,7 +104,7 @@ MUTATIONS = (
     ),
     Mutation(
         "consent: any recipe runs what it names",
-        "recipe/parse.py",
+        "recipe/load.py",
         "allowed = allow_code or code_consent.is_here(path)",
         "allowed = True",
         ("tests/unit/cli/test_allow_code.py::test_python_needs_consent_too",),
@@ -129,7 +129,7 @@ MUTATIONS = (
         "return kept.tensor.copy_(tensor, non_blocking=True)",
         "return tensor",
         (
-            "tests/unit/run/checkpoint/test_saver.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
+            "tests/unit/run/checkpoint/test_save_and_restore.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",
         ),
     ),
     Mutation(
@@ -150,10 +150,10 @@ MUTATIONS = (
     ),
     Mutation(
         "best beside averaging: an average has to beat the best of the raw weights before it",
-        "run/training/watch.py",
+        "run/training/best_so_far.py",
         "if weights != self.best_weights:",
         "if False:",
-        ("tests/unit/run/training/test_watch.py", "tests/unit/run/training/test_averaged_runs.py"),
+        ("tests/unit/run/training/test_best_so_far.py", "tests/unit/run/training/test_averaged_runs.py"),
     ),
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",

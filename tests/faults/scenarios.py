@@ -121,16 +121,16 @@ def train(
 
 def hang_in_checkpoint(update: int) -> None:
     """Stop in the middle of a checkpoint: half of its files are there."""
-    from snugfit.run.checkpoint import checkpoint
+    from snugfit.run.checkpoint import checkpoint_files
 
-    save_file = checkpoint.save_file
+    save_file = checkpoint_files.save_file
 
     def hang(tensors: dict[str, Tensor], path: Path) -> None:
         save_file(tensors, path)
         if path.parent.name.endswith(f"update-{update:08d}"):
             time.sleep(3600)
 
-    checkpoint.save_file = hang
+    checkpoint_files.save_file = hang
 
 
 def parts(number: int) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class WritePoints:
     def install(self) -> None:
         import shutil
 
-        from snugfit.run.checkpoint import checkpoint
+        from snugfit.run.checkpoint import checkpoint_files
 
         for owner, name in (
             (os, "fsync"),
@@ -164,7 +164,7 @@ class WritePoints:
             (Path, "mkdir"),
             (Path, "write_text"),
             (shutil, "rmtree"),
-            (checkpoint, "save_file"),
+            (checkpoint_files, "save_file"),
         ):
             setattr(owner, name, self._watched(name, getattr(owner, name)))
 
@@ -204,14 +204,14 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     import shutil
 
     from snugfit.kit.serialize import pack
-    from snugfit.run.checkpoint import checkpoint
+    from snugfit.run.checkpoint import checkpoint_files
 
     root = Path(folder)
 
     def prepare(place: Path) -> Path:
         place.mkdir(parents=True)  # a run's folder that is not there is not made anew by a save
         for number in (1, 2):
-            checkpoint.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
+            checkpoint_files.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
         shutil.copytree(place / "update-00000001", place / ".saving-update-00000009")
         if damaged:
             shutil.copytree(place / "update-00000002", place / "update-00000003")
@@ -219,7 +219,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
         return place
 
     def save(place: Path, number: int) -> None:
-        checkpoint.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
+        checkpoint_files.write(place / f"update-{number:08d}", pack(parts(number)), keep=2)
 
     template = prepare(root / "template")
     trial = WritePoints()
@@ -245,11 +245,11 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
                 save(place, 3)
                 os._exit(0)
             _, status = os.waitpid(pid, 0)
-            loaded = checkpoint.load_newest(place)
+            loaded = checkpoint_files.load_newest(place)
             at = loaded.parts["run"]["updates"]
             whole = not _different(loaded.parts, parts(at))
             save(place, 4)
-            after = checkpoint.load_newest(place)
+            after = checkpoint_files.load_newest(place)
             found.append(
                 {
                     "point": f"{when} {name} ({number})",

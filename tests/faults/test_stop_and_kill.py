@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.tracking.spool import read_events
 from tests.faults.scenarios import UPDATES
 from tests.laws.problems import differences
@@ -33,7 +33,7 @@ def result_of(output: Path) -> dict[str, Any]:
 
 def state(output: Path) -> dict[str, Any]:
     """All of the newest checkpoint but its description, which names the plan: another plan gives the same state."""
-    parts = checkpoint.load_newest(run_dir(output) / "checkpoints").parts
+    parts = checkpoint_files.load_newest(run_dir(output) / "checkpoints").parts
     assert parts["run"].pop("description")
     return parts
 

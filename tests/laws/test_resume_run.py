@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from snugfit.core.job import Plan
 from snugfit.core.technique import Technique
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.clip_norm import ClipNorm
@@ -236,7 +236,7 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_repeats_what_was_lost(tmp_p
 
 def saved(training: Training) -> dict[str, Any]:
     """The last checkpoint, read from the disk: weights, buffers, optimizer, averages, counters, the watch."""
-    loaded = checkpoint.load_newest(training.folder.checkpoints)
+    loaded = checkpoint_files.load_newest(training.folder.checkpoints)
     assert not loaded.rejected
     return loaded.parts
 

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from snugfit.cli import main
-from snugfit.run.checkpoint import checkpoint, shards
+from snugfit.run.checkpoint import checkpoint_files, shards
 from snugfit.tracking.spool import read_events
 from tests.ranks import faulty
 from tests.ranks.forked import run_command
@@ -70,7 +70,7 @@ def snugfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 def trained(run_dir: str | Path) -> dict[str, Any]:
     """What a finished run has come to: each window's loss, its evaluations, the weights of its last checkpoint."""
     events = read_events(Path(run_dir, "events.jsonl"))
-    saved = checkpoint.load_newest(Path(run_dir, "checkpoints")).parts["model"]["parameters"]
+    saved = checkpoint_files.load_newest(Path(run_dir, "checkpoints")).parts["model"]["parameters"]
     return {
         "windows": [event["window"] for event in events if event["event"] == "update"],
         "losses": [event["metrics"]["loss"] for event in events if event["event"] == "update"],

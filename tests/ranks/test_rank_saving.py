@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from snugfit.core.job import Plan
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
 from snugfit.techniques.learning.ema import EMA
@@ -54,17 +54,17 @@ class After(Never):
 def part(folder: Path, save: str, strategy: str) -> None:
     """A run whose first checkpoint is begun to be written once the third window is done, if it does not wait for it."""
     run = training(folder, save, strategy)
-    stop, write = After(run, 3), checkpoint.write
+    stop, write = After(run, 3), checkpoint_files.write
 
     def late(*args: Any) -> Path:
         assert save == "sync" or stop.reached.wait(SECONDS)
         return write(*args)
 
-    checkpoint.write = late  # type: ignore[assignment]
+    checkpoint_files.write = late  # type: ignore[assignment]
     try:
         run.run(stop)  # type: ignore[arg-type]
     finally:
-        checkpoint.write = write
+        checkpoint_files.write = write
 
 
 def saved(folder: Path) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_what_ranks_save_is_of_its_moment_though_they_went_on_before_it_was_writ
 def failing(folder: Path, strategy: str, rank: int, goes_on: int) -> tuple[str, str, int]:
     """How a run ends whose disk is full from the second checkpoint on, on one rank, why, and in which window."""
     run = training(folder, "async", strategy)
-    fsync, write, second = os.fsync, checkpoint.write, threading.Event()
+    fsync, write, second = os.fsync, checkpoint_files.write, threading.Event()
 
     def full(descriptor: int) -> None:
         if second.is_set():
@@ -122,13 +122,13 @@ def failing(folder: Path, strategy: str, rank: int, goes_on: int) -> tuple[str, 
                 while any(thread.name == "checkpoint" for thread in threading.enumerate()):
                     time.sleep(0.001)
 
-    checkpoint.write = watched  # type: ignore[assignment]
+    checkpoint_files.write = watched  # type: ignore[assignment]
     if run.step.strategy.rank == rank:
         os.fsync = full  # type: ignore[assignment]
     try:
         result = run.run(Waits())  # type: ignore[arg-type]
     finally:
-        os.fsync, checkpoint.write = fsync, write
+        os.fsync, checkpoint_files.write = fsync, write
     return result.status, str(result.stop_reason), run.step.progress.windows
 
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
 from snugfit.kit.serialize import pack
-from snugfit.run.checkpoint import checkpoint, shards
+from snugfit.run.checkpoint import checkpoint_files, shards
 from snugfit.strategies.fsdp import FullyShard
 from tests.ranks.pool import Ranks
 
@@ -31,11 +31,11 @@ def spread(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def written(root: Path) -> None:
     parts = {"model": {"parameters": spread(TENSORS), "count": 3, "plain": torch.ones(2)}}
-    checkpoint.write(root / "update-00000001", pack(parts), keep=2, strategy=FullyShard())
+    checkpoint_files.write(root / "update-00000001", pack(parts), keep=2, strategy=FullyShard())
 
 
 def read(root: Path, own: dict[str, Tensor]) -> dict[str, Any]:
-    found = checkpoint.load_newest(root).parts["model"]
+    found = checkpoint_files.load_newest(root).parts["model"]
     assert found["count"] == 3 and torch.equal(found["plain"], torch.ones(2))
     return shards.loaded(found["parameters"], own)
 
@@ -80,7 +80,7 @@ def test_a_damaged_part_makes_the_checkpoint_one_to_pass_over(two: Ranks, tmp_pa
     damaged = next((tmp_path / "update-00000001/shards").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\1")
 
-    found = checkpoint.load_newest(tmp_path)
+    found = checkpoint_files.load_newest(tmp_path)
 
     assert found.folder.name == "update-00000000"
     assert "is not what was written" in found.rejected[0]
@@ -97,10 +97,10 @@ def failing(root: Path) -> bool:
     if strategy.rank == 1:
         shards.write = _full  # type: ignore[assignment]
     try:
-        checkpoint.write(
+        checkpoint_files.write(
             root / "update-00000001", pack({"model": spread(TENSORS)}), keep=2, strategy=strategy
         )
-    except checkpoint.RunFolderError:
+    except checkpoint_files.RunFolderError:
         return True
     finally:
         shards.write = _WRITE

@@ -18,7 +18,7 @@ from snugfit.kit.streaming.host import Packed
 from snugfit.kit.streaming.layout import Weight
 from snugfit.models.bundle import save_bundle
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import opened
 from snugfit.tracking.spool import Spool, read_events
 
@@ -69,7 +69,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_where_it
     again = train(tmp_path, resume=run)
     assert (again.status, again.updates, again.run_dir) == ("finished", finished.updates, str(run))
     one, other = (
-        checkpoint.load_newest(Path(folder) / "checkpoints").parts["model"]["parameters"]
+        checkpoint_files.load_newest(Path(folder) / "checkpoints").parts["model"]["parameters"]
         for folder in (finished.run_dir, run)
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -86,7 +86,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_where_it
 
 def test_a_run_whose_checkpoints_are_gone_does_not_start_again_over_its_best_model(tmp_path: Path) -> None:
     run = Path(train(tmp_path).run_dir)
-    checkpoint.remove_all(run / "checkpoints")
+    checkpoint_files.remove_all(run / "checkpoints")
     before = contents(run)
     with pytest.raises(
         RunFolderError, match="the run has saved checkpoints, and checkpoints/ has none of them"
@@ -121,20 +121,20 @@ def test_a_folder_into_which_somebody_put_a_file_is_not_discarded(tmp_path: Path
 
 def test_pruning_leaves_copies_of_checkpoints_under_other_names_and_what_is_linked(tmp_path: Path) -> None:
     elsewhere, root = tmp_path / "elsewhere", tmp_path / "checkpoints"
-    checkpoint.write(elsewhere / "update-00000001", pack({"run": {}}), keep=1)
+    checkpoint_files.write(elsewhere / "update-00000001", pack({"run": {}}), keep=1)
     root.mkdir()
     (root / "update-00000001").symlink_to(elsewhere / "update-00000001")
     (root / "update-00000002-good").mkdir()
     (root / "update-of-mine.txt").write_text("mine")
     for number in (3, 4):
-        checkpoint.write(root / f"update-{number:08d}", pack({"run": {}}), keep=1)
+        checkpoint_files.write(root / f"update-{number:08d}", pack({"run": {}}), keep=1)
     assert sorted(path.name for path in root.iterdir()) == [
         "update-00000002-good",
         "update-00000004",
         "update-of-mine.txt",
     ]
     assert (elsewhere / "update-00000001/manifest.json").exists()
-    checkpoint.remove_all(root)
+    checkpoint_files.remove_all(root)
     assert sorted(path.name for path in root.iterdir()) == ["update-00000002-good", "update-of-mine.txt"]
 
 

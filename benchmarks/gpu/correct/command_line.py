@@ -123,10 +123,10 @@ def stopped_at(update: int | None) -> Iterator[None]:
 
 def state(output: Path) -> tuple[Path, dict[str, Any]]:
     """Return the one run of a folder, and its newest checkpoint without the description of the plan."""
-    from snugfit.run.checkpoint import checkpoint
+    from snugfit.run.checkpoint import checkpoint_files
 
     (run,) = {path.parent for path in output.rglob("events.jsonl")}
-    parts = dict(checkpoint.load_newest(run / "checkpoints").parts)
+    parts = dict(checkpoint_files.load_newest(run / "checkpoints").parts)
     parts["run"].pop("description", None)
     return run, parts
 

@@ -367,7 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with lasting_streams():
         code = _main(arguments)
         if code and is_one_of_several():
-            from snugfit.strategies.world import leave_group  # torch, which has been loaded by then
+            from snugfit.strategies.process_group import leave_group  # torch, which has been loaded by then
 
             leave_group(code)
         return code

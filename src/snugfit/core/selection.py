@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from snugfit.core.exchange import Exchange
+from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.random import derive_seed, preserved_randomness, seed_device
 from snugfit.core.technique import SINGLE_SEAMS, STAGED_SEAMS, Card, Kind, Sharing, Stage, Technique
 from snugfit.errors import PlanConflict, SettingError

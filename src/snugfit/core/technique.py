@@ -27,7 +27,7 @@ from snugfit.core.card import Fidelity as Fidelity
 from snugfit.core.card import Kind as Kind
 from snugfit.core.card import Sharing as Sharing
 from snugfit.core.card import Stage as Stage
-from snugfit.core.exchange import Exchange
+from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.gradients import Gradients, HostGradients
 from snugfit.core.loss_scale import LossScale
 from snugfit.core.losses import Loss, LossTerms

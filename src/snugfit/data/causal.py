@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from snugfit.data.bad_rows import BadRow, Fault, settle, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import Examples
 from snugfit.data.formats import TEXT_COLUMN
@@ -18,7 +19,6 @@ from snugfit.data.sources import Table, read_table
 from snugfit.data.split import split_rows
 from snugfit.data.text import Collate
 from snugfit.data.tokens import Frame, check_max_length, padding_for, special_frame
-from snugfit.data.validation import BadRow, Fault, settle, text_of
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from snugfit.data.bad_rows import shorten
 from snugfit.data.sources import Table
-from snugfit.data.validation import shorten
 from snugfit.errors import DataError, SettingError, nearest
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from snugfit.data.validation import BadRow, Fault, shorten
+from snugfit.data.bad_rows import BadRow, Fault, shorten
 from snugfit.errors import DataError
 from snugfit.system.json_text import parse_json
 

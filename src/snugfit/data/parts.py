@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from snugfit.data.bad_rows import SHOWN, BadRow, Fault, label_of, shorten, text_of
 from snugfit.data.columns import check_columns
 from snugfit.data.sources import RowSource, Table, read_table
 from snugfit.data.tokens import Encoded, encode
-from snugfit.data.validation import SHOWN, BadRow, Fault, label_of, shorten, text_of
 from snugfit.errors import nearest
 
 if TYPE_CHECKING:

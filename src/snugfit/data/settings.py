@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from snugfit.data.bad_rows import check_policy
 from snugfit.data.sources import RowSource
 from snugfit.data.split import check_fraction
-from snugfit.data.validation import check_policy
 from snugfit.errors import SettingError
 
 

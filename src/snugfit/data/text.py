@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from snugfit.data.bad_rows import check_policy, settle
 from snugfit.data.examples import Examples
 from snugfit.data.parts import Part, encode_part, read_part, sort_labels
 from snugfit.data.report import DataReport, median
@@ -24,7 +25,6 @@ from snugfit.data.tokens import (
     special_frame,
     token_warnings,
 )
-from snugfit.data.validation import check_policy, settle
 from snugfit.errors import DataError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import cross_entropy, logits_of, over_batches
 from snugfit.core.scalar_reads import read
 from snugfit.core.technique import Context, Technique
+from snugfit.data.bad_rows import text_of
 from snugfit.data.loader import Loader, Order
 from snugfit.data.text import TextRows, load_text_rows
 from snugfit.data.tokens import encode, padding_for
-from snugfit.data.validation import text_of
 from snugfit.deliver.registry import resolve_model
 from snugfit.errors import DataError, ModelError
 from snugfit.models.bundle import load_bundle

@@ -11,8 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from snugfit.display.bar import Screen, make_screen
 from snugfit.display.run_state import Standing
-from snugfit.display.screens import Screen, make_screen
 from snugfit.display.words import (
     end_lines,
     evaluation_line,

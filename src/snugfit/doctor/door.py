@@ -12,8 +12,8 @@ from torch import nn
 
 from snugfit.core.losses import find_loss, labels_ahead
 from snugfit.core.random import preserved_elsewhere, preserved_randomness
+from snugfit.data.bad_rows import Fault
 from snugfit.data.parts import Part, read_part
-from snugfit.data.validation import Fault
 from snugfit.doctor import data
 from snugfit.doctor import model as modules
 from snugfit.doctor import recipe as settings_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from snugfit.data.validation import Fault
+from snugfit.data.bad_rows import Fault
 from snugfit.doctor.findings import Finding, Severity
 
 FEW = 0.01

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from torch import nn
 
-from snugfit.core.names import around
+from snugfit.core.module_patterns import around
 
 
 def frozen_norms(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:

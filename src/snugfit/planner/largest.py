@@ -23,7 +23,7 @@ from snugfit.planner.devices.device import Machine
 from snugfit.planner.plan import Request, device_of, upper_bound
 from snugfit.planner.prediction.depth import Blocks, deepened_, longest_blocks
 from snugfit.planner.prediction.extrapolate import NotLinear
-from snugfit.planner.prediction.figures import Run
+from snugfit.planner.prediction.peak_and_time import Run
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
 from snugfit.step.build import describe_model

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from snugfit.recipe.infer import infer_recipe
+from snugfit.recipe.load import load_recipe
 from snugfit.recipe.located import located
 from snugfit.recipe.model import Recipe
 from snugfit.recipe.overrides import is_override
-from snugfit.recipe.parse import load_recipe
 from snugfit.recipe.schema import json_schema
 
 __all__ = ["Recipe", "infer_recipe", "is_override", "json_schema", "load_recipe", "located"]

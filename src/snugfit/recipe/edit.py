@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from snugfit.errors import SettingError
-from snugfit.recipe.parse import build
-from snugfit.recipe.source import Keys, Places, compose, read_yaml
+from snugfit.recipe.load import build
+from snugfit.recipe.strict_yaml import Keys, Places, compose, read_yaml
 
 _BOM = "\ufeff"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.core.settings import check_type, shown, wanted
 from snugfit.errors import SettingError, nearest
-from snugfit.recipe.source import Keys, Places
+from snugfit.recipe.strict_yaml import Keys, Places
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique

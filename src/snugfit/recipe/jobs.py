@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from snugfit.core.job import Execution, Job, Plan
 from snugfit.recipe.entries import FULL
 from snugfit.step.build import find_device
+from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import named_strategy
-from snugfit.strategies.world import device_of
 from snugfit.system.processes import this_world
 from snugfit.system.user_objects import load_object
 

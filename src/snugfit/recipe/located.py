@@ -11,7 +11,7 @@ from typing import Any
 from snugfit.errors import DataError, SettingError
 from snugfit.recipe.entries import own_key, settings_of
 from snugfit.recipe.overrides import apply_overrides
-from snugfit.recipe.source import Keys, Places, read_yaml
+from snugfit.recipe.strict_yaml import Keys, Places, read_yaml
 from snugfit.system.user_objects import is_python_path
 
 _SECTIONS = ("data", "train", "evaluate", "plan", "budget")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snugfit.errors import SettingError, nearest
-from snugfit.recipe.source import Keys, Places, read_value
+from snugfit.recipe.strict_yaml import Keys, Places, read_value
 
 _FORM = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)*(?==)")
 _ALTERNATIVES: Mapping[Keys, Keys] = {

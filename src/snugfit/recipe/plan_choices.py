@@ -18,8 +18,8 @@ from snugfit.planner.devices.hardware import uncalibrated
 from snugfit.planner.devices.precision import usual_precision
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import FULL, own_key
-from snugfit.recipe.parse import build
-from snugfit.recipe.source import Places
+from snugfit.recipe.load import build
+from snugfit.recipe.strict_yaml import Places
 from snugfit.recipe.write import as_dict
 from snugfit.step.build import find_device
 

@@ -12,7 +12,7 @@ from snugfit.core.job import keywords
 from snugfit.core.settings import Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
-from snugfit.recipe.source import Dumper
+from snugfit.recipe.strict_yaml import Dumper
 
 _ALONE = {
     "optimizer": "snugfit techniques",

@@ -9,7 +9,7 @@ from snugfit.core.settings import Section, Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import technique_settings
-from snugfit.recipe.source import Keys, Places
+from snugfit.recipe.strict_yaml import Keys, Places
 
 Sections = TypeVar("Sections", bound=Section)
 

@@ -13,7 +13,7 @@ from snugfit.core.entry import as_entry
 from snugfit.core.settings import Section
 from snugfit.recipe import model as m
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN
-from snugfit.recipe.source import Dumper
+from snugfit.recipe.strict_yaml import Dumper
 from snugfit.system.redaction import redacted
 
 _HEADER = """\
@@ -114,8 +114,8 @@ def learned_settings(recipe: m.Recipe) -> dict[str, Any]:
 
 def _bare(recipe: m.Recipe) -> dict[str, Any]:
     """Return the recipe that gives only what has to be given, as plain values; what has to be given is left out."""
-    from snugfit.recipe.parse import build
-    from snugfit.recipe.source import Places
+    from snugfit.recipe.load import build
+    from snugfit.recipe.strict_yaml import Places
 
     given = {"task": recipe.task, "model": recipe.model, "data": {"train": recipe.data.train}}
     values = as_dict(build(given, (), Places(), folder=recipe.folder, name=recipe.name))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from snugfit.planner.answers.words import KINDS, peak_place, printable, share
-from snugfit.planner.trace.memory_use import MemoryUse, Piece
+from snugfit.planner.trace.memory_breakdown import MemoryUse, Piece
 from snugfit.report.page import document, replace_page
 from snugfit.report.parts import figures, table
 from snugfit.report.stack import STACK_STYLE, TONES, layered

@@ -12,7 +12,7 @@ from snugfit.report.advice import advise
 from snugfit.report.page import write_report
 from snugfit.report.story import read_story
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Events
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
@@ -82,7 +82,7 @@ def explain_memory(training: Training, events: Events, error: OutOfMemory) -> No
         return
     try:
         # what few runs need, and takes long to import
-        from snugfit.planner.trace.memory_use import memory_of_failure
+        from snugfit.planner.trace.memory_breakdown import memory_of_failure
         from snugfit.report.memory_page import NAME, piece_words, write_memory_page
 
         folder = training.folder.path
@@ -101,7 +101,7 @@ def end_failed(training: Training, events: Events, error: BaseException) -> None
         str(error) if isinstance(error, SnugfitError) else f"{type(error).__name__}: {error}".rstrip(": ")
     )
     progress = training.step.progress
-    resumable = checkpoint.any_in(training.folder.checkpoints)
+    resumable = checkpoint_files.any_in(training.folder.checkpoints)
     interrupted = isinstance(error, KeyboardInterrupt)
     # the first error is the one to see, also when the disk is full
     with suppress(SnugfitError):

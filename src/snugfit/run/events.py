@@ -9,9 +9,9 @@ from typing import Any
 
 from snugfit.errors import RunFolderError, UserError
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
+from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
-from snugfit.strategies.world import agreed
 from snugfit.tracking.spool import Spool, read_events
 
 Display = Callable[[dict[str, Any]], None]
@@ -32,7 +32,7 @@ def has_begun(folder: RunFolder) -> bool:
 
 
 def _has_left(folder: RunFolder) -> bool:
-    return checkpoint.any_in(folder.checkpoints) or folder.best.exists()
+    return checkpoint_files.any_in(folder.checkpoints) or folder.best.exists()
 
 
 def goes_on(folder: RunFolder, strategy: Strategy) -> bool:
@@ -42,7 +42,7 @@ def goes_on(folder: RunFolder, strategy: Strategy) -> bool:
         RunFolderError: it is no run's folder, or the checkpoints that it had are gone.
     """
     with agreed():
-        begun = checkpoint.any_in(folder.checkpoints)
+        begun = checkpoint_files.any_in(folder.checkpoints)
         if not begun:
             _check_starts_again(folder)
     return any(strategy.counts(int(begun)))

@@ -31,8 +31,8 @@ from snugfit.run.training.stop import StopRequest
 from snugfit.step.build import Material, check_dataset, find_device, hold_out
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward
+from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import known_strategy, named_strategy
-from snugfit.strategies.world import device_of
 from snugfit.system.processes import this_world
 from snugfit.tasks import Task
 from snugfit.techniques import find

@@ -15,7 +15,7 @@ from snugfit.planner.answers.answer import Answer
 from snugfit.recipe.jobs import job_of, numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
 from snugfit.run.options import RunOptions
@@ -28,9 +28,9 @@ from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop import StopRequest
+from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
-from snugfit.strategies.world import agreed
 from snugfit.system.processes import this_world
 from snugfit.tasks import Task, prepare, prepare_sides
 from snugfit.tracking.cursor import stored_uri
@@ -53,7 +53,7 @@ def train_recipe(
         TrainingFailed: the run failed on its own account.
     """
     options = options or RunOptions()
-    if options.into is not None and checkpoint.any_in(RunFolder(options.into).checkpoints):
+    if options.into is not None and checkpoint_files.any_in(RunFolder(options.into).checkpoints):
         return _run_recipe(recipe, options, display, RunFolder.open(options.into))
     return _run_recipe(recipe, options, display, None)
 

@@ -23,12 +23,12 @@ from snugfit.recipe.jobs import numerics_of, plan_of
 from snugfit.recipe.plan_choices import with_precision_here
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import plans
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
 from snugfit.run.options import RunOptions
 from snugfit.run.training.stop import say_received, stop_signals
-from snugfit.strategies.world import check_devices
+from snugfit.strategies.process_group import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.system.redaction import redact
 
@@ -187,7 +187,7 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
             return int(ended["code"])
         if stopped is not None:
             message = f"received {stopped}, and the processes ended before they had saved. {_way_on(folder)}"
-            if not checkpoint.any_in(folder.checkpoints):
+            if not checkpoint_files.any_in(folder.checkpoints):
                 raise TrainingFailed(message)
             print(f"error: {message}", file=sys.stderr)
             return _RESUMABLE
@@ -209,7 +209,7 @@ def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[No
                 return
             with contextlib.suppress(OSError):
                 print(f"interrupted. {_way_on(folder)}", file=sys.stderr, flush=True)
-            os._exit(_RESUMABLE if checkpoint.any_in(folder.checkpoints) else 1)
+            os._exit(_RESUMABLE if checkpoint_files.any_in(folder.checkpoints) else 1)
         interrupted = True
         say_received(signal.Signals(number).name)
         raise SignalException("", signal.Signals(number))
@@ -298,6 +298,6 @@ def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
 
 
 def _way_on(folder: RunFolder) -> str:
-    if checkpoint.any_in(folder.checkpoints):
+    if checkpoint_files.any_in(folder.checkpoints):
         return f"Go on from the newest checkpoint: snugfit resume {folder.path}"
     return "There is no checkpoint yet to go on from; checkpoint.every saves more often."

@@ -18,7 +18,7 @@ from snugfit.data.sources import check_fingerprints
 from snugfit.errors import Interrupted, OutOfMemory, RunFolderError
 from snugfit.report.story import mapping, read_story
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.description import describe_run, versions
 from snugfit.run.ending import end_failed, end_tracking, explain_memory, report, with_advice
 from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
@@ -28,9 +28,10 @@ from snugfit.run.training.result import RunResult
 from snugfit.run.training.stop import StopRequest, interrupts
 from snugfit.run.training.warning_events import warnings_told
 from snugfit.step.metrics import RowMetric
+from snugfit.strategies.agreement import agreed, answered, check_same
 from snugfit.strategies.base import Strategy
+from snugfit.strategies.process_group import joined
 from snugfit.strategies.registry import strategy_of
-from snugfit.strategies.world import agreed, answered, check_same, joined
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
 from snugfit.system.processes import started_anew, this_world
@@ -265,7 +266,9 @@ def _lead(spec: RunSpec, task: Task, training: Training, events: Events, *, resu
             with interrupts():
                 tracker.close()
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(str(folder.path) if checkpoint.any_in(folder.checkpoints) else None) from error
+            raise Interrupted(
+                str(folder.path) if checkpoint_files.any_in(folder.checkpoints) else None
+            ) from error
         raise
     result = dataclasses.replace(result, seconds=result.seconds + worked_seconds(earlier))
     if tracker is not None:

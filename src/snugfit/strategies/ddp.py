@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
-from snugfit.core.exchange import Exchange
+from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.losses import LossTerms
 from snugfit.strategies.base import SeveralRanks
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from snugfit.core.card import Sharing
-from snugfit.core.exchange import Exchange
+from snugfit.core.gradient_exchange import Exchange
 from snugfit.core.layers import repeated_blocks
 from snugfit.core.losses import LossTerms
 from snugfit.errors import RunFolderError

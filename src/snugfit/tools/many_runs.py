@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Display
 from snugfit.run.training.stop import interrupts
 from snugfit.tracking.cursor import stored_uri
@@ -27,7 +27,9 @@ Watch = Callable[[str], AbstractContextManager[Display | None]]
 def begun_in(home: Path) -> Path | None:
     """Return the newest run in a folder that can be gone on with."""
     begun = [
-        path.parent for path in home.glob("*/events.jsonl") if checkpoint.any_in(path.parent / "checkpoints")
+        path.parent
+        for path in home.glob("*/events.jsonl")
+        if checkpoint_files.any_in(path.parent / "checkpoints")
     ]
     return max(begun, key=lambda path: path.name, default=None)
 

@@ -16,7 +16,7 @@ from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.fake_tensors import BareOptimizer
-from snugfit.planner.trace.memory_use import MemoryUse, memory_use
+from snugfit.planner.trace.memory_breakdown import MemoryUse, memory_use
 from snugfit.techniques import find
 from snugfit.tools.setup import Setup
 

@@ -12,7 +12,7 @@ import pytest
 
 from snugfit.cli import main
 from snugfit.cli.new import FILL_IN, class_name_of, module_of
-from snugfit.recipe.source import Places, read_yaml
+from snugfit.recipe.strict_yaml import Places, read_yaml
 
 
 @pytest.fixture

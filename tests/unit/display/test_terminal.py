@@ -8,8 +8,8 @@ import math
 import pytest
 
 from snugfit.display import TerminalDisplay
+from snugfit.display.bar import bar_line
 from snugfit.display.run_state import Standing
-from snugfit.display.screens import bar_line
 from snugfit.display.words import header_lines
 
 RUN = {

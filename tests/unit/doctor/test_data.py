@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 import snugfit as sf
 from snugfit.cli import main
 from snugfit.core.batch import Batch
-from snugfit.data.validation import Fault
+from snugfit.data.bad_rows import Fault
 from snugfit.doctor import data
 from snugfit.doctor.door import examine_file
 from snugfit.doctor.rows import Rows, examine_rows

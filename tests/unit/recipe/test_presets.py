@@ -14,7 +14,7 @@ from snugfit.cli import main
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
 from snugfit.recipe.presets import DEFAULT, completed, presets
-from snugfit.recipe.source import Places, read_yaml
+from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.recipe.write import recipe_hash
 from snugfit.run.from_python import train
 from snugfit.techniques import find

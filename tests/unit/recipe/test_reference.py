@@ -13,7 +13,7 @@ from snugfit.recipe import load_recipe
 from snugfit.recipe.model import COMMANDS, REQUIRED, UNUSED
 from snugfit.recipe.reference import Entry, entries, markdown, page
 from snugfit.recipe.schema import json_schema
-from snugfit.recipe.source import Places, read_yaml
+from snugfit.recipe.strict_yaml import Places, read_yaml
 
 PAGE = Path(__file__).parents[3] / "docs" / "recipe_reference.md"
 BARE = {

@@ -11,11 +11,11 @@ from snugfit.errors import ModelError, RunFolderError, SettingError
 from snugfit.models.bundle import read_meta
 from snugfit.models.folders import check_config
 from snugfit.recipe import load_recipe
-from snugfit.recipe.source import read_value
+from snugfit.recipe.strict_yaml import read_value
 from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import results
-from snugfit.run.checkpoint.checkpoint import _read
+from snugfit.run.checkpoint.checkpoint_files import _read
 from snugfit.system.json_text import MAX_DEPTH, parse_json
 from snugfit.tracking.cursor import Cursors
 from snugfit.tracking.spool import parse_line

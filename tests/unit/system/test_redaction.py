@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snugfit.errors import TrackingError
-from snugfit.recipe.parse import build
-from snugfit.recipe.source import Places
+from snugfit.recipe.load import build
+from snugfit.recipe.strict_yaml import Places
 from snugfit.report.svg import escape
 from snugfit.results.run_folder import RunFolder
 from snugfit.run import launch

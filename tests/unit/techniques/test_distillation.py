@@ -13,7 +13,7 @@ from torch import nn
 from snugfit.core.technique import Context
 from snugfit.errors import PlanConflict, SettingError
 from snugfit.recipe.entries import parse_list
-from snugfit.recipe.source import Places
+from snugfit.recipe.strict_yaml import Places
 from snugfit.step.step import Step
 from snugfit.techniques import find
 from snugfit.techniques.learning.distillation import Distillation, divergence, feature_distance

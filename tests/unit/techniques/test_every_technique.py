@@ -18,7 +18,7 @@ import snugfit.techniques
 from snugfit.core.technique import Context, Family, Technique
 from snugfit.errors import SettingError
 from snugfit.recipe.entries import settings_of
-from snugfit.recipe.source import read_value
+from snugfit.recipe.strict_yaml import read_value
 from snugfit.techniques import discover, find, of_alias, suggestion
 from snugfit.tools.certify.technique_laws import card_faults
 from tests.laws import problems

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import is_conv1d, output_layer, replace_module, stock_heads, unsuitable
-from snugfit.core.names import find_modules, matches
+from snugfit.core.module_patterns import find_modules, matches
 from snugfit.core.scalar_reads import is_fake
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.mapped_tensors import set_aside_

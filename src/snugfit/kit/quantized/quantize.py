@@ -19,7 +19,7 @@ from snugfit.core.layers import (
     stock_heads,
     unsuitable,
 )
-from snugfit.core.names import find_modules
+from snugfit.core.module_patterns import find_modules
 from snugfit.errors import MissingExtra, SettingError
 from snugfit.kit.mapped_tensors import set_aside_
 from snugfit.kit.placement import host_copy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import repeated_blocks
-from snugfit.core.names import find_modules
+from snugfit.core.module_patterns import find_modules
 from snugfit.core.scalar_reads import is_fake
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from snugfit.planner.answers.answer import Prediction
 from snugfit.planner.prediction.extrapolate import NotLinear
-from snugfit.planner.prediction.figures import Run
+from snugfit.planner.prediction.peak_and_time import Run
 
 
 @dataclass

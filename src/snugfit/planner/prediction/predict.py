@@ -25,7 +25,7 @@ from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.by_size import BySize, repeated
 from snugfit.planner.prediction.depth import Blocks, longest_blocks, shortened
 from snugfit.planner.prediction.extrapolate import Axis, NotLinear, stretch
-from snugfit.planner.prediction.figures import Run, prediction_of
+from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.operator_cache import Remembered
 from snugfit.planner.trace.segments import cut

@@ -24,7 +24,7 @@ from snugfit.planner.cost.communication import (
 from snugfit.planner.cost.records import Parts, Phase
 from snugfit.planner.cost.roofline import NO_COSTS, combined
 from snugfit.planner.devices.device import Machine
-from snugfit.planner.prediction.figures import Run, prediction_of
+from snugfit.planner.prediction.peak_and_time import Run, prediction_of
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.fake_ranks import DataParallelTwin, fake_ranks
 from snugfit.strategies.base import Strategy

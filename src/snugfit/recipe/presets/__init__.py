@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, parse_list, parse_slot
-from snugfit.recipe.source import Places, read_yaml
+from snugfit.recipe.strict_yaml import Places, read_yaml
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique

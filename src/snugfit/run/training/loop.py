@@ -17,14 +17,14 @@ from snugfit.data.ahead import WindowsAhead
 from snugfit.data.loader import Loader, Windows
 from snugfit.errors import TrainingFailed
 from snugfit.results.run_folder import RunFolder
-from snugfit.run.checkpoint import checkpoint
-from snugfit.run.checkpoint.saver import Saving
-from snugfit.run.training.best import owed_now, save_best
+from snugfit.run.checkpoint import checkpoint_files
+from snugfit.run.checkpoint.save_and_restore import Saving
+from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.non_finite import Refused, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop import StopRequest
 from snugfit.run.training.update_events import Telling
-from snugfit.run.training.watch import Watch
+from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
@@ -32,7 +32,7 @@ from snugfit.step.metrics import RowMetric, monitored
 from snugfit.step.micro_batching import Replan
 from snugfit.step.row_coupling import FEW_ROWS, compare_rows, is_split, require_uncoupled, rows_to_compare
 from snugfit.step.step import Step
-from snugfit.strategies.world import agreed, answered
+from snugfit.strategies.agreement import agreed, answered
 from snugfit.system.deterministic import deterministic
 from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 
@@ -230,7 +230,7 @@ class Training:
         Raises:
             TrainingFailed: there is none.
         """
-        stands = self.step.strategy.rank == 0 and checkpoint.any_whole(self.folder.checkpoints)
+        stands = self.step.strategy.rank == 0 and checkpoint_files.any_whole(self.folder.checkpoints)
         message = f"the end of the run could not be saved: {problem}"
         if not self.step.strategy.tell(stands)[0]:
             raise TrainingFailed(f"{message} There is no checkpoint to go on from.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch, inputs_of
 from snugfit.core.losses import LossTerms, logits_of
-from snugfit.core.names import find_module
+from snugfit.core.module_patterns import find_module
 from snugfit.core.selection import in_order
 from snugfit.core.technique import BatchLoss, Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import ModelError, SettingError

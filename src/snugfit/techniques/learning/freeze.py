@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from snugfit.core.names import find_head, find_parameters
+from snugfit.core.module_patterns import find_head, find_parameters
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Technique
 from snugfit.errors import SettingError
 from snugfit.kit.freezing import Switches

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from snugfit.core.layers import base_of, layers
-from snugfit.core.names import find_parameters
+from snugfit.core.module_patterns import find_parameters
 from snugfit.core.parameters import ParameterGroup, divided, is_matrix
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
 from snugfit.errors import SettingError

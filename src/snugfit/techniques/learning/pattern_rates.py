@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
-from snugfit.kit.name_patterns import matching
+from snugfit.kit.parameter_patterns import matching
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, cast
 from snugfit.core.parameters import ParameterGroup, divided
 from snugfit.core.schedule import Rates, Schedule, known_total
 from snugfit.core.technique import Card, Context, Family, Seams, Technique
-from snugfit.kit.name_patterns import matching
+from snugfit.kit.parameter_patterns import matching
 
 _KEY = "schedule"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.buffers import Buffers
-from snugfit.core.names import find_modules
+from snugfit.core.module_patterns import find_modules
 from snugfit.core.random import preserved_randomness
 from snugfit.core.technique import Card, Context, Family, Moment, Seams, Stage, Technique
 from snugfit.errors import SettingError

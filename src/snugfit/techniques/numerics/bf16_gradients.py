@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from snugfit.core.exchange import Exchange, SentIn, warn_alone
+from snugfit.core.gradient_exchange import Exchange, SentIn, warn_alone
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Technique
 
 

@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from snugfit.core.batch import Batch
 from snugfit.core.layers import base_of, is_conv1d, last_linear, layers, output_layer, stock_heads
-from snugfit.core.names import find_modules
+from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Stage, Technique
 from snugfit.errors import MissingExtra, SettingError, SnugfitWarning
 from snugfit.kit.bf16 import alternative, has_bf16

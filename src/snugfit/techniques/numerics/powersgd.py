@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from snugfit.core.exchange import Exchange, warn_alone
+from snugfit.core.gradient_exchange import Exchange, warn_alone
 from snugfit.core.progress import Progress
 from snugfit.core.random import derive_seed
 from snugfit.core.schedule import LENGTH, is_length, known_total, number_of_updates

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from snugfit.core.batch import Batch
 from snugfit.core.layers import unsuitable
-from snugfit.core.names import find_modules
+from snugfit.core.module_patterns import find_modules
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError, SnugfitWarning
 from snugfit.kit.patched_forward import replaced_forward, without_fast_path

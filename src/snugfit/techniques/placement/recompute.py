@@ -17,7 +17,7 @@ from snugfit.core.batch import Batch
 from snugfit.core.batch_norm import has_batch_norm
 from snugfit.core.buffers import MovedBuffers
 from snugfit.core.layers import repeated_blocks
-from snugfit.core.names import find_modules, require_list
+from snugfit.core.module_patterns import find_modules, require_list
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.core.tree import leaves
 from snugfit.errors import SettingError, nearest

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from snugfit.core.batch import Batch, split
-from snugfit.core.names import matches, nearest_names, require_list
+from snugfit.core.module_patterns import matches, nearest_names, require_list
 from snugfit.core.phases import alike
 from snugfit.core.technique import Card, Context, Family, Seams, Stage, Technique
 from snugfit.errors import SettingError

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snugfit.data.bad_rows import settle
 from snugfit.data.columns import check_columns
 from snugfit.data.examples import ORIGIN
 from snugfit.data.parts import Part, read_part
-from snugfit.data.validation import settle
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
 from snugfit.tasks import python_data

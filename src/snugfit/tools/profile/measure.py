@@ -25,10 +25,10 @@ from snugfit.errors import SettingError, SnugfitError
 from snugfit.kit.serialize import pack
 from snugfit.planner.devices.device import Device
 from snugfit.planner.devices.hardware import find_device
+from snugfit.planner.trace.memory_breakdown import MemoryUse, memory_use
 from snugfit.planner.trace.memory_snapshot import snapshot
-from snugfit.planner.trace.memory_use import MemoryUse, memory_use
 from snugfit.planner.trace.real_run import record_update
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.evaluate import Scored, evaluate
 from snugfit.step.find_micro_batch import find_micro_batch
 from snugfit.step.micro_batching import cut
@@ -217,7 +217,7 @@ class _Profiling:
             **{f"techniques/{name}": part for name, part in state["techniques"].items()},
         }
         with tempfile.TemporaryDirectory(dir=self.folder) as folder, phase("save"):
-            checkpoint.write(Path(folder) / "update-0", pack(parts), keep=1)
+            checkpoint_files.write(Path(folder) / "update-0", pack(parts), keep=1)
 
     def _profiled(self, windows: Windows, clock: Clock, memory: bool, tensorboard: bool) -> tuple[str, Any]:
         """Return the table by operator and the events of the updates, of which the trace is written."""

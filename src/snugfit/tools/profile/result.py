@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.errors import SettingError
+from snugfit.planner.trace.memory_breakdown import MemoryUse
 from snugfit.planner.trace.memory_snapshot import SNAPSHOT
-from snugfit.planner.trace.memory_use import MemoryUse
 from snugfit.tools.profile.limits import Advice, Culprit, Occasional
 from snugfit.tools.profile.operators import Operator
 

@@ -23,7 +23,7 @@ from snugfit.report.page import write_report
 from snugfit.results.run_folder import RunFolder
 from snugfit.results.tool_results import keep
 from snugfit.run import from_recipe
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.options import RunOptions
 from snugfit.run.training.result import RunResult
 from snugfit.step.metrics import monitored
@@ -247,7 +247,7 @@ class _Searching:
 def _forget(ended: RunResult) -> None:
     """Remove a run's checkpoints, each of which is several times as large as the model, and of one that was pruned the model too."""
     run = RunFolder(Path(ended.run_dir))
-    checkpoint.remove_all(run.checkpoints)
+    checkpoint_files.remove_all(run.checkpoints)
     if ended.resumable:  # it was, until now
         shutil.rmtree(run.best, ignore_errors=True)
         with Spool(run.events) as spool:

@@ -83,7 +83,7 @@ def read_file(path: str | os.PathLike[str], *, allow_code: bool = False) -> dict
         CodeRefused: its values name code, without consent.
         SettingError: it cannot be read, or has no such key.
     """
-    from snugfit.recipe.source import Places, read_yaml
+    from snugfit.recipe.strict_yaml import Places, read_yaml
 
     path = Path(path)
     try:
@@ -127,8 +127,8 @@ def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     Raises:
         UserError: it refuses one, or their combination.
     """
-    from snugfit.recipe.parse import build
-    from snugfit.recipe.source import Places, read_yaml
+    from snugfit.recipe.load import build
+    from snugfit.recipe.strict_yaml import Places, read_yaml
 
     tree = read_yaml(recipe.to_yaml(), recipe.name, Places())
     overrides = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
@@ -164,7 +164,7 @@ def _names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _parameter(name: str, given: str | Sequence[Any]) -> Parameter:
-    from snugfit.recipe.source import read_value
+    from snugfit.recipe.strict_yaml import read_value
 
     place = f"search {name}"
     if isinstance(given, str):

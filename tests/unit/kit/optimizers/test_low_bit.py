@@ -12,7 +12,7 @@ from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
 from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw, state_bytes, torchao_adamw
 from snugfit.kit.serialize import pack
-from snugfit.run.checkpoint.checkpoint import load_newest, write
+from snugfit.run.checkpoint.checkpoint_files import load_newest, write
 from snugfit.step.optimizer import load_optimizer
 
 SETTINGS: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from snugfit.core.job import Plan
 from snugfit.errors import RunFolderError, SettingError
-from snugfit.run.checkpoint.saver import parts_of, take
+from snugfit.run.checkpoint.save_and_restore import parts_of, take
 from snugfit.run.identity.identity import check_identity, differences, model_identity
 from tests.unit.run.training.runs import events, finish, make_training, points, resumed, small_model, stop_at
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.kit.serialize import pack
 from snugfit.models.bundle import read_meta, save_bundle
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.training.loop import Training
 from tests.laws.problems import differences
 from tests.unit.run.training.runs import events, finish, make_training, points, resumed, small_model
@@ -159,8 +159,8 @@ def test_room_for_a_checkpoint_is_made_of_the_one_that_would_be_removed_after_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
-        checkpoint.write(tmp_path / f"update-{number:08d}", pack({"run": {"n": number}}), keep=2)
-    write, seen = checkpoint._write_json, []
+        checkpoint_files.write(tmp_path / f"update-{number:08d}", pack({"run": {"n": number}}), keep=2)
+    write, seen = checkpoint_files._write_json, []
 
     def needs_room(path: Path, value: Any) -> None:
         seen.append(sorted(folder.name for folder in tmp_path.glob("update-*")))
@@ -168,8 +168,8 @@ def test_room_for_a_checkpoint_is_made_of_the_one_that_would_be_removed_after_it
             raise full()
         write(path, value)
 
-    monkeypatch.setattr(checkpoint, "_write_json", needs_room)
-    checkpoint.write(tmp_path / "update-00000003", pack({"run": {"n": 3}}), keep=2)
+    monkeypatch.setattr(checkpoint_files, "_write_json", needs_room)
+    checkpoint_files.write(tmp_path / "update-00000003", pack({"run": {"n": 3}}), keep=2)
     assert seen[:2] == [["update-00000001", "update-00000002"], ["update-00000002"]]
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["update-00000002", "update-00000003"]
 
@@ -178,29 +178,29 @@ def test_the_last_whole_checkpoint_is_never_removed_to_make_room_and_a_damaged_o
     tmp_path: Path,
 ) -> None:
     for number in (1, 2, 3):
-        checkpoint.write(tmp_path / f"update-{number:08d}", pack({"run": {"n": number}}), keep=9)
+        checkpoint_files.write(tmp_path / f"update-{number:08d}", pack({"run": {"n": number}}), keep=9)
     (tmp_path / "update-00000003/run.json").write_text("{")
-    assert checkpoint.make_room(tmp_path, keep=2)
+    assert checkpoint_files.make_room(tmp_path, keep=2)
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000002"]
-    assert not checkpoint.make_room(tmp_path, keep=2)
-    assert checkpoint.any_whole(tmp_path)
+    assert not checkpoint_files.make_room(tmp_path, keep=2)
+    assert checkpoint_files.any_whole(tmp_path)
     (tmp_path / "update-00000002/run.json").write_text("{")
-    assert not checkpoint.any_whole(tmp_path)
-    assert not checkpoint.make_room(tmp_path, keep=2)
+    assert not checkpoint_files.any_whole(tmp_path)
+    assert not checkpoint_files.make_room(tmp_path, keep=2)
 
 
 def test_no_checkpoint_is_removed_for_a_disk_that_refuses_for_another_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
-        checkpoint.write(tmp_path / f"update-{number:08d}", pack({"run": {"n": number}}), keep=2)
+        checkpoint_files.write(tmp_path / f"update-{number:08d}", pack({"run": {"n": number}}), keep=2)
 
     def refuse(path: Path, value: Any) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(checkpoint, "_write_json", refuse)
+    monkeypatch.setattr(checkpoint_files, "_write_json", refuse)
     with pytest.raises(RunFolderError, match="Permission denied"):
-        checkpoint.write(tmp_path / "update-00000003", pack({"run": {"n": 3}}), keep=2)
+        checkpoint_files.write(tmp_path / "update-00000003", pack({"run": {"n": 3}}), keep=2)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -209,10 +209,10 @@ def test_a_disk_that_is_full_for_some_saves_changes_no_weight(
 ) -> None:
     settings: dict[str, Any] = {"validation": VALIDATION, "checkpoint_every": 1}
     finish(make_training(tmp_path / "whole", **settings))
-    Disk(monkeypatch, "snugfit.run.checkpoint.checkpoint.save_file", lambda number: number in (1, 3))
+    Disk(monkeypatch, "snugfit.run.checkpoint.checkpoint_files.save_file", lambda number: number in (1, 3))
     run = make_training(tmp_path / "full", **settings)
     assert finish(run).status == "finished"
-    one, other = (checkpoint.load_newest(tmp_path / name / "checkpoints") for name in ("full", "whole"))
+    one, other = (checkpoint_files.load_newest(tmp_path / name / "checkpoints") for name in ("full", "whole"))
     assert one.folder.name == other.folder.name
     assert not differences(one.parts["model"], other.parts["model"])
     assert len(messages(run)) == 2

@@ -21,7 +21,7 @@ from snugfit.data.sources import read_table
 from snugfit.errors import DataError, ModelError, RunFolderError, SettingError, TrainingFailed
 from snugfit.recipe import Recipe, load_recipe
 from snugfit.run import from_recipe
-from snugfit.run.checkpoint.checkpoint import load_newest
+from snugfit.run.checkpoint.checkpoint_files import load_newest
 from snugfit.run.options import RunOptions
 from snugfit.tasks import prepare, prepare_sides
 from snugfit.tools.cross_validation import door

@@ -10,7 +10,7 @@ import pytest
 
 from snugfit.errors import RunFolderError
 from snugfit.planner.answers.answer import Timeline
-from snugfit.planner.trace.memory_use import MemoryUse, Piece, Spike
+from snugfit.planner.trace.memory_breakdown import MemoryUse, Piece, Spike
 from snugfit.report.memory_page import write_memory_page
 from snugfit.tools.profile.limits import Advice, Culprit, Occasional
 from snugfit.tools.profile.operators import Operator, Work

@@ -20,11 +20,11 @@ from snugfit.core.phases import phase
 from snugfit.core.progress import Progress
 from snugfit.errors import RanksLost, RunFolderError, SaidElsewhere, SnugfitError
 from snugfit.kit.serialize import Packed, pack
-from snugfit.run.checkpoint import checkpoint, shards
+from snugfit.run.checkpoint import checkpoint_files, shards
 from snugfit.run.checkpoint.host_copy import Snapshot
 from snugfit.run.identity.identity import VERSION, batch_norm_identity, check_identity
 from snugfit.step.state import state_like
-from snugfit.strategies.world import agreed
+from snugfit.strategies.agreement import agreed
 
 if TYPE_CHECKING:
     from snugfit.run.training.loop import Training
@@ -131,7 +131,7 @@ class Saving:
         """Return whether the first rank has a checkpoint to go back to; all ranks call it."""
         self.finish()
         # another host may see the folder later than the one that has written it
-        return bool(self._strategy.tell(checkpoint.any_in(self._training.folder.checkpoints))[0])
+        return bool(self._strategy.tell(checkpoint_files.any_in(self._training.folder.checkpoints))[0])
 
     def load(self, compare: bool = True) -> tuple[str, ...]:
         """Take the state of the newest valid checkpoint; returns sentences on newer ones that are damaged, and on what could not be
@@ -143,7 +143,7 @@ class Saving:
         """
         self.finish()
         with agreed():
-            loaded = checkpoint.load_newest(self._training.folder.checkpoints)
+            loaded = checkpoint_files.load_newest(self._training.folder.checkpoints)
         names = self._strategy.tell(loaded.folder.name)
         if len({*names}) > 1:
             raise RunFolderError(
@@ -195,7 +195,7 @@ class Saving:
             times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
             self._training.emit("checkpoint", **save.told, **times)
         else:
-            newest = checkpoint.newest_in(self._training.folder.checkpoints)
+            newest = checkpoint_files.newest_in(self._training.folder.checkpoints)
             stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"
             message = (
                 f"{problem} The training goes on and saves again when the next checkpoint is due; {stands}."
@@ -208,7 +208,7 @@ class Saving:
         if device.type != "cpu":  # a thread begins with the first one
             torch.accelerator.set_device_index(device)
         self._training.folder.check_there()
-        checkpoint.write(final, packed, self._training.job.checkpoint.keep, self._strategy, self._group)
+        checkpoint_files.write(final, packed, self._training.job.checkpoint.keep, self._strategy, self._group)
 
 
 def parts_of(training: Training) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import nn
 from snugfit.errors import RunFolderError, TrainingFailed
 from snugfit.kit.serialize import pack
 from snugfit.report.page import write_report
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.host_copy import Snapshot
 from snugfit.run.training.loop import Training
 from snugfit.techniques.learning.adamw import AdamW
@@ -71,7 +71,7 @@ class Writer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._let, self._begun = threading.Event(), threading.Event()
-        monkeypatch.setattr(checkpoint, "save_file", self._held(checkpoint.save_file))
+        monkeypatch.setattr(checkpoint_files, "save_file", self._held(checkpoint_files.save_file))
 
     def wait(self) -> None:
         """Until it is at the first tensors."""
@@ -159,7 +159,7 @@ def test_a_run_that_goes_on_from_such_a_checkpoint_is_the_uninterrupted_one(tmp_
 
 def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    write = checkpoint.write
+    write = checkpoint_files.write
 
     def slow(final: Path, *args: Any) -> Path:
         log.append(f"begin {final.name[-1]}")
@@ -168,7 +168,7 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pyt
         log.append(f"end {final.name[-1]}")
         return final
 
-    monkeypatch.setattr(checkpoint, "write", slow)
+    monkeypatch.setattr(checkpoint_files, "write", slow)
     finish(training(tmp_path, checkpoint_every=1))
     assert log == [f"{what} {number}" for number in range(1, 7) for what in ("begin", "end")]
 

@@ -18,7 +18,7 @@ from snugfit.recipe.entries import parse_list, parse_numerics, parse_slot
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, Preset, find_preset, presets
 from snugfit.recipe.sections import read_section
-from snugfit.recipe.source import Places, read_yaml
+from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.user_objects import is_python_path
 

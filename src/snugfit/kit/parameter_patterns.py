@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from snugfit.core.names import around, matches, nearest_names, require_list
+from snugfit.core.module_patterns import around, matches, nearest_names, require_list
 from snugfit.core.parameters import ParameterGroup
 from snugfit.errors import SettingError
 

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from snugfit.errors import RunFolderError, SettingError
 from snugfit.kit.serialize import pack
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from tests.laws.problems import differences
 
 PARTS = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "run": {"updates": 1}}
 
 
 def write(root: Path, number: int, parts: dict[str, Any] = PARTS, keep: int = 2) -> Path:
-    return checkpoint.write(root / f"update-{number:08d}", pack(parts), keep)
+    return checkpoint_files.write(root / f"update-{number:08d}", pack(parts), keep)
 
 
 def names(root: Path) -> list[str]:
@@ -34,7 +34,7 @@ def names(root: Path) -> list[str]:
 
 def round_trip(root: Path, state: Any) -> Any:
     write(root, 1, {"part": state})
-    return checkpoint.load_newest(root).parts["part"]
+    return checkpoint_files.load_newest(root).parts["part"]
 
 
 def every_kind() -> dict[Any, Any]:
@@ -104,7 +104,7 @@ def test_what_is_saved_does_not_change_with_the_training(tmp_path: Path) -> None
     weight = torch.zeros(2)
     write(tmp_path, 1, {"model": {"weight": weight}})
     weight += 1
-    assert checkpoint.load_newest(tmp_path).parts["model"]["weight"].tolist() == [0, 0]
+    assert checkpoint_files.load_newest(tmp_path).parts["model"]["weight"].tolist() == [0, 0]
 
 
 def test_the_state_of_an_optimizer_comes_back(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_loading_walks_back_over_a_damaged_checkpoint_and_says_so(
     parts = {**PARTS, "techniques/ema": {"updates": 2}}
     write(tmp_path, 5, parts)
     damage(write(tmp_path, 6, {**parts, "run": {"updates": 6}}) / name)
-    loaded = checkpoint.load_newest(tmp_path)
+    loaded = checkpoint_files.load_newest(tmp_path)
     assert loaded.folder.name == "update-00000005"
     assert loaded.parts["run"] == {"updates": 1}
     assert len(loaded.rejected) == 1
@@ -186,7 +186,7 @@ def test_a_flipped_bit_of_any_byte_of_the_manifest_is_noticed_or_harmless(tmp_pa
         content[place] ^= 1 << place % 8
         path.write_bytes(content)
         try:
-            parts = checkpoint.load_newest(tmp_path).parts
+            parts = checkpoint_files.load_newest(tmp_path).parts
         except RunFolderError:
             continue
         assert not differences(parts, PARTS)
@@ -196,14 +196,14 @@ def test_a_checkpoint_of_another_format_is_passed_over_with_its_number(tmp_path:
     manifest = write(tmp_path, 1) / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(RunFolderError, match="it has format 2, this version of Snugfit reads 1"):
-        checkpoint.load_newest(tmp_path)
+        checkpoint_files.load_newest(tmp_path)
 
 
 def test_without_a_valid_checkpoint_the_error_says_what_was_found(tmp_path: Path) -> None:
     flip_a_bit(write(tmp_path, 3) / "model.safetensors")
     (write(tmp_path, 4) / "run.json").unlink()
     with pytest.raises(RunFolderError) as raised:
-        checkpoint.load_newest(tmp_path)
+        checkpoint_files.load_newest(tmp_path)
     message = str(raised.value)
     assert message.startswith(f"{tmp_path}: no valid checkpoint to go on from. Found: update-00000004: ")
     assert "update-00000003: model.safetensors is not what was written" in message
@@ -211,8 +211,8 @@ def test_without_a_valid_checkpoint_the_error_says_what_was_found(tmp_path: Path
 
 def test_without_any_checkpoint_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no valid checkpoint"):
-        checkpoint.load_newest(tmp_path / "checkpoints")
-    assert not checkpoint.any_in(tmp_path / "checkpoints")
+        checkpoint_files.load_newest(tmp_path / "checkpoints")
+    assert not checkpoint_files.any_in(tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize("keep", [2, 3])
@@ -232,7 +232,7 @@ def test_left_overs_of_a_killed_save_are_removed_and_never_loaded(tmp_path: Path
     write(tmp_path, 1)
     left_over = tmp_path / ".saving-update-00000002"
     shutil.copytree(tmp_path / "update-00000001", left_over)
-    assert checkpoint.load_newest(tmp_path).folder.name == "update-00000001"
+    assert checkpoint_files.load_newest(tmp_path).folder.name == "update-00000001"
     write(tmp_path, 3)
     assert names(tmp_path) == ["update-00000001", "update-00000003"]
 
@@ -242,17 +242,17 @@ def test_after_walking_back_the_next_save_is_the_newest_and_the_damaged_ones_go(
         write(tmp_path, number, keep=3)
     for number in (20, 30):
         flip_a_bit(tmp_path / f"update-{number:08d}/run.json")
-    assert checkpoint.load_newest(tmp_path).folder.name == "update-00000010"
+    assert checkpoint_files.load_newest(tmp_path).folder.name == "update-00000010"
     write(tmp_path, 11)
     assert names(tmp_path) == ["update-00000010", "update-00000011"]
-    assert checkpoint.load_newest(tmp_path).folder.name == "update-00000011"
+    assert checkpoint_files.load_newest(tmp_path).folder.name == "update-00000011"
 
 
 def test_a_damaged_checkpoint_of_the_same_moment_is_replaced(tmp_path: Path) -> None:
     write(tmp_path, 1)
     cut_short(write(tmp_path, 2) / "run.json")
     write(tmp_path, 2, {"run": {"updates": 2}})
-    assert checkpoint.load_newest(tmp_path).parts == {"run": {"updates": 2}}
+    assert checkpoint_files.load_newest(tmp_path).parts == {"run": {"updates": 2}}
 
 
 def refused(*args: Any, **kwargs: Any) -> Any:
@@ -266,7 +266,7 @@ def refused_by_safetensors(*args: Any, **kwargs: Any) -> Any:
 @pytest.mark.parametrize(
     ("module", "function", "act"),
     [
-        (checkpoint, "save_file", refused_by_safetensors),
+        (checkpoint_files, "save_file", refused_by_safetensors),
         (os, "fsync", refused),
         (os, "replace", refused),
         (Path, "mkdir", refused),
@@ -284,7 +284,7 @@ def test_a_full_disk_is_a_clear_error_and_the_older_checkpoint_stays(
         ):
             write(tmp_path, 2)
     assert names(tmp_path) == ["update-00000001"]
-    assert not differences(checkpoint.load_newest(tmp_path).parts, PARTS)
+    assert not differences(checkpoint_files.load_newest(tmp_path).parts, PARTS)
     write(tmp_path, 2)
     assert names(tmp_path) == ["update-00000001", "update-00000002"]
 

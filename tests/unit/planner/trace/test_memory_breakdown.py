@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import snugfit as sf
 from snugfit.planner.cost.records import Op, Phase, Place, Role, Storage, Trace
 from snugfit.planner.devices.hardware import find_device
-from snugfit.planner.trace.memory_use import Piece, memory_of_failure, memory_use
+from snugfit.planner.trace.memory_breakdown import Piece, memory_of_failure, memory_use
 from snugfit.planner.trace.real_run import record_gradients, record_update
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.step import Step

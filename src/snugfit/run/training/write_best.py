@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from snugfit.core.phases import phase
 from snugfit.errors import RunFolderError
 from snugfit.kit.mapped_tensors import making_in_files
-from snugfit.run.checkpoint import checkpoint
+from snugfit.run.checkpoint import checkpoint_files
 from snugfit.step.state import made_buffers
 from snugfit.system.disk_errors import is_full
 
@@ -28,7 +28,9 @@ def save_best(training: Training, metrics: Mapping[str, float]) -> bool:
     strategy, folder, watch = training.step.strategy, training.folder, training.watch
     problem = _write(training, metrics)
     if problem is not None and is_full(problem):
-        room = strategy.rank == 0 and checkpoint.make_room(folder.checkpoints, training.job.checkpoint.keep)
+        room = strategy.rank == 0 and checkpoint_files.make_room(
+            folder.checkpoints, training.job.checkpoint.keep
+        )
         if strategy.tell(room)[0]:
             problem = _write(training, metrics)
     watch.owed = None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
-from snugfit.core.names import find_head, find_module, find_modules, find_parameters
+from snugfit.core.module_patterns import find_head, find_module, find_modules, find_parameters
 from snugfit.errors import SettingError
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from snugfit.cli import app
 from snugfit.errors import SaidElsewhere, SettingError
-from snugfit.strategies import world as module
+from snugfit.strategies import process_group as module
 from snugfit.strategies.base import SeveralRanks
-from snugfit.strategies.world import device_of, joined, leave_group
+from snugfit.strategies.process_group import device_of, joined, leave_group
 from snugfit.system.processes import World, this_world
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "a"}

@@ -5,7 +5,7 @@ from torch import nn
 
 from snugfit.core.parameters import parameter_groups
 from snugfit.errors import SettingError
-from snugfit.kit.name_patterns import is_within, matching
+from snugfit.kit.parameter_patterns import is_within, matching
 
 MODEL = nn.ModuleDict({"encoder": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), "head": nn.Linear(2, 2)})
 GROUPS = parameter_groups(MODEL)
