@@ -245,7 +245,8 @@ class Execution(Section):
         example=8,
     )
     devices: Count = setting("devices of this machine that share each update, a process for each", 1)
-    num_workers: Annotated[int, Bound(least=0)] = setting("processes that prepare batches", 0)
+    # a bound well above any node's cores: a slip of a million would start processes until the machine has no memory left
+    num_workers: Annotated[int, Bound(least=0, below=257)] = setting("processes that prepare batches", 0)
     cut_padding: bool = setting(
         "micro-batches as wide as their longest text, where outputs and losses are checked to be equal; false: never",
         True,

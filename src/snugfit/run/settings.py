@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from snugfit.core.job import Execution, keywords
+from snugfit.core.settings import check_type, shown
+from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +100,16 @@ OF_JOB = tuple(name for name in _JOB if name in DEFAULTS and name not in (*_OWN,
 OF_PLAN = tuple(name for name in _PLAN if name in DEFAULTS)
 """Keywords that go into a job and a plan as they are."""
 
+_TYPES: Mapping[str, tuple[Any, str]] = {
+    "loss": (str | Callable[..., Any], "the name of a loss or a function"),
+    "preset": (str | None, "the name of a preset or None"),
+    "metrics": (str | Sequence | Set | Mapping, "a list of names, or names with functions"),
+    "strategy": (str, "the name of a strategy"),
+    "collate": (Callable[..., Any] | None, "a function or None"),
+    "forward": (Callable[..., Any] | None, "a function or None"),
+}
+"""Types of keywords that no section of a job or a plan declares, and those in words."""
+
 
 def with_defaults(settings: TrainSettings, function: str = "train") -> dict[str, Any]:
     """Return all keywords, with the defaults of those that are not given.
@@ -106,13 +118,23 @@ def with_defaults(settings: TrainSettings, function: str = "train") -> dict[str,
         function: that was called, for the message.
     Raises:
         TypeError: there is no such keyword.
+        SettingError: a value is of another type than its keyword.
     """
     for name in settings:
         if name not in DEFAULTS:
             near = get_close_matches(name, DEFAULTS, n=1)
             hint = f". Did you mean '{near[0]}'?" if near else ""
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{hint}")
-    return {**DEFAULTS, **settings}
+    given: dict[str, Any] = {**DEFAULTS, **settings}
+    for name, (annotation, words) in _TYPES.items():
+        try:
+            check_type(annotation, given[name])
+        except ValueError as error:
+            raise SettingError(f"{name}: got {shown(given[name])}, expected {words}.") from error
+    for metric in given["metrics"]:
+        if not isinstance(metric, str):
+            raise SettingError(f"metrics: got {shown(metric)} among the names, expected text.")
+    return given
 
 
 def takes_settings(function: Function) -> Function:

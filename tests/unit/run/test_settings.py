@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import snugfit as sf
 from snugfit.core.job import EarlyStopping, Job, Plan, keywords
-from snugfit.errors import SettingError
+from snugfit.errors import DataError, SettingError
 from snugfit.run.settings import DEFAULTS, TrainSettings
 from snugfit.tools.setup import module_setup
 
@@ -169,3 +169,37 @@ def test_a_tool_runs_with_metrics_a_preset_and_a_strategy(name: str, tmp_path: P
 def test_an_unknown_keyword_is_refused_with_the_nearest_one(call: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=r"'min_detla'. Did you mean 'min_delta'\?"):
         call(nn.Linear(4, 3), data(), min_detla=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": None}, "^loss: got null, expected the name of a loss or a function"),
+        ({"preset": 3}, "^preset: got 3, expected the name of a preset or None"),
+        ({"metrics": 3}, "^metrics: got 3, expected a list of names"),
+        ({"metrics": [3]}, "^metrics: got 3 among the names, expected text"),
+        ({"strategy": None}, "^strategy: got null, expected the name of a strategy"),
+        ({"collate": "pad"}, "^collate: got 'pad', expected a function or None"),
+        ({"forward": 3}, "^forward: got 3, expected a function or None"),
+    ],
+)
+def test_a_keyword_of_another_type_is_refused_by_its_name(
+    settings: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        sf.train(nn.Linear(4, 3), data(), output=tmp_path, **settings)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fraction", [float("nan"), float("inf")])
+def test_a_validation_fraction_that_is_not_finite_is_refused(fraction: float, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"^data.validation: got {fraction}, expected a fraction between"):
+        sf.train(nn.Linear(4, 3), data(), output=tmp_path, validation=fraction)
+
+
+def test_more_workers_than_a_machine_can_start_are_refused_before_any_is_started() -> None:
+    with pytest.raises(
+        SettingError, match="^plan.num_workers: must be a whole number of at least 0 and below 257"
+    ):
+        Plan(num_workers=10**6)  # made here, not trained with: if the bound breaks, no process is started
+    assert Plan(num_workers=256).num_workers == 256
