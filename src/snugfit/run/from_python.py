@@ -31,6 +31,7 @@ from snugfit.run.training.stop import StopRequest
 from snugfit.step.build import Material, check_dataset, find_device, hold_out
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward
+from snugfit.step.trainable import check_module
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import known_strategy, named_strategy
 from snugfit.system.processes import this_world
@@ -126,6 +127,7 @@ def module_spec(
         known_strategy(given["strategy"])  # which one device has no use for
     check_settings(job, plan, techniques, metrics, validated=validation is not None)
     check_dataset("data", data)
+    check_module(model)
     check_outside(model, given["loss"], given["forward"])
     held_out = validation
     own = data if isinstance(validation, (int, float)) else validation  # before some rows are held out

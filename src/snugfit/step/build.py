@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,11 +152,13 @@ def hold_out(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
     """Split a map-style dataset into training and validation parts, by the seed.
 
     Raises:
-        DataError: the fraction is no finite number, or one of the parts would be empty.
+        DataError: not a fraction, or one of the parts would be empty.
     """
-    if not math.isfinite(fraction):
-        raise DataError(f"data.validation: got {fraction:g}, expected a fraction between 0 and 1.")
     count = len(dataset)
+    if not 0 < fraction < 1:
+        raise DataError(
+            f"data.validation: got {fraction:g}, expected a fraction between 0 and 1, such as 0.1."
+        )
     held_out = round(count * fraction)
     if not 0 < held_out < count:
         raise DataError(f"data.validation: {fraction:g} of {count} examples leaves one part empty.")

@@ -39,7 +39,7 @@ from snugfit.step.outside_weights import check_outside
 from snugfit.step.padding import Padding
 from snugfit.step.router_loss import RouterLoss
 from snugfit.step.shared_buffers import SharedBuffers
-from snugfit.step.trainable import check_trainable
+from snugfit.step.trainable import check_module, check_trainable
 from snugfit.strategies.base import Strategy
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -125,6 +125,7 @@ class Step:
                 "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
                 "such as AdamW()."
             )
+        check_module(model)
         model = unwrapped(model)
         check_trainable(model)
         check_on(techniques, torch.device(device or next(model.parameters()).device).type)

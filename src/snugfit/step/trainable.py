@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from snugfit.errors import SettingError
+
+
+def check_module(model: object) -> None:
+    """Refuse a model that is no module, such as the function or the class that makes it.
+
+    Raises:
+        SettingError: says what it is.
+    """
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, type) or inspect.isroutine(model):
+        kind = "class" if isinstance(model, type) else "function"
+        raise SettingError(
+            f"model: got the {kind} {model.__name__}, expected an nn.Module. Call it: {model.__name__}(…)."
+        )
+    raise SettingError(f"model: got a {type(model).__name__}, expected an nn.Module. Give the module itself.")
 
 
 def check_trainable(model: nn.Module) -> None:

@@ -305,3 +305,8 @@ def test_a_sparse_gradient_of_a_function_is_refused_with_what_to_do() -> None:
         SettingError, match=r"weight of shape \(\d+, \d+\) gets a sparse gradient, .* with sparse=False"
     ):
         step((torch.zeros(4, 2, dtype=torch.long), torch.zeros(4, dtype=torch.long)))
+
+
+def test_a_class_in_place_of_a_model_is_refused_by_a_step_too() -> None:
+    with pytest.raises(SettingError, match=r"^model: got the class Flatten, expected an nn.Module. Call it"):
+        Step(nn.Flatten, AdamW(), "mse")  # type: ignore[arg-type]
