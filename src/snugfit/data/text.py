@@ -247,6 +247,6 @@ def _overlap(train: Sequence[Example], validation: Sequence[Example]) -> list[st
     if not shared:
         return []
     return [
-        f"{shared:,} of {len(validation):,} validation texts are also training texts: their scores say "
+        f"{shared:,} of {len(validation):,} validation texts have the tokens of training texts: their scores say "
         "nothing new."
     ]

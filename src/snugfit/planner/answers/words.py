@@ -237,9 +237,11 @@ def compare_line(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> s
 def _apart(part: float) -> str:
     """Return how far above or below what was predicted something lies, by its share of that.
 
-    >>> _apart(0.13), _apart(-0.7142), _apart(2.5), _apart(0.0)
-    ('13 % above', '71 % below', '250 % above', 'as predicted')
+    >>> _apart(0.13), _apart(-0.7142), _apart(11.02), _apart(0.0)
+    ('13 % above', '71 % below', '12 × as much', 'as predicted')
     """
+    if part >= 1:
+        return f"{1 + part:.2g} × as much" if part < 98.5 else f"{1 + part:.0f} × as much"
     percent = 100 * abs(part)
     if percent < 0.005:
         return "as predicted"

@@ -91,6 +91,7 @@ def test_what_was_measured_is_said_to_lie_above_or_below_what_was_predicted() ->
     [
         ({"peak_bytes": MIB}, {"peak_bytes": MIB}, "predicted 1 MiB; measured 1 MiB (as predicted)"),
         ({"peak_bytes": 3 * MIB}, {"peak_bytes": MIB}, "predicted 3 MiB; measured 1 MiB (67 % below)"),
+        ({"peak_bytes": MIB}, {"peak_bytes": 3 * MIB}, "predicted 1 MiB; measured 3 MiB (3 × as much)"),
         ({"peak_bytes": MIB}, {"peak_bytes": 0}, "predicted 1 MiB"),
         ({"peak_bytes": MIB}, {"seconds_per_update": 2}, "predicted 1 MiB; measured 2.00 s an update"),
         ({"peak_bytes": math.nan}, {"peak_bytes": "much"}, ""),
