@@ -249,14 +249,31 @@ def report(run: _Run, as_json: JsonOption = False) -> None:
     show({"report": str(write_report(run))}, as_json)
 
 
-app.command(epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain")(plan)
-app.command(epilog="Example: snugfit profile agnews.yaml --memory")(profile)
-app.command(epilog="Example: snugfit certify agnews.yaml --rows 4")(certify)
-app.command(epilog="Example: snugfit cv agnews.yaml --folds 5 --repeats 2")(cv)
-app.command(epilog="Example: snugfit tune agnews.yaml --search optimizer.adamw.learning_rate=log:1e-5..1e-3")(
-    tune
-)
-app.command(cls=CommandAfterDashes, epilog="Example: snugfit doctor -- python train.py --epochs 1")(doctor)
+app.command(
+    short_help="Say what a recipe needs in memory and time.",
+    epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain",
+)(plan)
+app.command(
+    short_help="Say where the time and memory of updates go.",
+    epilog="Example: snugfit profile agnews.yaml --memory",
+)(profile)
+app.command(
+    short_help="Try the laws of training on your own model and data.",
+    epilog="Example: snugfit certify agnews.yaml --rows 4",
+)(certify)
+app.command(
+    short_help="Train a recipe on folds of its rows, and score each.",
+    epilog="Example: snugfit cv agnews.yaml --folds 5 --repeats 2",
+)(cv)
+app.command(
+    short_help="Search for the best values of a recipe's settings.",
+    epilog="Example: snugfit tune agnews.yaml --search optimizer.adamw.learning_rate=log:1e-5..1e-3",
+)(tune)
+app.command(
+    cls=CommandAfterDashes,
+    short_help="Look for pitfalls in recipes, models, data and scripts.",
+    epilog="Example: snugfit doctor -- python train.py --epochs 1",
+)(doctor)
 
 
 @app.command(epilog="Example: snugfit techniques ema")
@@ -291,7 +308,10 @@ def techniques(
         print(text)
 
 
-@app.command(epilog="Example: snugfit recipe early_stopping.patience")
+@app.command(
+    short_help="List the settings of recipes, or describe one.",
+    epilog="Example: snugfit recipe early_stopping.patience",
+)
 def recipe(
     key: Annotated[
         str | None, typer.Argument(metavar="KEY", help="One setting in full, or a section's settings.")

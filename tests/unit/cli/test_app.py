@@ -471,6 +471,7 @@ def test_help_lists_the_commands_and_no_arguments_are_a_call_for_help(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"  {command.split()[0]} " in shown for command in COMMANDS)
+    assert "..." not in shown.partition("Commands:")[2], "a summary is cut"
     assert main([]) == 0
     assert capsys.readouterr().out == shown
 
