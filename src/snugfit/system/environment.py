@@ -61,10 +61,9 @@ def environment() -> dict[str, Any]:
 
 def _usable_cores() -> int | None:
     """Return how many cores this process may use, which containers and batch systems restrict."""
-    try:
+    if hasattr(os, "sched_getaffinity"):  # macOS and Windows restrict none
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows restrict none
-        return os.cpu_count()
+    return os.cpu_count()
 
 
 def _devices() -> list[dict[str, Any]]:

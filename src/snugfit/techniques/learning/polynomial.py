@@ -41,4 +41,5 @@ class Polynomial(WarmedUp):
         return cls(warmup=2, power=2.0, minimum=0.1)
 
     def decay(self, done: float) -> float:
-        return self.minimum + (1.0 - self.minimum) * float((1.0 - done) ** self.power)
+        left: float = (1.0 - done) ** self.power
+        return self.minimum + (1.0 - self.minimum) * left
