@@ -306,7 +306,7 @@ def _row_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _python(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
-    """Return a function makes its model whole, so that there is nothing to keep of it alone."""
+    """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.models.python import load_python_model
 
     train = _python_data(recipe, "data.train", recipe.data.train)

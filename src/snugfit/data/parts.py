@@ -65,7 +65,7 @@ def read_part(
 
 
 def _drop_other_kinds(part: Part, kinds: list[str]) -> Part:
-    """Return labels of one table are of one kind; rows of another kind (1 beside "1") are faults."""
+    """Refuse labels of more than one kind in a table: rows of another kind (1 beside "1") are faults."""
     counts = Counter(kinds).most_common()
     if len(counts) < 2:
         return part

@@ -132,7 +132,7 @@ def truncation(truncated: int, texts: int, max_length: int, longest: int) -> Ite
 def starving(
     step: Step, loader: Loader, workers: int, windows: int = 4, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Finding]:
-    """Yield a loader that takes longer than the step it feeds: at its fastest, so that a busy machine is not blamed on it.
+    """Detect a loader that takes longer than the step it feeds: at its fastest, so that a busy machine is not blamed on it.
 
     Args:
         workers: of the loader.

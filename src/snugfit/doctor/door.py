@@ -128,7 +128,7 @@ def examine_file(
 
 
 def skipped_windows(run: Path) -> Iterator[Finding]:
-    """Yield windows that a run has skipped.
+    """Detect windows that a run has skipped.
 
     Raises:
         RunFolderError: it has no events.

@@ -102,7 +102,7 @@ def mixed_modes(model: nn.Module) -> Iterator[Finding]:
 
 
 def last_softmax(model: nn.Module) -> Iterator[Finding]:
-    """Yield a softmax as the last module, where there is no batch to see the outputs of."""
+    """Detect a softmax as the last module, where there is no batch to see the outputs of."""
     parts = [(name, each) for name, each in model.named_modules() if next(each.children(), None) is None]
     if parts and isinstance(parts[-1][1], (nn.Softmax, nn.Softmax2d)):
         yield Finding(
@@ -163,7 +163,7 @@ def normalised_outputs(subject: Subject, outputs: Any) -> Iterator[Finding]:
 
 
 def strange_labels(subject: Subject, outputs: Any) -> Iterator[Finding]:
-    """Yield labels for which the model has no score."""
+    """Detect labels for which the model has no score."""
     scores = _scores(outputs)
     found = [each for each in map(class_labels, subject.windows) if each is not None and each.numel()]
     if not _is_cross_entropy(subject) or scores is None or not found:
@@ -180,7 +180,7 @@ def strange_labels(subject: Subject, outputs: Any) -> Iterator[Finding]:
 
 
 def gradients(subject: Subject, step: Step) -> Iterator[Finding]:
-    """Yield parameters that train and get no gradient or one of zeros, and frozen ones that move, over a few updates."""
+    """Detect parameters that train and get no gradient or one of zeros, and frozen ones that move, over a few updates."""
     frozen = {
         name: each.detach().clone() for name, each in step.model.named_parameters() if not each.requires_grad
     }

@@ -12,7 +12,7 @@ from snugfit.step.step import Step
 
 
 def optimizer_groups(step: Step) -> Iterator[Finding]:
-    """Yield parameters that the optimizer does not have, or has twice, and decay on vectors."""
+    """Detect parameters that the optimizer does not have, or has twice, and decay on vectors."""
     held = [parameter for group in step.optimizer.param_groups for parameter in group["params"]]
     counts = Counter(map(id, held))
     named = dict(step.model.named_parameters())
@@ -52,7 +52,7 @@ def optimizer_groups(step: Step) -> Iterator[Finding]:
 
 
 def late_holes(step: Step) -> Iterator[Finding]:
-    """Yield parameters that techniques unfreeze later in the run, and that are in no group."""
+    """Detect parameters that techniques unfreeze later in the run, and that are in no group."""
     held = {id(parameter) for group in step.optimizer.param_groups for parameter in group["params"]}
     now = {name for name, each in step.model.named_parameters() if each.requires_grad}
     updates = step.progress.updates

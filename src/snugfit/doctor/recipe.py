@@ -140,7 +140,7 @@ def learning_rate(subject: Subject, step: Step) -> Iterator[Finding]:
 
 
 def endless_warmup(subject: Subject, step: Step) -> Iterator[Finding]:
-    """Yield a rate that is still rising when the run ends."""
+    """Detect a rate that is still rising when the run ends."""
     factors = _factors(subject, step)
     if len(factors) < 4 or not all(one < other for one, other in itertools.pairwise(factors)):
         return
@@ -180,7 +180,7 @@ def late_average(subject: Subject, step: Step) -> Iterator[Finding]:
 
 
 def evaluation(subject: Subject) -> Iterator[Finding]:
-    """Yield runs that are not evaluated, or only when they are over."""
+    """Detect runs that are not evaluated, or only when they are over."""
     every = subject.job.evaluate.every
     if subject.validation is None or not len(subject.validation):
         yield Finding(

@@ -41,7 +41,7 @@ def examine_rows(train: Rows, validation: Rows | None, faults: Sequence[Fault] =
 
 
 def faulty_rows(faults: Sequence[Fault]) -> Iterator[Finding]:
-    """Yield rows that cannot be used, by reason."""
+    """Detect rows that cannot be used, by reason."""
     for reason, count in Counter(fault.reason for fault in faults).most_common():
         own = [fault for fault in faults if fault.reason == reason]
         unknown = reason == "unknown label"
@@ -56,7 +56,7 @@ def faulty_rows(faults: Sequence[Fault]) -> Iterator[Finding]:
 
 
 def overlap(train: Iterable[Any], validation: Sequence[Any], what: str) -> Iterator[Finding]:
-    """Yield rows to validate on that were trained on, as they are or but for case and spaces."""
+    """Detect rows to validate on that were trained on, as they are or but for case and spaces."""
     own = list(validation)
     known = list(train)
     exact, alike = set(known), {normalised(each) for each in known}
@@ -77,7 +77,7 @@ def overlap(train: Iterable[Any], validation: Sequence[Any], what: str) -> Itera
 
 
 def duplicates(texts: Sequence[str], labels: Sequence[str], lines: Sequence[int] = ()) -> Iterator[Finding]:
-    """Yield rows that say the same, and those among them with different labels; by their lines where these are known."""
+    """Detect rows that say the same, and those among them with different labels; by their lines where these are known."""
 
     def on(places: Sequence[int]) -> str:
         if not lines:
@@ -119,7 +119,7 @@ def duplicates(texts: Sequence[str], labels: Sequence[str], lines: Sequence[int]
 
 
 def imbalance(counts: Mapping[str, int], where: str = "", scored_by: str = "") -> Iterator[Finding]:
-    """Yield one class that nearly all rows have."""
+    """Detect one class that nearly all rows have."""
     total = sum(counts.values())
     if len(counts) < 2 or not total:
         return
@@ -140,7 +140,7 @@ def imbalance(counts: Mapping[str, int], where: str = "", scored_by: str = "") -
 
 
 def unseen_labels(train: Rows, validation: Rows) -> Iterator[Finding]:
-    """Yield labels to validate on that no row to train on has."""
+    """Detect labels to validate on that no row to train on has."""
     unknown = Counter(label for label in validation.labels if label not in set(train.labels))
     if unknown and train.labels:
         yield Finding(

@@ -39,7 +39,7 @@ def pickle(log: Log) -> list[Finding]:
 
 
 def averaged_not_saved(log: Log) -> list[Finding]:
-    """Return what was scored is an average of weights, what was saved is not."""
+    """Detect that what was scored is an average of weights, what was saved is not."""
     saves = [save for save in log.of(Save) if save.weights]
     wrappers = {model.id for model in log.models if model.averaged_of}
     restored = {event.weights for event in log.of(Restore)}
@@ -76,7 +76,7 @@ def averaged_not_saved(log: Log) -> list[Finding]:
 
 
 def average_and_best(log: Log) -> list[Finding]:
-    """Return the best checkpoint is restored after averaging has begun, or training ended before it could begin."""
+    """Detect that the best checkpoint is restored after averaging has begun, or training ended before it could begin."""
     averages = list(log.of(Average))
     models = [model for model in log.models if model.averaged_of]
     fix = "Choose one: the best checkpoint without averaging, or the average of a run to its end (torch.optim.swa_utils.update_bn)."

@@ -29,7 +29,7 @@ def training_loaders(log: Log) -> list[LoaderSeen]:
 
 
 def leakage(log: Log) -> list[Finding]:
-    """Return rows that were trained on are evaluated, and not as the deliberate score of the training data."""
+    """Detect that rows that were trained on are evaluated, and not as the deliberate score of the training data."""
     loaders = {loader.id: loader for loader in log.loaders}
     trained = {loader.dataset_id for loader in training_loaders(log)}
     clean = any(overlap.shared <= LEAK * overlap.rows for overlap in log.overlaps)
@@ -112,7 +112,7 @@ def not_distributed(log: Log) -> list[Finding]:
 
 
 def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
-    """Return the first batches of the ranks are the same rows, though their loaders look split."""
+    """Detect that the first batches of the ranks are the same rows, though their loaders look split."""
     ranked = {log.rank: log for log in logs if log.first_rows}
     first = next(iter(ranked.values()), None)
     if first is None or len(ranked) < 2 or any(log.first_rows != first.first_rows for log in ranked.values()):

@@ -23,7 +23,7 @@ _UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "Huber
 
 
 def zero_grad(log: Log) -> list[Finding]:
-    """Return gradients that one step used are still there in the next, or are gone before any step used them."""
+    """Detect that gradients that one step used are still there in the next, or are gone before any step used them."""
     found = []
     stale = [step for step in log.of(Step) if step.stale]
     if len(stale) >= 2:
@@ -112,7 +112,7 @@ def windows(log: Log) -> list[Window]:
 
 
 def accumulation(log: Log) -> list[Finding]:
-    """Return a window whose losses are not divided by its length, or whose means are over different numbers of tokens."""
+    """Detect a window whose losses are not divided by its length, or whose means are over different numbers of tokens."""
     several = [window for window in windows(log) if window.accumulates() and window.step is not None]
     if len(several) < 2:
         return []

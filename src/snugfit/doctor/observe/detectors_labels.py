@@ -66,7 +66,7 @@ def ignored_labels(log: Log) -> list[Finding]:
 
 
 def unknown_label(log: Log) -> list[Finding]:
-    """Return a label is no class of the model."""
+    """Detect that a label is no class of the model."""
     for loss in log.of(Loss):
         if loss.unknown is not None:
             return [
@@ -94,7 +94,7 @@ def _of_whole_rows(log: Log) -> list[Loss]:
 
 
 def imbalance(log: Log) -> list[Finding]:
-    """Return one class has many more labels than another."""
+    """Detect that one class has many more labels than another."""
     losses = [loss for loss in _of_whole_rows(log) if loss.grad and loss.labels and not loss.tokens]
     counts = sum((Counter(loss.labels) for loss in losses), Counter[str]())
     if len(counts) < 2 or counts.total() < LEAST_LABELS:
@@ -116,7 +116,7 @@ def imbalance(log: Log) -> list[Finding]:
 
 
 def shifted_labels(log: Log) -> list[Finding]:
-    """Return labels of a language model are shifted by the script and again by the model, or by nobody."""
+    """Detect that labels of a language model are shifted by the script and again by the model, or by nobody."""
     seen = list(log.of(Labels))
     twice = [each for each in seen if each.shifted >= NEARLY_ALL > each.same]
     if twice and len(twice) == len(seen):
@@ -147,7 +147,7 @@ def shifted_labels(log: Log) -> list[Finding]:
 
 
 def special_tokens(log: Log) -> list[Finding]:
-    """Return rows begin with the same special token twice, or without the one that the tokenizer has for it."""
+    """Detect that rows begin with the same special token twice, or without the one that the tokenizer has for it."""
     seen = list(log.of(HeadTokens))
     doubled = [each for each in seen if each.times == 2]
     if len(seen) >= 2 and len(doubled) == len(seen) and len({each.token for each in seen}) == 1:

@@ -22,7 +22,7 @@ def trained_models(log: Log) -> set[int]:
 
 
 def trains_in_evaluation_mode(log: Log) -> list[Finding]:
-    """Return every forward pass of an update ran with dropout and batch norm switched off."""
+    """Detect that every forward pass of an update ran with dropout and batch norm switched off."""
     models, trained = _models(log), trained_models(log)
     bad: list[Forward] = []
     updates = 0
@@ -70,7 +70,7 @@ def _is_frozen_norm_tuning(log: Log, forward: Forward) -> bool:
 
 
 def evaluates_in_training_mode(log: Log) -> list[Finding]:
-    """Return a model is scored while dropout is on, or while batch norm uses (and learns) the batch's own statistics."""
+    """Detect that a model is scored while dropout is on, or while batch norm uses (and learns) the batch's own statistics."""
     trained = trained_models(log) | {event.module for event in log.of(Average)}
     scorers = _evaluation_loaders(log)
     bad = []
@@ -192,7 +192,7 @@ def batch_norm(log: Log) -> list[Finding]:
 
 
 def shared_module(log: Log) -> list[Finding]:
-    """Return one module without weights at several places: its hooks, statistics and replacement cannot tell them apart."""
+    """Detect one module without weights at several places: its hooks, statistics and replacement cannot tell them apart."""
     return [
         Finding(
             "shared_module",

@@ -34,7 +34,7 @@ def _model_line(log: Log, parameters: Sequence[ParameterSeen]) -> str:
 
 
 def no_gradient(log: Log) -> list[Finding]:
-    """Return parameters in an optimizer that never got a gradient, got only zeros, or never moved."""
+    """Detect parameters in an optimizer that never got a gradient, got only zeros, or never moved."""
     used = _in_optimizers(log)
     seen = [each for each in log.parameters if each.id in used and each.trainable and each.updates >= 2]
     without = [each for each in seen if each.no_gradient == each.updates]
@@ -108,7 +108,7 @@ def _without(log: Log, seen: list[ParameterSeen], without: list[ParameterSeen]) 
 
 
 def frozen_moves(log: Log) -> list[Finding]:
-    """Return an optimizer step changed a parameter that is frozen."""
+    """Detect that an optimizer step changed a parameter that is frozen."""
     moved = [each for each in log.parameters if each.frozen_moved]
     if not moved:
         return []
@@ -129,7 +129,7 @@ def frozen_moves(log: Log) -> list[Finding]:
 
 
 def not_in_optimizer(log: Log) -> list[Finding]:
-    """Return parameters that get gradients and that no optimizer knows."""
+    """Detect parameters that get gradients and that no optimizer knows."""
     used = _in_optimizers(log)
     outside = [e for e in log.parameters if e.outside >= 2 and e.id not in used and not e.moved_outside]
     found = []
@@ -183,7 +183,7 @@ def _shares_model(log: Log, numbers: list[int], model: int) -> bool:
 
 
 def twice_in_optimizer(log: Log) -> list[Finding]:
-    """Return a parameter is in one optimizer twice, or in two that step in turns."""
+    """Detect that a parameter is in one optimizer twice, or in two that step in turns."""
     names = {each.id: each for each in log.parameters}
     found = []
     for optimizer in log.optimizers:

@@ -47,7 +47,7 @@ def clip_before_unscale(log: Log) -> list[Finding]:
 
 
 def limited_by_hand(log: Log) -> list[Finding]:
-    """Return gradients of any length come out with the same one while they carry the loss scale: a limit, or a unit length.
+    """Detect that gradients of any length come out with the same one while they carry the loss scale: a limit, or a unit length.
 
     What multiplies a gradient, such as an average over ranks or a mask, leaves its length in proportion; a limit that is multiplied
     by the scale, which is right, is far from short over it.
@@ -96,7 +96,7 @@ def _limit_found(limited: list[_Change]) -> Finding:
 
 
 def divided_after_clipping(log: Log) -> list[Finding]:
-    """Return the loss is multiplied by hand, and its gradients are divided again only after torch's functions have clipped them."""
+    """Detect that the loss is multiplied by hand, and its gradients are divided again only after torch's functions have clipped them."""
     bad = [found for window in windows(log) if (found := _divided_late(window)) is not None]
     if len(bad) < 2:
         return []

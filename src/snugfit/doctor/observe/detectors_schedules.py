@@ -13,7 +13,7 @@ _ORDER_FIX = "optimizer.step()\nscheduler.step()"
 
 
 def scheduler_order(log: Log) -> list[Finding]:
-    """Return a schedule moves before its optimizer's first step, moves alone, or never moves."""
+    """Detect that a schedule moves before its optimizer's first step, moves alone, or never moves."""
     return [finding for scheduler in log.schedulers if (finding := _order_of(log, scheduler)) is not None]
 
 
@@ -71,7 +71,7 @@ def _belongs_to_another(log: Log, scheduler: SchedulerSeen) -> bool:
 
 
 def schedule_length(log: Log) -> list[Finding]:
-    """Return a schedule made for more steps than it gets, or for fewer.
+    """Detect a schedule made for more steps than it gets, or for fewer.
 
     A run that stops early, and a cosine that is meant to rise again, look alike: only a length that fits the micro-batches,
     the epochs or the ranks instead of the steps is a warning.

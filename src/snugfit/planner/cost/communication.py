@@ -98,7 +98,7 @@ NOTHING = Exchange(0.0, 0.0)
 
 
 def all_gather_seconds(whole: float, world: int, link: Link) -> float:
-    """Return each of `world` devices gets the `whole` bytes, of which it had its share.
+    """Return the seconds after which each of `world` devices has the `whole` bytes, of which it had its share.
 
     >>> all_gather_seconds(8e9, world=4, link=Link("example", 2e9, 0.0))
     3.0
@@ -107,12 +107,12 @@ def all_gather_seconds(whole: float, world: int, link: Link) -> float:
 
 
 def reduce_scatter_seconds(whole: float, world: int, link: Link) -> float:
-    """Return each of `world` devices gets its share of the sum of what all had, of `whole` bytes."""
+    """Return the seconds after which each of `world` devices has its share of the sum of what all had, of `whole` bytes."""
     return all_gather_seconds(whole, world, link)
 
 
 def all_reduce_seconds(whole: float, world: int, link: Link) -> float:
-    """Return each of `world` devices gets the sum of what all had, of `whole` bytes: a reduce-scatter and a gather.
+    """Return the seconds after which each of `world` devices has the sum of what all had, of `whole` bytes: a reduce-scatter and a gather.
 
     >>> all_reduce_seconds(8e9, world=4, link=Link("example", 2e9, 0.0))
     6.0
@@ -182,5 +182,5 @@ def _sharded(work: Work, gather: float, scatter: float, *, reshard: bool, last: 
 
 
 def _beside(each: float, compute: float, pieces: int) -> Exchange:
-    """Return one of `pieces` exchanges of `each` seconds runs beside none, the others beside an equal part of `compute` each."""
+    """Return an exchange in `pieces` of `each` seconds, one of which runs beside nothing, the others beside an equal part of `compute` each."""
     return Exchange(pieces * each, each + (pieces - 1) * max(0.0, each - compute / pieces))

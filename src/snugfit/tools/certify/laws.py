@@ -91,7 +91,7 @@ def recompute(tried: Trials) -> Law:
 
 
 def resume(tried: Trials) -> Law:
-    """Return a run that goes on from a checkpoint ends where the uninterrupted one ends."""
+    """Check that a run that goes on from a checkpoint ends where the uninterrupted one ends."""
     middle = len(tried.windows) // 2
     with tempfile.TemporaryDirectory() as folder:
         unbroken = tried.training(Path(folder))

@@ -38,7 +38,7 @@ class _Failed(Exception):
 
 
 def ranks(tried: Trials, split: Law, folders: Sequence[Path] = (), timeout: float = 300.0) -> Law:
-    """Return two processes on the CPU, which meet through gloo, make the update of one.
+    """Check that two processes on the CPU, which meet through gloo, make the update of one.
 
     Args:
         split: what came of splitting a window on one device: what stands against that stands against this too.

@@ -17,7 +17,7 @@ from snugfit.tools.certify.trial import Trials
 
 
 def skip(tried: Trials) -> Law:
-    """Return a window that is not finite, and one in which nothing counts, changes nothing of the state nor of the next update."""
+    """Check that a window that is not finite, and one in which nothing counts, changes nothing of the state nor of the next update."""
     first, bad, last = tried.windows[:3]
     skipping, never = (tried.step(tried.micro_batch, dropout=True) for _ in range(2))
     skipping(first), never(first)

@@ -137,7 +137,7 @@ def card_faults(technique: Technique, seams: Seams) -> list[str]:
 
 
 def card(problem: Problem, technique: Technique) -> Law:
-    """Return the card names the seams that are filled, with a place in each chain."""
+    """Check that the card names the seams that are filled, with a place in each chain."""
     model = technique.prepare(problem.model())
     context = Context(model, torch.device("cpu"), TOTAL_UPDATES, loss=find_loss(problem.loss))
     seams = technique.seams(context)
@@ -146,7 +146,7 @@ def card(problem: Problem, technique: Technique) -> Law:
 
 
 def split(problem: Problem, techniques: Techniques, sizes: Sequence[int] = SIZES) -> Law:
-    """Any split of a window gives the gradient, the update, the metrics and the evaluated weights of the whole."""
+    """Check that any split of a window gives the gradient, the update, the metrics and the evaluated weights of the whole."""
     coupling = [each.card.name for each in techniques if each.card.couples_examples]
     if coupling:
         reason = f"'{coupling[0]}' couples the examples of a micro-batch, as its card says"
@@ -219,7 +219,7 @@ def _is_refused(problem: Problem, techniques: Techniques, windows: list[Window],
 
 
 def resume(problem: Problem, techniques: Techniques, stops: Sequence[int] = (1, 2, 3, 4)) -> Law:
-    """Return a run that stops after any window and goes on in a new process is the uninterrupted one, bit for bit."""
+    """Check that a run that stops after any window and goes on in a new process is the uninterrupted one, bit for bit."""
     windows = problem.windows(torch.float32, RESUME_ROWS)
     windows[1] = poisoned(windows[1], math.nan) if problem.floats else unlabelled(windows[1])
     found = _Comparison("resume", 0.0)
@@ -287,7 +287,7 @@ BAD: Mapping[str, Callable[[Window], Window]] = {
 
 
 def skip(problem: Problem, techniques: Techniques, micro_batches: Sequence[int | None] = (None, 4)) -> Law:
-    """Return a window that is not finite, or has no label that counts, changes no weight, buffer, moment, average or schedule."""
+    """Check that a window that is not finite, or has no label that counts, changes no weight, buffer, moment, average or schedule."""
     found = _Comparison("skip", 0.0)
     for micro_batch in micro_batches:
         _skip(problem, techniques, micro_batch, found)
@@ -419,7 +419,7 @@ in place; or returns an object with `losses`, `weights` and `evaluated`, the las
 
 
 def as_oracle(problem: Problem, technique: Technique, train: Oracle, momentum: float = 0.0) -> Law:
-    """Return a step with the technique trains as its oracle does, whole and split, from the same weights on the same windows."""
+    """Check that a step with the technique trains as its oracle does, whole and split, from the same weights on the same windows."""
     windows = problem.windows(rows=ORACLE_ROWS)
     start = {name: each.detach() for name, each in problem.model().named_parameters()}
     found = _Comparison("oracle", problem.tolerance, _LEARNED_FLOOR)
