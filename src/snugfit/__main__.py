@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from snugfit.cli import main
+from snugfit.system.processes import leave
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

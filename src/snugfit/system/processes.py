@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from snugfit.errors import SettingError
 from snugfit.system.redaction import redact
@@ -134,6 +135,20 @@ def _world() -> World:
 def launched() -> bool:
     """Return whether Snugfit has started this process as one of several."""
     return ENDING in os.environ
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code; one of several that Snugfit has started ends without taking the interpreter down.
+
+    Threads of gloo and autograd still let go of Python objects then. They wait for the interpreter, which ends them inside of C++, and that
+    aborts the process ("terminate called without an active exception"): a run that had finished would have failed.
+    """
+    if launched():
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def is_watched() -> bool:

@@ -124,8 +124,9 @@ def test_two_real_ranks_allocate_what_rank_0_of_two_fake_ones_does(tmp_path: Pat
         (fake_kept, fake_peaks), (real_kept, real_peaks) = zip(*fake, strict=True), zip(*real, strict=True)
         # DDP's first backward makes a number that is not kept
         assert fake_kept == pytest.approx(real_kept, abs=8), name
-        # what a real exchange has sent is freed by another thread, a little later
-        assert fake_peaks[1:] == pytest.approx(real_peaks[1:], rel=5e-3), name
+        # what a real exchange has sent is freed by another thread, a little later: on a busy machine not before the next one begins
+        assert min(fake_peaks[1:]) == pytest.approx(min(real_peaks[1:]), rel=5e-3), name
+        assert max(fake_peaks[1:]) <= max(real_peaks[1:]) * 1.005, name
 
 
 def test_buckets_are_those_that_torch_makes() -> None:
