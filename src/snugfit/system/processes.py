@@ -145,8 +145,9 @@ def leave(code: int) -> NoReturn:
     """
     if launched():
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # whoever reads it may be gone
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 
