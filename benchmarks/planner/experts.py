@@ -103,7 +103,7 @@ def measured(case: Case) -> dict[str, Any]:
     from snugfit.core.technique import Fidelity
     from snugfit.planner.choice.candidate import Budget
     from snugfit.planner.choice.rungs import together
-    from snugfit.planner.devices.catalogue import SHEETS
+    from snugfit.planner.devices.data_sheets import SHEETS
     from snugfit.planner.plan import Request, make_plan
     from snugfit.planner.prediction.predict import Planner
     from snugfit.planner.prediction.rank import Rank

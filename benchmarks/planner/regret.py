@@ -54,7 +54,7 @@ from snugfit.planner.choice.rungs import (  # noqa: E402
     told,
     told_added,
 )
-from snugfit.planner.devices.catalogue import LINKS, SHEETS  # noqa: E402
+from snugfit.planner.devices.data_sheets import LINKS, SHEETS  # noqa: E402
 from snugfit.planner.devices.device import Device, Link, Machine  # noqa: E402
 from snugfit.planner.plan import Outcome, Request, look_for  # noqa: E402
 from snugfit.planner.prediction.peak_and_time import Run  # noqa: E402

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import snugfit as sf
-from snugfit.run.training.stop import StopRequest
+from snugfit.run.training.stop_requests import StopRequest
 
 EXAMPLES = 40
 UPDATES = 18

@@ -290,18 +290,18 @@ def techniques(
 
     Techniques that installed packages list are shown with their package, and are imported when they are named alone.
     """
-    from snugfit.recipe import catalogue
+    from snugfit.recipe import technique_catalogue
 
-    preset = catalogue.preset_card(name) if name is not None else None
-    cards = catalogue.cards(name) if preset is None else []
+    preset = technique_catalogue.preset_card(name) if name is not None else None
+    cards = technique_catalogue.cards(name) if preset is None else []
     found: dict[str, Any]
     if preset is not None:
-        found, text = {"preset": preset}, catalogue.preset_page(preset)
+        found, text = {"preset": preset}, technique_catalogue.preset_page(preset)
     elif name is not None:
-        found, text = {"techniques": cards}, catalogue.page(cards[0])
+        found, text = {"techniques": cards}, technique_catalogue.page(cards[0])
     else:
-        listed = catalogue.listed()
-        found, text = {"techniques": cards, "packages": listed}, catalogue.listing(cards, listed)
+        listed = technique_catalogue.listed()
+        found, text = {"techniques": cards, "packages": listed}, technique_catalogue.listing(cards, listed)
     if as_json:
         show(found, as_json)
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.data.bad_rows import Fault
-from snugfit.data.formats import READERS, decode
+from snugfit.data.file_formats import READERS, decode
 from snugfit.errors import DataError, nearest
 from snugfit.system.user_objects import describe, import_path, is_python_path, load_object
 

@@ -16,7 +16,7 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Events
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.stop import interrupts
+from snugfit.run.training.stop_requests import interrupts
 from snugfit.tracking.follower import Tracker, TrackingResult
 
 Register = Callable[[str | None], Mapping[str, Any]]

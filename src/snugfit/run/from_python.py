@@ -27,7 +27,7 @@ from snugfit.run.run import RunSpec, Tracking, execute
 from snugfit.run.settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.stop import StopRequest
+from snugfit.run.training.stop_requests import StopRequest
 from snugfit.step.build import Material, check_dataset, find_device, hold_out
 from snugfit.step.outside_weights import check_outside
 from snugfit.step.step import Forward

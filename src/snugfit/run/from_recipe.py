@@ -27,7 +27,7 @@ from snugfit.run.smoke import as_smoke
 from snugfit.run.training.assemble import check_settings
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.stop import StopRequest
+from snugfit.run.training.stop_requests import StopRequest
 from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes

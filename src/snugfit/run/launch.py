@@ -27,7 +27,7 @@ from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import has_begun
 from snugfit.run.identity.identity import BATCH_NORM
 from snugfit.run.options import RunOptions
-from snugfit.run.training.stop import say_received, stop_signals
+from snugfit.run.training.stop_requests import say_received, stop_signals
 from snugfit.strategies.process_group import check_devices
 from snugfit.system.processes import ENDING, RECORDED, Failure, threads_of_each
 from snugfit.system.redaction import redact

@@ -25,7 +25,7 @@ from snugfit.run.events import AGAIN, Display, Events, Silent, goes_on, opened
 from snugfit.run.training.assemble import assemble
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.run.training.stop import StopRequest, interrupts
+from snugfit.run.training.stop_requests import StopRequest, interrupts
 from snugfit.run.training.warning_events import warnings_told
 from snugfit.step.metrics import RowMetric
 from snugfit.strategies.agreement import agreed, answered, check_same

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.events import Display
-from snugfit.run.training.stop import interrupts
+from snugfit.run.training.stop_requests import interrupts
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import Spool

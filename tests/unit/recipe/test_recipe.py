@@ -18,9 +18,9 @@ from snugfit import techniques
 from snugfit.core.entry import as_entry
 from snugfit.errors import DataError, PlanConflict, SettingError
 from snugfit.recipe import Recipe, infer_recipe, json_schema, load_recipe
-from snugfit.recipe.catalogue import cards, page
 from snugfit.recipe.entries import SEAMS_OF_THEIR_OWN, own_key, settings_of
 from snugfit.recipe.strict_yaml import Places, read_yaml
+from snugfit.recipe.technique_catalogue import cards, page
 
 RECIPE = """\
 # a comment

@@ -13,7 +13,7 @@ from snugfit.planner.choice.candidate import Budget, Candidate
 from snugfit.planner.choice.goals import ALIKE, FREE
 from snugfit.planner.choice.rungs import Techniques
 from snugfit.planner.choice.search import Search
-from snugfit.planner.devices.catalogue import SHEETS
+from snugfit.planner.devices.data_sheets import SHEETS
 
 
 def describe(candidate: Candidate) -> Choice:

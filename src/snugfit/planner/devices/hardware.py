@@ -10,7 +10,7 @@ import torch
 
 from snugfit.errors import SettingError, nearest
 from snugfit.planner.devices.calibrations import stored
-from snugfit.planner.devices.catalogue import LINKS, SHEETS, Sheet
+from snugfit.planner.devices.data_sheets import LINKS, SHEETS, Sheet
 from snugfit.planner.devices.device import Device, Link
 from snugfit.system.memory import machine_bytes
 from snugfit.system.processor import processor_flags, processor_info, processor_name

@@ -22,7 +22,7 @@ from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.training.best_so_far import Watch
 from snugfit.run.training.non_finite import Refused, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
-from snugfit.run.training.stop import StopRequest
+from snugfit.run.training.stop_requests import StopRequest
 from snugfit.run.training.update_events import Telling
 from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing

@@ -9,7 +9,7 @@ import torch
 from snugfit.errors import SettingError
 from snugfit.planner import target
 from snugfit.planner.devices.calibrations import store
-from snugfit.planner.devices.catalogue import LINKS, SHEETS
+from snugfit.planner.devices.data_sheets import LINKS, SHEETS
 from snugfit.planner.devices.device import interpolated
 from snugfit.planner.devices.hardware import (
     find_device,

@@ -10,7 +10,7 @@ import pytest
 
 from snugfit.core.technique import Fidelity
 from snugfit.planner.answers.answer import Choice
-from snugfit.planner.devices.catalogue import SHEETS
+from snugfit.planner.devices.data_sheets import SHEETS
 from snugfit.planner.devices.device import Device
 from snugfit.planner.devices.hardware import find_device
 from snugfit.planner.devices.precision import usual_level, usual_precision

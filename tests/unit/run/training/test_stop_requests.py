@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from snugfit.run.training.stop import StopRequest, say_received
+from snugfit.run.training.stop_requests import StopRequest, say_received
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -67,7 +67,7 @@ def test_the_first_signal_is_answered_once_while_the_main_thread_is_in_an_operat
         said.append(name)
         answered.set()
 
-    monkeypatch.setattr("snugfit.run.training.stop.say_received", say)
+    monkeypatch.setattr("snugfit.run.training.stop_requests.say_received", say)
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     with StopRequest() as stop:
