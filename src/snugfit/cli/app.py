@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from snugfit.cli import completion
 from snugfit.cli.certify import certify
 from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
@@ -281,7 +282,9 @@ def techniques(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="One technique or preset, in full; package.module:Class is imported."
+            metavar="NAME",
+            help="One technique or preset, in full; package.module:Class is imported.",
+            autocompletion=completion.techniques,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -314,7 +317,12 @@ def techniques(
 )
 def recipe(
     key: Annotated[
-        str | None, typer.Argument(metavar="KEY", help="One setting in full, or a section's settings.")
+        str | None,
+        typer.Argument(
+            metavar="KEY",
+            help="One setting in full, or a section's settings.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,10 +6,16 @@ from typing import Annotated
 
 import typer
 
+from snugfit.cli import completion
+
 RecipeArgument = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
 OverrideArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings over the recipe's: train.epochs=1."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings over the recipe's: train.epochs=1.",
+        autocompletion=completion.overrides,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 AllowCodeOption = Annotated[

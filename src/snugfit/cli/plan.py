@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from snugfit.cli import completion
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import split
@@ -29,7 +30,12 @@ def plan(
     recipe: RecipeArgument = None,
     overrides: OverrideArguments = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Another device than this one: t4, rtx4090, h100.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another device than this one: t4, rtx4090, h100.",
+            autocompletion=completion.devices,
+        ),
     ] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device: 24GiB.")] = None,
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the host: 64GiB.")] = None,
@@ -38,7 +44,12 @@ def plan(
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="How many machines with as many devices.")] = 1,
     link: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Between the devices of a node: pcie4, nvlink4.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Between the devices of a node: pcie4, nvlink4.",
+            autocompletion=completion.links,
+        ),
     ] = None,
     network: Annotated[
         str | None, typer.Option(metavar="NAME", help="Between nodes: ethernet-25, infiniband-ndr.")
