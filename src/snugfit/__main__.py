@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from snugfit.cli import main
-from snugfit.system.processes import leave
+from snugfit.cli import run
 
 if __name__ == "__main__":
-    leave(main())
+    run()

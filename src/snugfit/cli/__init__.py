@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from snugfit.cli.app import main
+from snugfit.cli.app import main, run
 
-__all__ = ["main"]
+__all__ = ["main", "run"]

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -36,6 +36,7 @@ from snugfit.system.processes import (
     is_one_of_several,
     is_over,
     launched,
+    leave,
     make_torch_quiet,
     record_failure,
 )
@@ -393,12 +394,12 @@ def replay(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     with lasting_streams():
-        code = _main(arguments)
-        if code and is_one_of_several():
-            from snugfit.strategies.process_group import leave_group  # torch, which has been loaded by then
+        return _main(arguments)
 
-            leave_group(code)
-        return code
+
+def run() -> NoReturn:
+    """Run the command that this process was started for, and end it."""
+    leave(main())
 
 
 def _main(arguments: Sequence[str] | None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -50,7 +49,7 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
     """Temporarily let this process and the others of its world exchange tensors; a process by itself needs nothing for that.
 
     After an error the group on GPUs is left as it is: to end it, NCCL waits for exchanges that the others may never make. Leave the process
-    then, by `leave_group`.
+    then, by `system.processes.leave`.
 
     Args:
         timeout_seconds: how long it waits for the others at an exchange before it gives up. On GPUs NCCL's watchdog ends the process then.
@@ -94,19 +93,6 @@ def joined(world: World, device: str, timeout_seconds: float) -> Iterator[None]:
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
-
-
-def leave_group(code: int) -> None:
-    """End this process at once with an exit code, if an error has left a group behind; else return.
-
-    Whatever Python would do on its way out, such as to free the group, may wait for other ranks for ever.
-
-    Source: https://github.com/NVIDIA/nccl/issues/1777 and 863.
-    """
-    if dist.is_available() and dist.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def _check_apart(gpu: str) -> None:

@@ -138,13 +138,17 @@ def launched() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with an exit code; one of several that Snugfit has started ends without taking the interpreter down.
+    """End this process with an exit code; one of several ends without taking the interpreter down.
 
-    Threads of gloo and autograd still let go of Python objects then. They wait for the interpreter, which ends them inside of C++, and that
-    aborts the process ("terminate called without an active exception"): a run that had finished would have failed.
+    After an error, whatever Python would do on its way out, such as to free the group, may wait for other ranks for ever. After a run,
+    threads of gloo and autograd still let go of Python objects: they wait for the interpreter, which ends them inside of C++, and that aborts
+    the process ("terminate called without an active exception"), so that a run that had finished would have failed.
+
+    Source: https://github.com/NVIDIA/nccl/issues/1777 and 863.
     """
-    if launched():
-        atexit._run_exitfuncs()
+    if is_one_of_several():
+        if code == 0:
+            atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # whoever reads it may be gone
                 stream.flush()

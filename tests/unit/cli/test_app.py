@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import snugfit.cli.app
 import snugfit.deliver.predict
 import snugfit.planner.worker
 import snugfit.report.page
@@ -513,3 +514,12 @@ def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, ca
     assert main(["train", str(recipe), "--no-plan"]) == 2
     assert f"error: {recipe}:3: data.train: " in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/*/*"))
+
+
+@pytest.mark.parametrize("code", [0, 75])
+def test_the_process_ends_with_the_code_of_its_command(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(snugfit.cli.app, "_main", lambda arguments: code)
+    monkeypatch.setattr(snugfit.cli.app, "leave", left.append)
+    snugfit.cli.run()
+    assert left == [code]

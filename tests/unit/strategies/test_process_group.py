@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from snugfit.cli import app
 from snugfit.errors import SaidElsewhere, SettingError
 from snugfit.strategies import process_group as module
 from snugfit.strategies.base import SeveralRanks
-from snugfit.strategies.process_group import device_of, joined, leave_group
+from snugfit.strategies.process_group import device_of, joined
 from snugfit.system.processes import World, this_world
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_NODELIST": "a"}
@@ -67,33 +66,6 @@ def test_an_environment_that_says_how_nccl_handles_errors_is_kept(
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     with joined(World(rank=0, size=2), "cuda:0", timeout_seconds=5):
         assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
-
-
-@pytest.mark.parametrize("open_group", [True, False])
-def test_a_command_that_failed_leaves_the_process_at_once_only_where_a_group_is_left(
-    monkeypatch: pytest.MonkeyPatch, open_group: bool
-) -> None:
-    left: list[int] = []
-    monkeypatch.setattr(dist, "is_initialized", lambda: open_group)
-    monkeypatch.setattr(os, "_exit", left.append)
-    monkeypatch.setattr(app, "is_one_of_several", lambda: True)
-    monkeypatch.setattr(app, "_main", lambda arguments: 3)
-    assert app.main([]) == 3
-    assert left == [3] * open_group
-    monkeypatch.setattr(app, "_main", lambda arguments: 0)
-    assert app.main([]) == 0
-    assert left == [3] * open_group
-
-
-def test_a_process_that_leaves_has_said_what_it_had_to_say(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(os, "_exit", lambda code: said.append(capfd.readouterr().out))
-    print("why", end="")
-    leave_group(1)
-    assert said == ["why"]
 
 
 @pytest.mark.parametrize(

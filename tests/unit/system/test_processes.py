@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-from snugfit.system.processes import ENDING
 
 PROGRAM = """
 import atexit, sys
@@ -20,27 +17,31 @@ class Held:
 held = Held()
 atexit.register(sys.stdout.write, "exit functions ")
 sys.stdout.write("output ")
-leave(3)
+leave(int(sys.argv[1]))
 """
 
 
 @pytest.mark.parametrize(
-    ("one_of_several", "said"),
-    [(True, "output exit functions "), (False, "output exit functions taken down ")],
+    ("size", "code", "said"),
+    [
+        (2, 0, "output exit functions "),
+        (2, 3, "output "),  # what waits for other ranks would never end
+        (1, 0, "output exit functions taken down "),
+        (1, 3, "output exit functions taken down "),
+    ],
 )
-def test_one_of_several_leaves_with_its_code_and_is_not_taken_down(
-    one_of_several: bool, said: str, tmp_path: Path
-) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != ENDING}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    if one_of_several:
-        environment[ENDING] = str(tmp_path / "ending.json")
+def test_one_of_several_leaves_with_its_code_and_is_not_taken_down(size: int, code: int, said: str) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size)},
+    }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, str(code)],
         env=environment,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (3, said), done.stderr
+    assert (done.returncode, done.stdout) == (code, said), done.stderr
