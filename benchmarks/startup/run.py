@@ -1,6 +1,7 @@
 """How long until something happens? `snugfit --help`, `import snugfit`, and process start to first update.
 
-    python benchmarks/startup/run.py       needs pip install 'snugfit[bench]'
+    python benchmarks/startup/run.py                   needs pip install 'snugfit[bench]'
+    python benchmarks/startup/run.py --without-peers   needs Snugfit alone
 
 CPU time of child processes (user and system), interleaved; medians of the repeats.
 """
@@ -91,6 +92,8 @@ MISTAKES = {
 }
 """Recipes that are refused: what a cheap mistake costs."""
 
+PEERS = ("Lightning", "HF Trainer")
+
 COMMANDS = {
     "snugfit --help": [sys.executable, "-c", "from snugfit.cli import main; main()", "--help"],
     "import torch": [sys.executable, "-c", "import torch"],
@@ -131,8 +134,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--without-peers", action="store_true", help="leave Lightning and HF Trainer out")
     options = parser.parse_args()
-    commands = {**COMMANDS, **{name: refused(text) for name, text in MISTAKES.items()}}
+    peers = PEERS if options.without_peers else ()
+    own = {name: command for name, command in COMMANDS.items() if not name.endswith(peers)}
+    commands = {**own, **{name: refused(text) for name, text in MISTAKES.items()}}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for repeat in range(options.repeats + 1):
         for name, command in commands.items():
