@@ -52,7 +52,7 @@ def loaded_by(code: str) -> set[str]:
         ("import snugfit.recipe", (*HEAVY, "torch")),
         (
             "import snugfit; snugfit.Step, snugfit.AdamW, snugfit.LossTerms, snugfit.train",
-            (*HEAVY, "pydantic", "typer"),
+            (*HEAVY, "pydantic", "typer", "torch.distributed.tensor", "snugfit.run.planning"),
         ),
     ],
 )

@@ -22,7 +22,6 @@ from snugfit.planner.choice.goals import SLOWER, WORTH
 from snugfit.planner.target import Target
 from snugfit.results.run_folder import RunFolder, check_name
 from snugfit.run.description import python_inputs
-from snugfit.run.planning import plan_module
 from snugfit.run.run import RunSpec, Tracking, execute
 from snugfit.run.settings import OF_JOB, OF_PLAN, TrainSettings, takes_settings, with_defaults
 from snugfit.run.training.assemble import check_settings
@@ -285,6 +284,8 @@ def plan(
     window = batch if isinstance(batch, Batch) else Batch.of(batch)
     given = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     job = Job.of(global_batch=window.rows, updates=updates)
+    from snugfit.run.planning import plan_module  # half a second of imports that training has no use for
+
     target = Target(
         device=device,
         memory=None if budget is None else parse_bytes(budget, "budget"),
