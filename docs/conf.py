@@ -40,4 +40,4 @@ def setup(app: Any) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from scripts.matrix import write_page
 
-    app.connect("builder-inited", lambda app: write_page())
+    app.connect("builder-inited", lambda _: write_page())

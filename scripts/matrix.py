@@ -39,9 +39,7 @@ def render() -> str:
     }
     legal = len(pairs) - len(reasons)
     head = HEAD.format(count=len(known), pairs=len(pairs), legal=legal, refused=len(reasons))
-    return "\n".join(
-        [head, _grid(list(known), reasons), _refusals(known, reasons), _chains(known), _costs(known)]
-    )
+    return "\n".join([head, _grid(list(known), reasons), _refusals(reasons), _chains(known), _costs(known)])
 
 
 def _grid(names: list[str], reasons: Mapping[tuple[str, str], str]) -> str:
@@ -62,7 +60,7 @@ def _grid(names: list[str], reasons: Mapping[tuple[str, str], str]) -> str:
     return "\n".join([*lines, "```", ""])
 
 
-def _refusals(known: Mapping[str, type[Technique]], reasons: Mapping[tuple[str, str], str]) -> str:
+def _refusals(reasons: Mapping[tuple[str, str], str]) -> str:
     """Return one row for each reason and the techniques that share it."""
     lines = ["## What is refused", "", "| these | and these | because they |", "|---|---|---|"]
     for reason in dict.fromkeys(reasons.values()):

@@ -133,7 +133,7 @@ def each_shown(quiet: bool) -> Watch:
     """Return what shows each of many runs on a display of its own."""
 
     @contextmanager
-    def watch(title: str) -> Iterator[Display]:
+    def watch(_title: str) -> Iterator[Display]:
         from snugfit.display import TerminalDisplay
 
         with TerminalDisplay(quiet=quiet) as display:

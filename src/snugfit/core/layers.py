@@ -99,7 +99,7 @@ _LISTS = (nn.ModuleList, nn.Sequential)
 
 
 def parts_of(
-    model: nn.Module, counts: Callable[[nn.Parameter], bool] = lambda parameter: True
+    model: nn.Module, counts: Callable[[nn.Parameter], bool] = lambda _: True
 ) -> Iterator[tuple[str, bool]]:
     """Yield names of the parts of a model in its order, each with whether a list numbers it; one that holds no parameter is none.
 

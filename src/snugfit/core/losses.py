@@ -214,7 +214,7 @@ class InfoNCE:
         if not self.temperature > 0:
             raise SettingError(f"info_nce.temperature: must be positive, found {self.temperature!r}.")
 
-    def __call__(self, outputs: Any, data: Any) -> LossTerms:
+    def __call__(self, outputs: Any, data: Any) -> LossTerms:  # noqa: ARG002  # pairs need no labels
         query, key = pair_of(outputs)
         own = torch.arange(query.shape[0], device=query.device)
         with torch.autocast(query.device.type, enabled=False):  # bf16 cosines have two digits

@@ -86,7 +86,7 @@ class Schedule(Technique):
         total = known_total(self.card.name, context, self.needs_total())
         if context.total_updates is not None:
             self.check(total)
-        return Seams(schedule=Rates(lambda group: self, total))
+        return Seams(schedule=Rates(lambda _: self, total))
 
 
 @dataclass(frozen=True)

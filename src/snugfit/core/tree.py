@@ -109,7 +109,7 @@ def joined(trees: list[Any]) -> Any:
     return map_tree(lambda _: torch.cat(next(columns)), trees[0], packed=_not_joined)
 
 
-def _not_joined(packed: PackedSequence) -> NoReturn:
+def _not_joined(_packed: PackedSequence) -> NoReturn:
     raise RuntimeError("packed sequences cannot be joined: return padded tensors")
 
 

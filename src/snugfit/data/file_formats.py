@@ -185,7 +185,7 @@ def _json_object(line: str) -> dict[str, Any]:
     return value
 
 
-def _read_lines(text: str, source: str, setting: str) -> _Rows:
+def _read_lines(text: str, source: str) -> _Rows:
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     faults: list[Fault] = []
@@ -205,6 +205,6 @@ READERS: Mapping[str, Callable[[str, str, str], _Rows]] = {
     ".tsv": lambda text, source, setting: _read_delimited(text, source, setting, "\t"),
     ".jsonl": _read_json_lines,
     ".ndjson": _read_json_lines,
-    ".txt": _read_lines,
+    ".txt": lambda text, source, _setting: _read_lines(text, source),
 }
 """What reads the files of each kind: (text, source, setting) to rows."""

@@ -21,7 +21,10 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]  # MLflow ha
         self.predictor = load_predictor(context.artifacts["bundle"])
 
     def predict(
-        self, context: Any, model_input: pandas.DataFrame, params: dict[str, Any] | None = None
+        self,
+        context: Any,  # noqa: ARG002  # MLflow passes it by name
+        model_input: pandas.DataFrame,
+        params: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> pandas.DataFrame:
         """Predict for the rows of a data frame."""
         return pandas.DataFrame(self.predictor.predict(model_input.to_dict("records")))

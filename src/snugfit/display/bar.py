@@ -46,7 +46,7 @@ class PlainScreen:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def say(self, text: str, style: str = "") -> None:
+    def say(self, text: str, style: str = "") -> None:  # noqa: ARG002  # a log has no colours
         print(text, file=self._stream, flush=True)
 
     def wait(self, text: str) -> None:

@@ -16,7 +16,7 @@ def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Temporarily show progress in one line of stderr that is written anew each time; nothing where stderr is no terminal."""
     stream = sys.stderr
     if quiet or not stream.isatty():
-        yield lambda progress: None
+        yield lambda _: None
         return
 
     def show(progress: Progress) -> None:

@@ -50,7 +50,7 @@ def _forward(step: Step, window: Batch) -> tuple[Any, Counter[nn.Module]]:
     """Return the outputs of a window, and how often each module was called for them."""
     calls: Counter[nn.Module] = Counter()
 
-    def count(module: nn.Module, args: Any, output: Any) -> None:
+    def count(module: nn.Module, _args: Any, _output: Any) -> None:
         calls[module] += 1
 
     hooks = [module.register_forward_hook(count) for module in step.model.modules()]

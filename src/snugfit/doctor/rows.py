@@ -118,7 +118,7 @@ def duplicates(texts: Sequence[str], labels: Sequence[str], lines: Sequence[int]
         )
 
 
-def imbalance(counts: Mapping[str, int], where: str = "", scored_by: str = "") -> Iterator[Finding]:
+def imbalance(counts: Mapping[str, int], where: str = "") -> Iterator[Finding]:
     """Detect one class that nearly all rows have."""
     total = sum(counts.values())
     if len(counts) < 2 or not total:

@@ -69,7 +69,7 @@ class HalfPrecision(Technique):
             )
         scale = LossScale(self.initial_scale, self.growth_factor, self.backoff_factor, self.growth_interval)
 
-        def forward(batch: Batch) -> AbstractContextManager[Any]:
+        def forward(_batch: Batch) -> AbstractContextManager[Any]:
             return autocast_fp16(context.device)
 
         return Seams(scale=scale, forward=forward, state=scale)

@@ -134,7 +134,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _refusing(operator: str) -> Callable[..., NoReturn]:
-    return lambda self, *others: _refuse(f"does '{operator}' with")
+    return lambda _self, *others: _refuse(f"does '{operator}' with")
 
 
 for _name in ("getitem", "setitem", "neg", "pow", "matmul", "len", "float", "bool"):
@@ -145,7 +145,7 @@ for _name in ("add", "sub", "mul", "truediv"):
 
 
 @contextmanager
-def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda hidden: None) -> Iterator[None]:
+def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda _: None) -> Iterator[None]:
     """Within, `head` returns `Postponed` logits where it is given (rows, tokens, width), and computes all else as ever.
 
     Args:

@@ -151,7 +151,7 @@ def with_entry(data: Mapping[str, Any], name: str, value: Any) -> Any:
     return _like(data, {**data, name: value})
 
 
-def _not_mixed(packed: PackedSequence) -> NoReturn:
+def _not_mixed(_packed: PackedSequence) -> NoReturn:
     raise DataError(
         "batch: holds packed sequences, whose elements are not in rows that could be mixed. Return padded tensors from collate."
     )

@@ -27,7 +27,7 @@ def outputs_recorded(model: nn.Module) -> Iterator[Outputs]:
     outputs: Outputs = {}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             # a subclass may stand for what is never computed whole
             whole = (leaf for leaf in leaves(output) if type(leaf) is Tensor and leaf.is_floating_point())
             first = next(whole, None)

@@ -46,4 +46,4 @@ def matching(
             )
         places = list(dict.fromkeys(place for name in names for place in around(name)))
         raise SettingError(f"{setting}: '{pattern}' matches no parameter. {nearest_names(pattern, places)}")
-    return lambda name, parameter: found[name]
+    return lambda name, _parameter: found[name]

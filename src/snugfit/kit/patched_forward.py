@@ -45,7 +45,7 @@ def taking_any_float(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    def cast_inputs(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def cast_inputs(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return tuple(map_tree(cast, list(args))), map_tree(cast, kwargs)
 
     hook = module.register_forward_pre_hook(cast_inputs, with_kwargs=True)

@@ -50,7 +50,7 @@ class _Through(torch.autograd.Function):
         return values.view_as(values)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Iterable[Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: Iterable[Tensor], _output: Tensor) -> None:
         _, *leaves = inputs
         ctx.kinds = [(each.shape, each.dtype, each.device) for each in leaves]
 

@@ -47,7 +47,7 @@ class Request:
     search: bool = True
     probe: bool = False
     export: str | None = None
-    rungs: Callable[[Technique], bool] = lambda technique: True
+    rungs: Callable[[Technique], bool] = lambda _: True
     keeps_precision: bool = False
     goal: str = "fastest"
     worth: float = WORTH

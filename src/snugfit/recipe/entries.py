@@ -93,7 +93,7 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
     names = {name: discover()[name] for name in precisions() if name != FULL}
     name, settings = _split(entry, keys, places, (FULL, *names))
     if name in names:
-        return _make(name, settings, keys, places, _Slot(names, lambda technique: True, None))
+        return _make(name, settings, keys, places, _Slot(names, lambda _: True, None))
     if name == FULL:
         if settings:
             raise places.error((*keys, name), "it has no settings.")
@@ -103,7 +103,7 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
         raise places.error(keys, f"there is no such precision: '{name}'. {suggestion(name, precisions())}")
     if not found.card.precision:
         raise places.error(keys, f"'{name}' is no precision. Put it under {own_key(found) or 'techniques'}.")
-    return _make(name, settings, keys, places, _Slot({name: found}, lambda technique: True, None))
+    return _make(name, settings, keys, places, _Slot({name: found}, lambda _: True, None))
 
 
 def precisions() -> tuple[str, ...]:

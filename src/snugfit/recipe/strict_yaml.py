@@ -129,7 +129,7 @@ def read_value(text: str, place: str) -> Any:
         raise SettingError(f"{place}: the value cannot be read: {_problem(error, 1)}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise SettingError(f"{place}: the value cannot be read as YAML.") from error
-    return None if node is None else _value(node, (), lambda line: place, Places())
+    return None if node is None else _value(node, (), lambda _: place, Places())
 
 
 def _problem(error: yaml.MarkedYAMLError, line: int) -> str:
@@ -205,5 +205,5 @@ _SCALARS: Mapping[str, Callable[[str], Any]] = {
     "int": int,
     "float": _finite,
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
-    "null": lambda text: None,
+    "null": lambda _: None,
 }

@@ -83,7 +83,7 @@ def stacked(answer: Answer, timeline: Timeline) -> str:
 
 def layered(timeline: Timeline, where: str, of: str = "an update") -> str:
     """Return the figure of an update, or of what `of` names, without a budget; `where` its highest point is."""
-    return _figure(timeline, where, max(totals(timeline)), lambda axis, size, left: "", [], of)
+    return _figure(timeline, where, max(totals(timeline)), lambda *_: "", [], of)
 
 
 def _figure(

@@ -202,7 +202,7 @@ def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[No
 
     interrupted = False
 
-    def receive(number: int, frame: FrameType | None) -> None:
+    def receive(number: int, _frame: FrameType | None) -> None:
         nonlocal interrupted
         if interrupted:
             if number != signal.SIGINT:

@@ -91,7 +91,7 @@ class RunSpec:
     identity: Mapping[str, Any] = field(default_factory=dict)
     same: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Callable[[Task, Training], list[dict[str, Any]]] = lambda task, training: []
+    inputs: Callable[[Task, Training], list[dict[str, Any]]] = lambda *_: []
     output: Path = Path("runs")
     folder: RunFolder | None = None
     resume: bool = False
@@ -107,7 +107,7 @@ class RunSpec:
     stop: StopRequest = field(default_factory=StopRequest)
     timeout_seconds: float = TIMEOUT_SECONDS
     shorten: Callable[[Job, Task], tuple[Job, Task]] = lambda job, task: (job, task)
-    conclude: Callable[[Training, RunResult], RunResult] = lambda training, result: result
+    conclude: Callable[[Training, RunResult], RunResult] = lambda _training, result: result
 
     def loaded(self, strategy: Strategy | None = None) -> Task:
         """Return model and data, on one of several ranks as its strategy has it.

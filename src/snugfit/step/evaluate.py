@@ -43,7 +43,7 @@ class Scored:
     device: torch.device
     run: Callable[[Batch], Any]
     loss: BatchLoss
-    forward: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
+    forward: Callable[[Batch], AbstractContextManager[Any]] = lambda _: nullcontext()
     weights: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext
     micro_batch: int | None = None
     couples_rows: bool = False
@@ -74,7 +74,7 @@ def evaluate(
     scored: Scored,
     batches: Iterable[Batch],
     metrics: Mapping[str, str | RowMetric],
-    tell: Callable[[Replan], None] = lambda replan: None,
+    tell: Callable[[Replan], None] = lambda _: None,
 ) -> dict[str, float]:
     """Loss and metrics over all rows of `batches`, each row (or token) counted once.
 

@@ -61,7 +61,7 @@ def everywhere(strategy: Strategy, batch: Batch) -> Batch:
     )
 
 
-def _not_joined(packed: PackedSequence) -> NoReturn:
+def _not_joined(_packed: PackedSequence) -> NoReturn:
     raise PlanConflict(
         "packed sequences cannot be joined over ranks, which a loss that compares all rows of a window needs. Return padded tensors from "
         "collate."

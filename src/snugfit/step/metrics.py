@@ -102,7 +102,7 @@ class _Regression:
         prediction = logits_of(outputs).reshape(labels.shape).float()
         self._metric.to(labels.device).update(prediction, labels.float())
 
-    def compute(self, strategy: Strategy) -> float:
+    def compute(self, _strategy: Strategy) -> float:
         return _over_ranks(self._metric)
 
 

@@ -94,7 +94,7 @@ def _no_buffers_in_forward(wrapper: type) -> dict[str, Any]:
     return {"forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers": False}
 
 
-def _sum(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations as objects, which postponed ones are not
+def _sum(_state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations as objects, which postponed ones are not
     """DDP's own exchange without its division by the number of ranks."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

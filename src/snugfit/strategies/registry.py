@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 STRATEGIES: Mapping[StrategyName, Callable[[DeviceMesh], Strategy]] = {
-    "ddp": lambda mesh: DataParallel(),
+    "ddp": lambda _: DataParallel(),
     "fsdp-zero2": partial(FullyShard, reshard_after_forward=False),
     "fsdp-hybrid": FullyShard,
     "fsdp": FullyShard,

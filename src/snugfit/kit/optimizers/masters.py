@@ -72,7 +72,7 @@ class MasterOptimizer(ShadowOptimizer):
         super().__init__(optimizer, lambda own: torch.float32 if own in NARROW else own)
 
     def lend_wide(
-        self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor, own: dict[str, Any], parts: range
+        self, parameter: nn.Parameter, weight: Tensor, gradient: Tensor, own: dict[str, Any], _parts: range
     ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         if "master" in own:
             follow_(own["master"], weight)

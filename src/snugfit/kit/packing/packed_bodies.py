@@ -188,7 +188,7 @@ class TorchCall(BodyCall):
             return None
         return ~padding if padding.dtype == torch.bool else padding == 0
 
-    def inputs(self, examples: int, tokens: int) -> dict[str, Tensor]:
+    def inputs(self, _examples: int, _tokens: int) -> dict[str, Tensor]:
         return {"src": self.examples_first(self.given["src"])}
 
     def run(self, layout: Packed, inputs: Mapping[str, Tensor]) -> Any:

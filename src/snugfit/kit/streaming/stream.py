@@ -126,7 +126,7 @@ class WeightStream:
                     self._detach(place)
             entered = [tensor for tensor in leaves(outputs) if tensor.grad_fn is not None]
             for tensor in entered:  # backward goes into the block through what it returned
-                tensor.register_hook(lambda gradient: self._use(place, backward=True))
+                tensor.register_hook(lambda _: self._use(place, backward=True))
             if torch.is_grad_enabled() and not entered:
                 self._check_unlearned(name, (args, kwargs), outputs)
             return outputs

@@ -83,7 +83,7 @@ def interrupted() -> bool:
     return _here.interrupted_at < math.inf
 
 
-def _receive(number: int, frame: FrameType | None) -> None:
+def _receive(_number: int, _frame: FrameType | None) -> None:
     _here.interrupted_at = min(_here.interrupted_at, time.monotonic())
     for search in _here.searches:
         search.deadline = min(search.deadline, _here.interrupted_at)

@@ -94,8 +94,8 @@ class Search:
     asked: Candidate
     goal: Goal = field(default_factory=Goal)
     rivals: Sequence[Candidate] = ()
-    progress: Progress = lambda looked, of, best: None
-    may_add: Callable[[Technique], bool] = lambda technique: True
+    progress: Progress = lambda *_: None
+    may_add: Callable[[Technique], bool] = lambda _: True
     even: bool = False
     only: Fidelity | None = None
     tried: list[Candidate] = field(init=False)

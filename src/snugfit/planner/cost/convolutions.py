@@ -78,7 +78,7 @@ def follows_rule(name: str, args: Arguments) -> bool:
     return whole and not transposed and groups == 1
 
 
-def convolution(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def convolution(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int:
     given, weight = args[0], args[1]
     if given.dtype == torch.float64:
         return _columns(given, weight, out)
@@ -91,7 +91,7 @@ def convolution(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     return copied(given) + peak - bytes_of(out)
 
 
-def convolution_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def convolution_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     gradient, given, weight, wanted = args[0], args[1], args[2], args[10]
     if given.dtype == torch.float64:
         return _columns(given, weight, gradient)

@@ -122,7 +122,7 @@ def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _convolution_backward(args: Sequence[Any], out: Any) -> int:
+def _convolution_backward(args: Sequence[Any], _out: Any) -> int:
     """Return the gradient of the input and that of the weight each cost what the forward did."""
     gradient, inputs, weight, _, *settings = args
     forward = flop_registry[torch.ops.aten.convolution](
@@ -136,19 +136,19 @@ def _per_output(args: Sequence[Any], out: Any) -> int:
     return 2 * int(out.numel()) * int(args[0].shape[-1])
 
 
-def _plain_int_mm(args: Sequence[Any], out: Any) -> int:
+def _plain_int_mm(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[0].numel()) * int(args[1].shape[-1])
 
 
-def _addmv(args: Sequence[Any], out: Any) -> int:
+def _addmv(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[1].numel())
 
 
-def _batched_sum(args: Sequence[Any], out: Any) -> int:
+def _batched_sum(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[1].numel()) * int(args[2].shape[-1])
 
 
-def _dot(args: Sequence[Any], out: Any) -> int:
+def _dot(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[0].numel())
 
 
@@ -173,8 +173,8 @@ _FORMULAS: dict[str, Callable[[Sequence[Any], Any], int]] = {
     "addbmm": _batched_sum,
     "dot": _dot,
     "vdot": _dot,
-    "mkldnn_rnn_layer": lambda args, out: _recurrent(args[0], args[1:3]),
-    "mkldnn_rnn_layer_backward": lambda args, out: 2 * _recurrent(args[0], args[1:3]),
-    "_cudnn_rnn": lambda args, out: recurrent.flops(args),
-    "_cudnn_rnn_backward": lambda args, out: 2 * recurrent.flops(args),
+    "mkldnn_rnn_layer": lambda args, _out: _recurrent(args[0], args[1:3]),
+    "mkldnn_rnn_layer_backward": lambda args, _out: 2 * _recurrent(args[0], args[1:3]),
+    "_cudnn_rnn": lambda args, _out: recurrent.flops(args),
+    "_cudnn_rnn_backward": lambda args, _out: 2 * recurrent.flops(args),
 }

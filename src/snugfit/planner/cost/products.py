@@ -22,7 +22,7 @@ from snugfit.planner.cost.convolutions import Arguments, Rule
 def product(first: int) -> Rule:
     """Return a product of the two arguments from `first` on."""
 
-    def rule(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+    def rule(args: Arguments, _kwargs: Mapping[str, Any], _out: Tensor) -> int:
         left, right = args[first], args[first + 1]
         copied = _blas(left) + _blas(right)
         if left.dtype == torch.bfloat16 and left.dim() == 2:

@@ -107,7 +107,7 @@ def workspace_bytes(args: Sequence[Any]) -> int:
     return int(_STATES[mode] * count * (2 if both else 1) * _rows(inputs) * hidden * inputs.element_size())
 
 
-def forward_workspace(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+def forward_workspace(args: Sequence[Any], _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the workspace, and the inputs once more where examples come before steps."""
     turned = args[0].nbytes if args[10] and args[0].dim() == 3 else 0
     return workspace_bytes(args) + turned
@@ -132,7 +132,7 @@ def _rows(inputs: Tensor) -> int:
     return int(inputs.shape[0] if inputs.dim() == 2 else inputs.shape[0] * inputs.shape[1])
 
 
-def _forward(mode: Any, func: Any, *args: Any) -> tuple[Any, ...]:
+def _forward(_mode: Any, _func: Any, *args: Any) -> tuple[Any, ...]:
     inputs, states, cell = args[0], args[4], args[5]
     hidden, projected, first, both, sizes = args[7], args[8], args[10], args[13], args[14]
     width = (projected or hidden) * (2 if both else 1)
@@ -149,7 +149,7 @@ def _forward(mode: Any, func: Any, *args: Any) -> tuple[Any, ...]:
     )
 
 
-def _backward(mode: Any, func: Any, *args: Any) -> tuple[Any, ...]:
+def _backward(_mode: Any, _func: Any, *args: Any) -> tuple[Any, ...]:
     inputs, weights, states, cell, wanted = args[0], args[1], args[4], args[5], args[-1]
     return (
         torch.empty_like(inputs) if wanted[0] else None,
@@ -160,20 +160,22 @@ def _backward(mode: Any, func: Any, *args: Any) -> tuple[Any, ...]:
 
 
 def _lstm_cell(
-    mode: Any, func: Any, inputs: Tensor, gates: Tensor, cell: Tensor, *biases: Any
+    _mode: Any, _func: Any, inputs: Tensor, _gates: Tensor, cell: Tensor, *biases: Any
 ) -> tuple[Tensor, ...]:
     """Return the new state and cell, and the gates that backward needs."""
     return torch.empty_like(cell), torch.empty_like(cell), torch.empty_like(inputs)
 
 
 def _gru_cell(
-    mode: Any, func: Any, inputs: Tensor, gates: Tensor, state: Tensor, *biases: Any
+    _mode: Any, _func: Any, _inputs: Tensor, _gates: Tensor, state: Tensor, *biases: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the new state, and five numbers for each of its numbers that backward needs."""
     return torch.empty_like(state), state.new_empty((state.shape[0], 5 * state.shape[1]))
 
 
-def _gru_cell_backward(mode: Any, func: Any, gradient: Tensor, kept: Tensor, biased: bool) -> tuple[Any, ...]:
+def _gru_cell_backward(
+    _mode: Any, _func: Any, gradient: Tensor, _kept: Tensor, biased: bool
+) -> tuple[Any, ...]:
     rows, width = gradient.shape
     bias = [gradient.new_empty(3 * width) if biased else None for _ in range(2)]
     gates = [gradient.new_empty((rows, 3 * width)) for _ in range(2)]

@@ -87,12 +87,12 @@ def _promoted(args: Arguments) -> int:
     return sum(each.numel() * common.itemsize for each in tensors if each.dim() and each.dtype != common)
 
 
-def _where(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _where(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the condition is read as it is."""
     return _promoted(args[1:])
 
 
-def _nothing(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _nothing(_args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     return 0
 
 
@@ -104,26 +104,26 @@ def _mean(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
     return 4 * (args[0].numel() + out.numel()) if half else 0
 
 
-def _widened(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _widened(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int:
     return args[0].numel() * out.element_size() if args[0].dtype != out.dtype else 0
 
 
-def _complex(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _complex(args: Arguments, _kwargs: Mapping[str, Any], _out: Tensor) -> int:
     """Complex numbers give complex results first, whose real parts are kept."""
     return bytes_of(args[0]) if args[0].is_complex() else 0
 
 
-def _log_sum_exp(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _log_sum_exp(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int:
     """Return the exponentials, and the maxima that are subtracted."""
     return bytes_of(args[0]) + bytes_of(out)
 
 
-def _loss_terms(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _loss_terms(args: Arguments, _kwargs: Mapping[str, Any], _out: Tensor) -> int:
     """Return the terms, where they are added up within the operator."""
     return _terms(args[0], args[1]) if _reduced(args, 2) else 0
 
 
-def _binary_cross_entropy(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _binary_cross_entropy(args: Arguments, _kwargs: Mapping[str, Any], _out: Tensor) -> int:
     """Return the logarithms of the sigmoids beside the terms, and the weights of positives less one."""
     terms = _terms(args[0], args[1])
     positives = args[3] if len(args) > 3 else None
@@ -140,27 +140,27 @@ def _terms(given: Tensor, target: Tensor) -> int:
     return given.numel() * common.itemsize
 
 
-def _copied_with_places(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _copied_with_places(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the numbers once more, each with its place."""
     return int(args[0].numel() * (args[0].element_size() + 8))
 
 
-def _copied_once(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _copied_once(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the numbers once more, or as many of them as a mask selects."""
     return bytes_of(args[0])
 
 
-def _softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _softmax(args: Arguments, _kwargs: Mapping[str, Any], _out: Tensor) -> int:
     return copied(args[0])
 
 
-def _safe_softmax(args: Arguments, kwargs: Mapping[str, Any], out: Tensor) -> int:
+def _safe_softmax(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int:
     """Return which elements are minus infinity, which rows have nothing else, and a zero for these."""
     rows = out.numel() // max(out.shape[args[1]], 1)
     return copied(args[0]) + out.numel() + rows + 4
 
 
-def _sort(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _sort(args: Arguments, kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the order of one row."""
     dim = next((each for each in args[1:] if type(each) is int), kwargs.get("dim", -1))
     return args[0].shape[dim] * 8 if args[0].dim() else 0
@@ -172,37 +172,37 @@ def _sort(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
 def _copies_of(*places: int) -> Rule:
     """Contiguous copies of some arguments."""
 
-    def rule(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+    def rule(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
         return sum(copied(args[place]) for place in places if place < len(args))
 
     return rule
 
 
-def _max_pool_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _max_pool_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     return 0 if channels_last(args[1]) and channels_last(args[0]) else copied(args[0])
 
 
 # ---- norms
 
 
-def _batch_norm(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _batch_norm(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return two numbers for each channel."""
     return int(8 * args[0].shape[1])
 
 
-def _batch_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _batch_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the gradient of the input once more, where input and gradient are laid out alike; else a slower kernel does without."""
     gradient, given = args[:2]
     dense = given.is_contiguous() or channels_last(given)
     return bytes_of(given) if dense and gradient.stride() == given.stride() else 0
 
 
-def _layer_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _layer_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return each thread sums up the gradients of weight and bias for itself."""
     return 8 * torch.get_num_threads() * math.prod(args[2]) + copied(args[0]) + copied(args[1])
 
 
-def _group_norm_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _group_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return two sums for each example and channel."""
     return int(8 * args[1].shape[0] * args[1].shape[1] + _copied_as(args[0], args[1]))
 
@@ -221,7 +221,7 @@ def _attention_blocks(query: Tensor, key: Tensor) -> tuple[int, int]:
     return min(256 if rows >= 768 else 64 if rows >= 192 else 32, rows), min(512, key.shape[-2])
 
 
-def _attention(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _attention(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Scores, their maxima and sums, and the output of one block, for each thread, in float32.
 
     Half precision needs the scores once more, and keys and values packed.
@@ -240,7 +240,7 @@ def _attention(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
     return int(torch.get_num_threads() * (each + 2 * columns * width) + bytes_of(key) + bytes_of(value))
 
 
-def _attention_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _attention_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Scores and their gradients of one block, for each thread; half precision has both twice."""
     gradient, query, key = args[:3]
     rows, columns = _attention_blocks(query, key)
@@ -252,13 +252,13 @@ def _attention_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) ->
 # ---- recurrent layers
 
 
-def _recurrent(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _recurrent(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return both weights in another layout, and in float32 the gates of every step."""
     gates = 4 * _states(args) if args[0].dtype == torch.float32 else 0
     return bytes_of(args[1]) + bytes_of(args[2]) + gates
 
 
-def _recurrent_backward(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _recurrent_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """As forward, or the weights and their gradients in another layout; the latter was fitted, and is right within a tenth."""
     weights = bytes_of(args[1]) + bytes_of(args[2])
     taken = max(weights + 4 * _states(args), 2 * weights + round(1.3 * bytes_of(args[0])) + _states(args))
@@ -288,7 +288,7 @@ def hidden_result_bytes(func: Any, args: Arguments) -> int:
 # ---- quantisation
 
 
-def _quantised_rows(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _quantised_rows(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Twice the scaled weight in float32, and two scales for each row; what is kept has one byte for each number.
 
     Source: bitsandbytes/backends/default/ops.py, as is that of blocks.
@@ -298,14 +298,14 @@ def _quantised_rows(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int
     return 8 * numbers + 8 * rows - (numbers + 4 * rows)
 
 
-def _quantised_blocks(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _quantised_blocks(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """Return the scaled weight in float32, the places of its numbers among the levels, these in bytes, and both halves of the pairs."""
     numbers: int = args[0].numel()
     whole = 0 if args[0].dtype == torch.float32 else 4 * numbers
     return whole + 9 * numbers + numbers // 2
 
 
-def _low_bit_states(args: Arguments, kwargs: Mapping[str, Any], out: Any) -> int:
+def _low_bit_states(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
     """In float32: both moments, the gradient, the root of the second moment and what it is divided to, and a weight of another type.
 
     Source: bitsandbytes/backends/cpu/ops.py.

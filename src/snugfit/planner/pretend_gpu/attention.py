@@ -155,8 +155,8 @@ def kernels_of(capability: tuple[int, int]) -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def choice(
-        mode: Any,
-        func: Any,
+        _mode: Any,
+        _func: Any,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -164,8 +164,8 @@ def kernels_of(capability: tuple[int, int]) -> Iterator[None]:
         dropout_p: float = 0.0,
         is_causal: bool = False,
         *,
-        scale: float | None = None,
         enable_gqa: bool = False,
+        **kwargs: Any,
     ) -> int:
         call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, capability)
         return int(call.kernel().value)

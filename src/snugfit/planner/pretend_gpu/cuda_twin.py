@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ class CannotPretend(RuntimeError):
 class _Stream(torch.Stream):
     """A stream on which nothing runs."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
+    def __new__(cls, *args: Any, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
         return torch.Stream("cuda")
 
 
@@ -29,7 +29,7 @@ class _Event(torch.Event):
     """An event of such a stream: it has always happened, and no time has passed since another."""
 
     def __new__(  # type: ignore[misc]
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **kwargs: Any
+        cls, enable_timing: bool = False, *args: Any, **kwargs: Any
     ) -> torch.Event:
         return torch.Event("cuda", enable_timing=enable_timing)
 
@@ -49,7 +49,11 @@ def answering(capability: tuple[int, int], memory_bytes: int, name: str) -> Iter
             (
                 torch.accelerator,
                 _memory()
-                | {"get_memory_info": _free(memory_bytes), "empty_cache": _nothing, "synchronize": _nothing},
+                | {
+                    "get_memory_info": _always((memory_bytes, memory_bytes)),
+                    "empty_cache": _nothing,
+                    "synchronize": _nothing,
+                },
             ),
             # else it would initialise the device for the first tensor there
             (fake_tensor, {"init_gpu_context": _nothing}),
@@ -65,12 +69,17 @@ def answering(capability: tuple[int, int], memory_bytes: int, name: str) -> Iter
         yield
 
 
-def _pinned(mode: Any, func: Any, tensor: Tensor, device: Any = None) -> Tensor:
+def _pinned(_mode: Any, _func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.empty_like(tensor)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    """Return a function that returns the value, whatever device it is asked about."""
+    return lambda *args, **kwargs: value
 
 
 def _about(capability: tuple[int, int], memory_bytes: int, name: str) -> dict[str, Any]:
@@ -91,16 +100,16 @@ def _about(capability: tuple[int, int], memory_bytes: int, name: str) -> dict[st
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": _nothing,
-        "_exchange_device": lambda index: 0,
-        "_maybe_exchange_device": lambda index: 0,
-        "get_device_name": lambda device=None: name,
-        "get_device_capability": lambda device=None: capability,
-        "get_device_properties": lambda device=None: properties,
+        "_exchange_device": _always(0),
+        "_maybe_exchange_device": _always(0),
+        "get_device_name": _always(name),
+        "get_device_capability": _always(capability),
+        "get_device_properties": _always(properties),
         "is_bf16_supported": is_bf16_supported,
         "is_tf32_supported": lambda: major >= 8,
         **_memory(),
-        "mem_get_info": _free(memory_bytes),
-        "get_per_process_memory_fraction": lambda device=None: 1.0,
+        "mem_get_info": _always((memory_bytes, memory_bytes)),
+        "get_per_process_memory_fraction": _always(1.0),
     }
 
 
@@ -108,20 +117,16 @@ def _memory() -> dict[str, Any]:
     """Of both modules, for what either has."""
     none = dict.fromkeys(
         ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
-        lambda device=None: 0,
+        _always(0),
     )
-    return {**none, "memory_stats": lambda device=None: {}, "reset_peak_memory_stats": _nothing}
-
-
-def _free(memory_bytes: int) -> Any:
-    return lambda device=None: (memory_bytes, memory_bytes)
+    return {**none, "memory_stats": lambda *args, **kwargs: {}, "reset_peak_memory_stats": _nothing}
 
 
 def _running() -> dict[str, Any]:
     def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
         return nullcontext() if stream is None else stream
 
-    def current_stream(device: Any = None) -> torch.Stream:
+    def current_stream(*args: Any, **kwargs: Any) -> torch.Stream:
         return torch.Stream("cuda")
 
     runtime = SimpleNamespace(cudaHostRegister=lambda *args: 0, cudaHostUnregister=lambda *args: 0)
@@ -150,8 +155,8 @@ def _drawing() -> dict[str, Any]:
         "seed": generator.seed,
         "seed_all": generator.seed,
         "initial_seed": generator.initial_seed,
-        "get_rng_state": lambda device="cuda": generator.get_state(),
+        "get_rng_state": lambda *args, **kwargs: generator.get_state(),
         "get_rng_state_all": lambda: [generator.get_state()],
-        "set_rng_state": lambda state, device="cuda": generator.set_state(state),
+        "set_rng_state": lambda state, *args, **kwargs: generator.set_state(state),
         "set_rng_state_all": lambda states: generator.set_state(states[0]),
     }

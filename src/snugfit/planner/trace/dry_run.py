@@ -261,7 +261,7 @@ def tell(step: Step, recorder: Recorder) -> None:
     recorder.holds(_own(step.model), Role.WEIGHTS)
 
 
-def _row_metric(outputs: Any, data: Mapping[str, Any]) -> Tensor:
+def _row_metric(outputs: Any, _data: Mapping[str, Any]) -> Tensor:
     """Any metric: that there is one decides whether outputs are kept whole."""
     first = next(iter(leaves(outputs)))
     return first.new_zeros(first.shape[0])

@@ -159,7 +159,7 @@ class DataParallelTwin(SeveralRanks):
         self._missing = list(self._counts)
         yield
 
-    def _settle(self, model: nn.Module, args: Any) -> None:
+    def _settle(self, _model: nn.Module, _args: Any) -> None:
         if not self._settled and len(self._came) == len(self._place) and torch.is_grad_enabled():
             self._settled = True
             self.buckets.clear()  # before the new ones are there

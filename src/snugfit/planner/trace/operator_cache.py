@@ -107,7 +107,7 @@ class _Given(NamedTuple):
 
     place: int
 
-    def make(self, given: Sequence[Tensor], mode: FakeTensorMode) -> Tensor:
+    def make(self, given: Sequence[Tensor], _mode: FakeTensorMode) -> Tensor:
         return given[self.place]
 
 

@@ -388,11 +388,11 @@ class Recorder(TorchDispatchMode):
             module = module.rpartition(".")[0]
         return -1
 
-    def _entered(self, module: nn.Module, args: Any) -> None:
+    def _entered(self, module: nn.Module, _args: Any) -> None:
         self._modules.append(self._names.get(id(module), self._modules[-1] if self._modules else ""))
         self._note()
 
-    def _left(self, module: nn.Module, args: Any, outputs: Any) -> None:
+    def _left(self, module: nn.Module, _args: Any, _outputs: Any) -> None:
         self._modules.pop()
         self._note()
         if self._sharded:  # its weights are still gathered

@@ -305,7 +305,7 @@ def differences(then: Any, now: Any, version: int = VERSION) -> list[str]:
         return ["is not given any more"]
     changes = _differing(then, now)
     if version < VERSION:
-        changes = [each for each in changes if not _is_code(now, each[0]) or _is_noted_alike(*each)]
+        changes = [each for each in changes if not _is_code(now, each[0]) or _is_noted_alike(*each[1:])]
     return [_difference(*each) for each in changes]
 
 
@@ -316,7 +316,7 @@ def _is_code(entry: Any, part: str) -> bool:
     return part != NAME if NAME in entry else _CODE in entry and part.startswith(f"{_CODE} ")
 
 
-def _is_noted_alike(part: str, then: Any, now: Any) -> bool:
+def _is_noted_alike(then: Any, now: Any) -> bool:
     """Return whether versions of identities note a part of code alike: constants that both have."""
     return not any(each is _NOTHING or _is_digest(each) for each in (then, now))
 

@@ -26,7 +26,7 @@ KEPT_WINDOWS = 10
 _NAMED = 3
 
 
-def find_culprit(step: Step, window: Batch, origins: Origins = lambda ids: []) -> str:
+def find_culprit(step: Step, window: Batch, origins: Origins = lambda _: []) -> str:
     """Name the first tensor of the window's forward and backward that is not finite, on any rank.
 
     Runs the window again, under the same randomness, with a look at each module. Weights, buffers, gradients and
@@ -101,7 +101,7 @@ def keep_window(
     number: int,
     window: Batch,
     strategy: Strategy | None = None,
-    origins: Origins = lambda ids: [],
+    origins: Origins = lambda _: [],
 ) -> str | None:
     """Keep a window for inspection as safetensors, with the examples' ids and origins in its metadata; the first few of a run only.
 

@@ -86,7 +86,7 @@ class _Answer:
 def interrupts() -> Iterator[None]:
     """Temporarily have each signal to stop end what is done within, and no more than that: nothing is lost with it."""
 
-    def receive(number: int, frame: FrameType | None) -> None:
+    def receive(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     previous: dict[int, Any] = {}
@@ -153,7 +153,7 @@ class StopRequest:
         if self._answer is not None:
             self._answer.close()
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
         if self._signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._signal = signal.Signals(number).name

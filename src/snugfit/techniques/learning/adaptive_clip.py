@@ -97,7 +97,7 @@ class AdaptiveClip(Technique):
         excluded = _excluded(context.model, self.exclude)
         columns = {id(module.weight) for module in context.model.modules() if is_conv1d(module)}
 
-        def adjust(parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
+        def adjust(parameters: Sequence[nn.Parameter], _moment: Moment) -> Mapping[str, Tensor]:
             clipped = [parameter for parameter in parameters if id(parameter) not in excluded]
             for dim in (0, 1):
                 units = [parameter for parameter in clipped if (id(parameter) in columns) == dim]

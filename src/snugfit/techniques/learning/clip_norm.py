@@ -62,7 +62,7 @@ class ClipNorm(Technique):
         return cls(max_norm=0.05)
 
     def seams(self, context: Context) -> Seams:
-        def adjust(parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
+        def adjust(parameters: Sequence[nn.Parameter], _moment: Moment) -> Mapping[str, Tensor]:
             return {"gradient_norm": clip_norm_(parameters, self.max_norm)}
 
         return Seams(adjust=adjust)

@@ -41,7 +41,7 @@ class ClipValue(Technique):
         return cls(max_value=0.01)
 
     def seams(self, context: Context) -> Seams:
-        def adjust(parameters: Sequence[nn.Parameter], moment: Moment) -> Mapping[str, Tensor]:
+        def adjust(parameters: Sequence[nn.Parameter], _moment: Moment) -> Mapping[str, Tensor]:
             clip_grad_value_(parameters, self.max_value)
             return {}
 

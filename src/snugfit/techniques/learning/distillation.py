@@ -145,7 +145,7 @@ class Distillation(Technique):
             return taught
 
         @contextmanager
-        def modules(batch: Batch) -> Iterator[None]:
+        def modules(_batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 for name, module in caught.items():
                     stack.enter_context(_caught(module, outputs_of, name))
@@ -270,7 +270,7 @@ _COMPUTING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 def _caught(module: nn.Module, into: dict[str, Tensor], name: str) -> Iterator[None]:
     """Within, the first tensor that `module` gives is put into a dict."""
 
-    def catch(module: nn.Module, args: Any, outputs: Any) -> None:
+    def catch(_module: nn.Module, _args: Any, outputs: Any) -> None:
         into[name] = outputs if isinstance(outputs, Tensor) else outputs[0]
 
     handle = module.register_forward_hook(catch)

@@ -69,6 +69,6 @@ class EmbeddingNorm(Technique):
         return Seams()
 
 
-def _normalise(table: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
+def _normalise(table: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
     normed: Tensor = table.norm(outputs)  # type: ignore[operator]
     return normed

@@ -98,7 +98,7 @@ class Freeze(Technique):
         if self.updates is not None:
             self.warn_beyond("updates", self.updates, context.total_updates, "what is frozen stays so")
 
-        def begin(model: nn.Module, moment: Moment) -> None:
+        def begin(_model: nn.Module, moment: Moment) -> None:
             thawed = self.updates is not None and moment.updates >= self.updates
             switches.freeze(() if thawed else names)
 

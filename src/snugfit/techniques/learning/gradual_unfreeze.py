@@ -102,7 +102,7 @@ class GradualUnfreeze(Technique):
         last = every * (len(blocks) - 1)
         self.warn_beyond("every", last, context.total_updates, "the deepest of the blocks are never unfrozen")
 
-        def begin(model: nn.Module, moment: Moment) -> None:
+        def begin(_model: nn.Module, moment: Moment) -> None:
             switches.freeze(frozen_at(blocks, moment.updates, every))
 
         return Seams(begin=begin)

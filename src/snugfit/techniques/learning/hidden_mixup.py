@@ -35,7 +35,7 @@ _MASK = "attention_mask"
 
 @contextmanager
 def mixed_at(
-    module: nn.Module, share: Tensor, look: Callable[[Tensor], None] = lambda hidden: None
+    module: nn.Module, share: Tensor, look: Callable[[Tensor], None] = lambda _: None
 ) -> Iterator[None]:
     """Within, what `module` gets (or what it returns, if it is an embedding) is mixed between neighbouring rows.
 

@@ -126,7 +126,7 @@ class LayerRates(Technique):
                     f"({', '.join(list(found)[:3])}, …). Remove it, or name parts with pattern_rates."
                 )
             named = {depth: _name(depth, found) for depth in found.values()}
-            cut = divided(given, lambda name, parameter: named[found[name]])
+            cut = divided(given, lambda name, _parameter: named[found[name]])
             factors = {name: self.decay ** (top - depth) for depth, name in named.items()}
             return [
                 {**group, "lr_factor": group.get("lr_factor", 1.0) * factors[str(part)]}

@@ -58,7 +58,7 @@ class Plateau(Technique):
         warmup = number_of_updates(self.warmup, total)
         reductions = Reductions(self)
 
-        def schedule(updates: int, group: Mapping[str, Any]) -> Rate:
+        def schedule(updates: int, _group: Mapping[str, Any]) -> Rate:
             return Rate(warmup_factor(updates, warmup) * reductions.factor)
 
         return Seams(schedule=schedule, evaluated=reductions.evaluated, state=reductions)

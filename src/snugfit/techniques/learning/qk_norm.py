@@ -177,7 +177,7 @@ class QKNorm(Technique):
         return size
 
 
-def _normalise(projection: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
+def _normalise(projection: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
     normed: Tensor = projection.head_norm(outputs)  # type: ignore[operator]
     return normed
 

@@ -77,7 +77,7 @@ class ScheduleFree(Technique):
         warmup = number_of_updates(self.warmup, total)
         state = _State(context, self)
 
-        def schedule(updates: int, group: Mapping[str, Any]) -> Rate:
+        def schedule(updates: int, _group: Mapping[str, Any]) -> Rate:
             return Rate(warmup_factor(updates, warmup))
 
         return Seams(

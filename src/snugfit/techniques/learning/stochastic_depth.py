@@ -159,7 +159,7 @@ def _thinned(
     keep: Tensor | None,
     rate: float,
     outputs_of: dict[str, Callable[[Any], Any]],
-    block: nn.Module,
+    _block: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     outputs: Any,

@@ -41,7 +41,7 @@ class BF16(Technique):
                 f"{alternative(context.device)}."
             )
 
-        def forward(batch: Batch) -> AbstractContextManager[Any]:
+        def forward(_batch: Batch) -> AbstractContextManager[Any]:
             return torch.autocast(context.device.type, dtype=torch.bfloat16)
 
         return Seams(forward=forward)

@@ -22,7 +22,7 @@ NARROW = (torch.float16, torch.bfloat16)
 
 
 @contextmanager
-def in_float32(module: nn.Module, look: Callable[[str], object] = lambda device: None) -> Iterator[None]:
+def in_float32(module: nn.Module, look: Callable[[str], object] = lambda _: None) -> Iterator[None]:
     """Within, `module` computes in float32 at least, autocast or not.
 
     Args:
@@ -75,7 +75,7 @@ class FP32Logits(Technique):
         look = torch.is_autocast_enabled if narrow else expected_autocast(self.card.name)
 
         @contextmanager
-        def forward(batch: Batch) -> Iterator[None]:
+        def forward(_batch: Batch) -> Iterator[None]:
             with in_float32(head, look):
                 yield
 

@@ -253,11 +253,11 @@ class FP8(Technique):
                 stacklevel=2,
             )
 
-        def forward(batch: Batch) -> AbstractContextManager[Any]:
+        def forward(_batch: Batch) -> AbstractContextManager[Any]:
             return torch.autocast(device.type, dtype=torch.bfloat16)
 
         @contextmanager
-        def modules(batch: Batch) -> Iterator[None]:
+        def modules(_batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 stack.enter_context(without_fast_path())
                 for layer in chosen.fp8.values():

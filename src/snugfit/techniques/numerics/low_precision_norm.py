@@ -85,7 +85,7 @@ class LowPrecisionNorm(Technique):
         is_on = expected_autocast(self.card.name)
 
         @contextmanager
-        def forward(batch: Batch) -> Iterator[None]:
+        def forward(_batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 for norm in norms:
                     stack.enter_context(in_autocast_dtype(norm, is_on))

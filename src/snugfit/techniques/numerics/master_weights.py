@@ -86,7 +86,7 @@ class MasterWeights(Technique):
         def stepping(make: MakeOptimizer) -> MakeOptimizer:
             return on_masters(make, torch.float32 if self.gradients == "fp32" else None)
 
-        def forward(batch: Batch) -> AbstractContextManager[Any]:
+        def forward(_batch: Batch) -> AbstractContextManager[Any]:
             return torch.autocast(context.device.type, dtype=torch.bfloat16)
 
         return Seams(stepping=stepping, forward=forward)

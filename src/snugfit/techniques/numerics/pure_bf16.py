@@ -176,7 +176,7 @@ class PureBF16(Technique):
 
             return rounded
 
-        def modules(batch: Batch) -> AbstractContextManager[None]:
+        def modules(_batch: Batch) -> AbstractContextManager[None]:
             return taking_any_float(context.model, torch.bfloat16)
 
         return Seams(stepping=stepping, modules=modules)

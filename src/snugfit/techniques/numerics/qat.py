@@ -172,7 +172,7 @@ class QAT(Technique):
             )
 
         @contextmanager
-        def modules(batch: Batch) -> Iterator[None]:
+        def modules(_batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 stack.enter_context(without_fast_path())
                 for layer in layers:

@@ -83,7 +83,7 @@ class TF32(Technique):
                 f"tf32: does nothing, as {reason}: the run computes in fp32.", SnugfitWarning, stacklevel=2
             )
 
-        def modules(batch: Batch) -> AbstractContextManager[None]:
+        def modules(_batch: Batch) -> AbstractContextManager[None]:
             return in_tf32()
 
         return Seams(modules=modules)

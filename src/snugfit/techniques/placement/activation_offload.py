@@ -261,7 +261,7 @@ class ActivationOffload(Technique):
         size = parse_bytes(self.min_bytes, "activation_offload.min_bytes")
         model = context.model
 
-        def forward(batch: Batch) -> AbstractContextManager[Any]:
+        def forward(_batch: Batch) -> AbstractContextManager[Any]:
             if not torch.is_grad_enabled():
                 return nullcontext()
             return offloaded(context.device, [*model.parameters(), *model.buffers(), *slots()], size)

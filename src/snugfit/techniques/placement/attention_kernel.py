@@ -131,7 +131,7 @@ class AttentionKernel(Technique):
 
     def seams(self, context: Context) -> Seams:
         @contextmanager
-        def forward(batch: Batch) -> Iterator[None]:
+        def forward(_batch: Batch) -> Iterator[None]:
             if self.kernel not in BACKENDS:
                 yield
                 return

@@ -130,7 +130,7 @@ class ChunkedLoss(Technique):
             return chunked
 
         @contextmanager
-        def forward(batch: Batch) -> Iterator[None]:
+        def forward(_batch: Batch) -> Iterator[None]:
             try:
                 with postponed(head, look):
                     yield

@@ -193,7 +193,7 @@ class Compile(Technique):
         graphs = self.mode != "default"
 
         @contextmanager
-        def compiling(batch: Batch) -> Iterator[None]:
+        def compiling(_batch: Batch) -> Iterator[None]:
             if graphs:
                 torch.compiler.cudagraph_mark_step_begin()
             with without_caches(caching), ExitStack() as stack:

@@ -79,7 +79,7 @@ class CudnnBenchmark(Technique):
                 f"cudnn_benchmark: does nothing, as {reason}. Remove it.", SnugfitWarning, stacklevel=2
             )
 
-        def modules(batch: Batch) -> AbstractContextManager[None]:
+        def modules(_batch: Batch) -> AbstractContextManager[None]:
             return benchmarking()
 
         return Seams(modules=modules)

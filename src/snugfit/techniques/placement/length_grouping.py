@@ -53,7 +53,7 @@ class LengthGrouping(Technique):
         return Seams(batch=_arranged)
 
 
-def _arranged(window: Batch, moment: Moment) -> Batch:
+def _arranged(window: Batch, _moment: Moment) -> Batch:
     if window.lengths is None:
         raise SettingError(
             f"length_grouping: the lengths of the {window.rows} rows are not known. Give batches with an 'attention_mask' of shape "

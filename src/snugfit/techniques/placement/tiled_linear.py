@@ -186,7 +186,7 @@ class TiledLinears(Technique):
         layers = large_layers(context.model, self.targets, self.above).values()
 
         @contextmanager
-        def modules(batch: Batch) -> Iterator[None]:
+        def modules(_batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 for layer in layers:
                     stack.enter_context(in_tiles(layer, self.tiles))

@@ -92,7 +92,7 @@ class WeightStreaming(Technique):
         first = True
 
         @contextmanager
-        def modules(batch: Batch) -> Iterator[None]:
+        def modules(_batch: Batch) -> Iterator[None]:
             nonlocal first
             with stream.running():
                 if first and not stream.frozen:

@@ -106,7 +106,7 @@ def _values_of_a_pass(step: Step, window: Batch) -> dict[tuple[str, str], Tensor
     values: dict[tuple[str, str], Tensor] = {}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, _args: Any, output: Any) -> None:
             kept = {key: value for key, value in vars(module).items() if key not in _OF_MODULES}
             sources = [
                 ("an output", output),

@@ -88,7 +88,7 @@ def find_lr(
     updates: int = UPDATES,
     smoothing: float = SMOOTHING,
     part: str | None = None,
-    tell: Tell = lambda number, reading: None,
+    tell: Tell = lambda *_: None,
 ) -> RangeTest:
     """Raise the rate of `step` exponentially from `start` to `end`, an update at each, and read the loss.
 
@@ -163,7 +163,7 @@ class _Sweep:
             )
         self.rate = 0.0
 
-    def __call__(self, updates: int, group: Mapping[str, Any]) -> Rate:
+    def __call__(self, _updates: int, group: Mapping[str, Any]) -> Rate:
         return Rate(self.rate / self.unit if id(group) in self._raised else 0.0)
 
 

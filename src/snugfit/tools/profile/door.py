@@ -31,7 +31,7 @@ def profile_recipe(
     memory: bool = False,
     tensorboard: bool = False,
     detail: Detail = Detail(),  # noqa: B008 (frozen)
-    tell: Tell = lambda text: None,
+    tell: Tell = lambda _: None,
 ) -> Profile:
     """Profile a recipe, and keep what was found with its page beside the recipe's runs.
 
@@ -58,7 +58,7 @@ def profile(
     shapes: bool = False,
     stacks: bool = False,
     sort: str | None = None,
-    tell: Tell = lambda text: None,
+    tell: Tell = lambda _: None,
     **settings: Unpack[TrainSettings],
 ) -> Profile:
     """Return what training `model` spends its time on, and what limits it; the model stays as it is.

@@ -117,11 +117,11 @@ def modules_in_trace(model: nn.Module) -> Iterator[None]:
     names = {id(module): name for name, module in model.named_modules()}
     entered: list[torch.profiler.record_function] = []
 
-    def enter(module: nn.Module, args: object) -> None:
+    def enter(module: nn.Module, _args: object) -> None:
         entered.append(torch.profiler.record_function(f"{MODULE}{names.get(id(module), '')}"))
         entered[-1].__enter__()
 
-    def leave(module: nn.Module, args: object, outputs: object) -> None:
+    def leave(_module: nn.Module, _args: object, _outputs: object) -> None:
         entered.pop().__exit__(None, None, None)
 
     hooks = [

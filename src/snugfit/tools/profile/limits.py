@@ -161,7 +161,7 @@ def verdict(found: Measured) -> tuple[str, str]:
     return limit, f"{told} ({rest})." if rest else f"{told}."
 
 
-def advise(found: Measured, predict: Predict = lambda change: None) -> tuple[Advice, ...]:
+def advise(found: Measured, predict: Predict = lambda _: None) -> tuple[Advice, ...]:
     """Return what to try, the largest gain first.
 
     Args:

@@ -72,7 +72,7 @@ def profile_setup(
     memory: bool = False,
     tensorboard: bool = False,
     detail: Detail = Detail(),  # noqa: B008 (frozen)
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """Profile `updates` updates of a setup on its own windows, an evaluation of as many batches and a save where the run has them.
 

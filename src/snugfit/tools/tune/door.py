@@ -53,8 +53,8 @@ def tune(
     trials: int = 20,
     pruner: str = "median",
     options: RunOptions | None = None,
-    watch: Watch = lambda title: nullcontext(),
-    tell: Tell = lambda words: None,
+    watch: Watch = lambda _: nullcontext(),
+    tell: Tell = lambda _: None,
 ) -> Tuned:
     """Look for the values of settings with which a recipe is best by its `evaluate.best`; a search of the same is gone on with.
 
