@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.modules.loss import _Loss
 
 from snugfit.core.batch import IGNORE_INDEX as IGNORE_INDEX
 from snugfit.core.batch import Batch, labels_of
@@ -289,7 +290,7 @@ def find_loss(loss: str | Loss) -> Loss:
         if loss not in LOSSES:
             raise SettingError(f"loss: no built-in '{loss}'. {nearest(loss, LOSSES)}")
         return LOSSES[loss]
-    if isinstance(loss, torch.nn.modules.loss._Loss):
+    if isinstance(loss, _Loss):
         if loss.reduction != "none":
             raise SettingError(
                 f"loss: {type(loss).__name__} has reduction='{loss.reduction}'. Make it with reduction='none': "

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from snugfit.core.layers import is_conv1d
 from snugfit.errors import SettingError
@@ -51,9 +53,9 @@ _WEIGHTED = (
     nn.MultiheadAttention,
     nn.RNNBase,
     nn.RNNCellBase,
-    nn.modules.conv._ConvNd,
+    _ConvNd,
 )
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 
 
 def momentum_of(group: ParameterGroup) -> float | None:

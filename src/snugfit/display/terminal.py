@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, ClassVar, Self, TextIO
 
 from snugfit.display.bar import Screen, make_screen
 from snugfit.display.run_state import Standing
@@ -80,8 +80,8 @@ class TerminalDisplay:
                     self._draw(screen, now)
             elif not self._standing.run and event["event"] in _BEFORE_HEADER:
                 self._early.append(event)  # said under the run's header, which is still to come
-            elif event["event"] in _SAYERS:
-                _SAYERS[event["event"]](self, screen, event)
+            elif event["event"] in self._SAYERS:
+                self._SAYERS[event["event"]](self, screen, event)
         except OSError:
             # the terminal went away; the run goes on
             self._screen = None
@@ -100,7 +100,7 @@ class TerminalDisplay:
         with suppress(OSError):  # of a terminal that went away
             screen.close()
             for event in self._early:
-                _SAYERS[event["event"]](self, screen, event)
+                self._SAYERS[event["event"]](self, screen, event)
             if self._skipped > _SHOWN_SKIPS:
                 screen.say(f"{self._skipped - _SHOWN_SKIPS:,} more windows were skipped", "yellow")
             if self._end is not None:
@@ -182,21 +182,20 @@ class TerminalDisplay:
             f"{'stored':<10}{event['name']} version {event['version']}{f' as {alias}' if alias else ''}"
         )
 
-
-_SAYERS: Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]] = {
-    "run": TerminalDisplay._run,
-    "resume": TerminalDisplay._resume,
-    "evaluation": TerminalDisplay._evaluation,
-    "note": TerminalDisplay._note,
-    "warning": TerminalDisplay._warning,
-    "replan": TerminalDisplay._replan,
-    "fit": TerminalDisplay._fit,
-    "plan": TerminalDisplay._plan,
-    "measured": TerminalDisplay._measured,
-    "attention": TerminalDisplay._attention,
-    "padding": TerminalDisplay._padding,
-    "rows": TerminalDisplay._rows,
-    "skipped": TerminalDisplay._skip,
-    "end": TerminalDisplay._ended,
-    "register": TerminalDisplay._register,
-}
+    _SAYERS: ClassVar[Mapping[str, Callable[[TerminalDisplay, Screen, Event], None]]] = {
+        "run": _run,
+        "resume": _resume,
+        "evaluation": _evaluation,
+        "note": _note,
+        "warning": _warning,
+        "replan": _replan,
+        "fit": _fit,
+        "plan": _plan,
+        "measured": _measured,
+        "attention": _attention,
+        "padding": _padding,
+        "rows": _rows,
+        "skipped": _skip,
+        "end": _ended,
+        "register": _register,
+    }

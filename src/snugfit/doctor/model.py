@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from snugfit.core.batch import Batch
 from snugfit.core.losses import logits_of
@@ -88,7 +89,7 @@ def mixed_modes(model: nn.Module) -> Iterator[Finding]:
     asleep = [
         name
         for name, module in model.named_modules()
-        if not module.training and isinstance(module, (_BatchNorm, nn.modules.dropout._DropoutNd))
+        if not module.training and isinstance(module, (_BatchNorm, _DropoutNd))
     ]
     if asleep and model.training:
         yield Finding(

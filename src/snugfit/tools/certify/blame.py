@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from snugfit.core.batch import Batch, split
 from snugfit.core.technique import Technique
@@ -40,9 +41,7 @@ def why_coupled(tried: Trials, step: Step) -> tuple[tuple[str, ...], str]:
         for name in step.coupling
     ]
     norms = [
-        name
-        for name, each in step.model.named_modules()
-        if isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training
+        name for name, each in step.model.named_modules() if isinstance(each, _BatchNorm) and each.training
     ]
     if norms:
         reasons.append(
