@@ -245,7 +245,9 @@ def _plan(path: str, overrides: Sequence[str], asked: Asked, as_json: bool, *, a
 
 def _libraries(recipe: Recipe) -> list[str]:
     """Modules that a plan of the recipe needs, and that take long to load."""
-    return ["snugfit.run.planning", *([] if recipe.task == "python" else ["transformers.modeling_utils"])]
+    from snugfit.tasks import find
+
+    return ["snugfit.run.planning", *([] if find(recipe.task).own_code else ["transformers.modeling_utils"])]
 
 
 def _calibrate() -> None:

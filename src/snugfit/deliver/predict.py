@@ -27,13 +27,13 @@ from snugfit.models.bundle import load_bundle
 from snugfit.step.build import find_device
 from snugfit.step.evaluate import Scored, eval_mode, evaluate
 from snugfit.system.user_objects import is_python_path, load_object
+from snugfit.tasks import predictable
 from snugfit.techniques import discover, find
 from snugfit.techniques.plugins import check_technique
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CLASSIFICATION = "text-classification"
 BATCH_ROWS = 32
 
 
@@ -107,9 +107,9 @@ def load_predictor(
         ModelError: the bundle is damaged, or is not a text classifier.
     """
     model, meta, tokenizer = load_bundle(Path(folder), extend=extended, allow_code=allow_code)
-    if meta.get("task") != CLASSIFICATION or tokenizer is None:
+    if meta.get("task") not in predictable() or tokenizer is None:
         raise ModelError(
-            f"{folder}: holds a model for the task '{meta.get('task')}', and evaluate and predict take {CLASSIFICATION} models "
+            f"{folder}: holds a model for the task '{meta.get('task')}', and evaluate and predict take {' and '.join(predictable())} models "
             "with their tokenizer. Load this one in Python with snugfit.models.bundle.load_bundle."
         )
     chosen = torch.device(find_device(device))

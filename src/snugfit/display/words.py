@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snugfit.display.run_state import Standing
+from snugfit.tasks import predictable
 from snugfit.units import format_bytes, format_seconds
 
 _MOST_LABELS = 6
@@ -164,7 +165,7 @@ def next_lines(run: Mapping[str, Any], end: Mapping[str, Any], registered: str) 
         lines.append(f"{'report':<10}{os.path.join(folder, 'report.html')}")
     if end.get("resumable"):
         return [*lines, f"{'next':<10}snugfit resume {folder}"]
-    if end["status"] == "finished" and (run.get("recipe") or {}).get("task") == "text-classification":
+    if end["status"] == "finished" and (run.get("recipe") or {}).get("task") in predictable():
         lines.append(f"{'next':<10}snugfit predict {registered or folder} NEW.csv -o predictions.csv")
     return lines
 

@@ -25,13 +25,13 @@ from snugfit.doctor.tokens import TokenView, examine_tokens, views
 from snugfit.results.tool_results import keep, new_folder
 from snugfit.run.settings import TrainSettings, takes_settings
 from snugfit.system.deterministic import deterministic
+from snugfit.tasks import find
 from snugfit.tools.setup import Setup, module_setup, output_of, recipe_setup
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
-    from snugfit.tasks import Task
+    from snugfit.tasks.task import Task
 
-CLASSIFICATION = "text-classification"
 ROWS, EXAMPLES, MODEL, SETTINGS = "rows", "examples", "model and optimizer", "settings"
 Tell = Callable[[str], None]
 
@@ -154,7 +154,8 @@ def skipped_windows(run: Path) -> Iterator[Finding]:
 def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     findings: list[Finding] = []
     checked: list[str] = []
-    if recipe.task == CLASSIFICATION:
+    card = find(recipe.task)
+    if card.classes:
         tell(ROWS)
         checked.append(ROWS)
         validation = recipe.data.validation if isinstance(recipe.data.validation, str) else None
@@ -166,7 +167,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
             why = "examples and model: a run would refuse these rows"
             return Examination.of(recipe.name, findings, checked, (why,))
     tell("loading the model")
-    if recipe.task == CLASSIFICATION:
+    if card.classes:
         from snugfit.models.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
@@ -176,17 +177,16 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
     setup, task = recipe_setup(recipe)
     found = _examine_setup(
         setup,
-        pretrained=recipe.task != "python" and not recipe.from_scratch,
-        labels=recipe.task != CLASSIFICATION,
-        overlap=not (recipe.task == CLASSIFICATION and isinstance(recipe.data.validation, str)),
+        pretrained=not card.own_code and not recipe.from_scratch,
+        labels=not card.classes,
+        overlap=not (card.classes and isinstance(recipe.data.validation, str)),
         tell=tell,
     )
     findings += found.findings
     tokens: tuple[TokenView, ...] = ()
     if task.tokenizer is not None:
         tell("tokens")
-        framed = recipe.task == CLASSIFICATION
-        findings += examine_tokens(setup.material.train, task.tokenizer, framed=framed)
+        findings += examine_tokens(setup.material.train, task.tokenizer, framed=card.classes)
         findings += _of_report(task)
         tokens = views(setup.material.train, task.tokenizer, recipe.data.max_length)
         checked.append("tokens")

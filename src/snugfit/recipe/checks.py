@@ -12,6 +12,7 @@ from snugfit.recipe import model as m
 from snugfit.recipe.strict_yaml import Keys, Places
 from snugfit.results.run_folder import check_name
 from snugfit.system.user_objects import is_python_path
+from snugfit.tasks import find
 from snugfit.units import parse_bytes
 
 
@@ -19,7 +20,7 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
     """Check what no single setting says: combinations, and names that other parts know."""
     from snugfit.core.selection import check
 
-    for keys in m.UNUSED[recipe.task]:
+    for keys in m.unused(recipe.task):
         if keys[1] in (given.get(keys[0]) or {}):
             raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
     _check_names(recipe, places)
@@ -63,8 +64,10 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
     for keys, text in ((("model",), recipe.model), (("data", "train"), recipe.data.train)):
         if not text.strip():
             raise places.error(keys, "is empty.")
-        if recipe.task == "python" and not is_python_path(text):
-            raise places.error(keys, f"must be package.module:function for task python, found '{text}'.")
+        if find(recipe.task).own_code and not is_python_path(text):
+            raise places.error(
+                keys, f"must be package.module:function for task {recipe.task}, found '{text}'."
+            )
 
 
 def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from snugfit.system.code_consent import named_code
+from snugfit.tasks import find
 
 if TYPE_CHECKING:
     from snugfit.recipe.model import Recipe
@@ -33,6 +34,6 @@ def written_code(recipe: Recipe) -> dict[str, str]:
 def _named(settings: Mapping[str, Any], recipe: Recipe) -> dict[str, str]:
     values = {key: value for key, value in settings.items() if key not in _TEXT}
     values["data"] = {key: value for key, value in values["data"].items() if key not in _COLUMNS}
-    if recipe.task != "python":
+    if not find(recipe.task).own_code:
         del values["model"]  # a name on the hub, a folder, or `config:NAME`
     return named_code(values)

@@ -16,6 +16,7 @@ from snugfit.recipe.model import Recipe
 from snugfit.recipe.strict_yaml import Places
 from snugfit.system.json_text import parse_json
 from snugfit.system.user_objects import is_python_path
+from snugfit.tasks import causal_lm, text_classification
 
 _ROWS = 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -54,11 +55,11 @@ def infer_recipe(
         if label is not None or text is not None:
             raise DataError(f"--data: {data} is plain text, so it has no columns for --text and --label.")
         read_table(data, setting="--data")
-        tree: dict[str, Any] = {"task": "causal-lm", "model": model, "data": {"train": data}}
+        tree: dict[str, Any] = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
     columns = None if is_python_path(data) else _columns(data)
     rows = {"train": data, "text": _text(text, columns, data), "label": _label(label, columns, data)}
-    tree = {"task": "text-classification", "model": model, "data": rows}
+    tree = {"task": text_classification.CARD.name, "model": model, "data": rows}
     return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
 
 

@@ -21,6 +21,8 @@ from snugfit.recipe.sections import read_section
 from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.system import code_consent
 from snugfit.system.user_objects import is_python_path
+from snugfit.tasks import discover
+from snugfit.tasks.card import Card
 
 _LIMIT_BYTES = 2**20
 
@@ -126,7 +128,8 @@ def _read(path: Path) -> str:
 def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the settings with relative paths made absolute; `output` is relative to where the command is given."""
     result = dict(tree)
-    python = tree.get("task") == "python"
+    card = _card_of(tree)
+    python = card is not None and card.own_code
     if isinstance(data := tree.get("data"), Mapping):
         files = {
             key: _path(data[key], folder) for key in ("train", "validation") if isinstance(data.get(key), str)
@@ -142,6 +145,11 @@ def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(tree.get("output", "runs"), str):
         result["output"] = _path(tree.get("output", "runs"), Path.cwd())
     return result
+
+
+def _card_of(tree: Mapping[str, Any]) -> Card | None:
+    task = tree.get("task")
+    return discover().get(task) if isinstance(task, str) else None
 
 
 def _path(text: str, folder: Path) -> str:
@@ -161,15 +169,15 @@ def _preset(given: Mapping[str, Any], places: Places) -> Preset:
 def _with_defaults(given: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """Return the defaults that depend on other settings; impossible values are left for validation to find."""
     filled: dict[str, Any] = {"optimizer": preset.optimizer, "schedule": preset.schedule, **given}
-    task = next((known for known in m.TASKS if known == filled.get("task")), None)
-    if task is not None:
-        filled.setdefault("loss", m.DEFAULT_LOSS[task])
+    card = _card_of(filled)
+    if card is not None:
+        filled.setdefault("loss", card.loss)
     train = filled.get("train", {})
     if isinstance(train, Mapping) and train.get("updates") is not None and "epochs" not in train:
         filled["train"] = train = {**train, "epochs": None}
     evaluate = filled.get("evaluate", {})
     if isinstance(evaluate, Mapping):
-        evaluate = {"metrics": () if task is None else m.DEFAULT_METRICS[task], **evaluate}
+        evaluate = {"metrics": () if card is None else card.metrics, **evaluate}
         metrics = evaluate["metrics"]
         if isinstance(metrics, str):
             evaluate["metrics"] = metrics = (metrics,)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from snugfit.core.job import (
     Checkpoint,
@@ -19,17 +18,17 @@ from snugfit.core.job import (
 from snugfit.core.settings import Bound, Count, Section, setting
 from snugfit.planner.choice.goals import SLOWER, WORTH, GoalName
 from snugfit.recipe.presets import DEFAULT as DEFAULT_PRESET
+from snugfit.tasks import discover, find, text_classification
 
 if TYPE_CHECKING:
     from snugfit.core.technique import Technique
 
     Techniques = tuple[Technique, ...]
+    Task = str
 else:
     # a declaration's type is looked at when a recipe is read, and techniques need torch
     Technique = Techniques = Any
-
-Task = Literal["text-classification", "causal-lm", "instruction", "python"]
-TASKS: tuple[Task, ...] = get_args(Task)
+    Task = Literal[tuple(discover())]
 
 RUNS = ("train", "resume", "cv", "tune")
 """Commands that train whole runs."""
@@ -181,7 +180,7 @@ class Recipe(Section):
     """
 
     name: str = setting("name of the run; the file's name by default", example="news")
-    task: Task = setting("task that the model learns", example="text-classification")
+    task: Task = setting("task that the model learns", example=text_classification.CARD.name)
     model: str = setting(
         "Hugging Face name or folder; package.module:function for task python",
         example="gpt2",
@@ -272,22 +271,7 @@ class Recipe(Section):
         return recipe_hash(self)
 
 
-DEFAULT_LOSS: Mapping[Task, str] = {
-    "text-classification": "cross_entropy",
-    "causal-lm": "causal_lm",
-    "instruction": "causal_lm",
-    "python": "cross_entropy",
-}
-DEFAULT_METRICS: Mapping[Task, tuple[str, ...]] = {
-    "text-classification": ("accuracy", "macro_f1"),
-    "causal-lm": ("perplexity",),
-    "instruction": ("perplexity",),
-    "python": (),
-}
-UNUSED: Mapping[Task, tuple[tuple[str, str], ...]] = {
-    "text-classification": (("data", "completion"), ("data", "collate")),
-    "causal-lm": (("data", "label"), ("data", "completion"), ("data", "collate")),
-    "instruction": (("data", "label"), ("data", "collate")),
-    "python": tuple(("data", name) for name in ("text", "label", "completion", "max_length", "bad_rows")),
-}
-"""Settings that a task has no use for; giving one is an error."""
+def unused(task: str) -> tuple[tuple[str, str], ...]:
+    """Return the settings that a task has no use for; giving one is an error."""
+    used = ("train", "validation", *find(task).settings)
+    return tuple((Data.key, name) for name in Data.settings() if name not in used)

@@ -13,6 +13,7 @@ from snugfit.core.settings import Setting, shown
 from snugfit.errors import SettingError, nearest
 from snugfit.recipe import model as m
 from snugfit.recipe.strict_yaml import Dumper
+from snugfit.tasks import discover
 
 _ALONE = {
     "optimizer": "snugfit techniques",
@@ -164,7 +165,7 @@ def _entry(key: str, each: Setting, outer: Setting, keyword: str) -> Entry:
         _in_one_line(key.split("."), _example(each)),
         keyword,
         each.declaration.commands or outer.declaration.commands or m.COMMANDS,
-        tuple(task for task, unused in m.UNUSED.items() if (first, last) in unused),
+        tuple(task for task in discover() if (first, last) in m.unused(task)),
     )
 
 

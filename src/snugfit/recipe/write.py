@@ -50,7 +50,7 @@ def as_dict(recipe: m.Recipe) -> dict[str, Any]:
     """Return all settings that the recipe's task uses, as plain values."""
     values = {name: plain_value(getattr(recipe, name)) for name in m.Recipe.settings()}
     values["plan"]["numerics"] = numerics_entry(recipe)
-    for section, key in m.UNUSED[recipe.task]:
+    for section, key in m.unused(recipe.task):
         del values[section][key]
     without_secrets: dict[str, Any] = redacted(json.loads(json.dumps(values)))
     return without_secrets

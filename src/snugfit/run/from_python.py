@@ -34,7 +34,8 @@ from snugfit.step.trainable import check_module
 from snugfit.strategies.process_group import device_of
 from snugfit.strategies.registry import known_strategy, named_strategy
 from snugfit.system.processes import this_world
-from snugfit.tasks import Task
+from snugfit.tasks import python
+from snugfit.tasks.task import Task
 from snugfit.techniques import find
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
@@ -137,7 +138,7 @@ def module_spec(
         check_dataset("validation", validation)
     task = Task(
         Material(model, data, held_out, given["loss"], given["collate"], given["forward"]),
-        meta={"task": "python", "model": None},
+        meta={"task": python.CARD.name, "model": None},
         data={"train": len(data), "validation": 0 if held_out is None else len(held_out)},
         fingerprints={},
     )

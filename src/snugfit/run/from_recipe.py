@@ -32,15 +32,15 @@ from snugfit.strategies.agreement import agreed
 from snugfit.strategies.base import Strategy
 from snugfit.strategies.registry import check_processes
 from snugfit.system.processes import this_world
-from snugfit.tasks import Task, prepare, prepare_sides
+from snugfit.tasks import find, predictable
+from snugfit.tasks.prepare import prepare, prepare_sides
+from snugfit.tasks.task import Task
 from snugfit.tracking.cursor import stored_uri
 from snugfit.tracking.uri import check_uri, resolve_uri
 from snugfit.units import parse_seconds
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
-
-CLASSIFICATION = "text-classification"
 
 
 def train_recipe(
@@ -179,9 +179,9 @@ def _load(recipe: Recipe, options: RunOptions, strategy: Strategy) -> Task:
 def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> Tracking | None:
     """Return where the run is tracked, which is checked before anything is searched or read."""
     track = recipe.track
-    if track.register and recipe.task != CLASSIFICATION:
+    if track.register and recipe.task not in predictable():
         raise SettingError(
-            f"track.register: only {CLASSIFICATION} models can be registered, the task is {recipe.task}. Remove it; "
+            f"track.register: only {' and '.join(predictable())} models can be registered, the task is {recipe.task}. Remove it; "
             "the best model is in the run's folder."
         )
     if not track.mlflow or options.is_smoke or not this_world().leads:
@@ -196,7 +196,7 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
 def _inputs(recipe: Recipe, task: Task, training: Training) -> list[dict[str, Any]]:
     """Return the sources that rows are read from, each with the digest of its content; of data sets made in Python that of some rows."""
     sources = (("train", recipe.data.train), ("validation", recipe.data.validation))
-    if recipe.task == "python":
+    if find(recipe.task).own_code:
         held_out = isinstance(recipe.data.validation, str)
         names = {
             "train": recipe.data.train,

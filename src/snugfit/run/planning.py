@@ -35,7 +35,9 @@ from snugfit.step.build import Material, describe_model
 from snugfit.step.find_micro_batch import RESIDENT
 from snugfit.step.step import Forward
 from snugfit.system.memory import memory_bytes
-from snugfit.tasks import Task, lacking, prepare, prepare_assumed
+from snugfit.tasks import find
+from snugfit.tasks.prepare import lacking, prepare, prepare_assumed
+from snugfit.tasks.task import Task
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
@@ -118,7 +120,7 @@ def _plan_recipe(recipe: Recipe, job: Job, plan: Plan, target: Target) -> Answer
 
             recipe = with_usual_precision(recipe, machine.device)[0]
         task, assumed = _task(recipe)
-        from_files = recipe.task != "python" and not recipe.from_scratch
+        from_files = not find(recipe.task).own_code and not recipe.from_scratch
         material = task.material
         subject = replace(
             _subject(
@@ -207,7 +209,7 @@ def _task(recipe: Recipe) -> tuple[Task, str]:
     missing = lacking(recipe)
     if missing is None:
         return prepare(recipe, empty=True), ""
-    of_two = " of one of two classes" if recipe.task == "text-classification" else ""
+    of_two = " of one of two classes" if find(recipe.task).classes else ""
     assumed = f"every example is taken to have {recipe.data.max_length} tokens{of_two}, as {missing}"
     return prepare_assumed(recipe), assumed
 

@@ -20,6 +20,7 @@ from snugfit.run import planning
 from snugfit.run.options import RunOptions
 from snugfit.run.plan_cache import place_of
 from snugfit.run.training.assemble import check_settings
+from snugfit.tasks import find
 from snugfit.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
             strategy=choice.strategy,  # type: ignore[arg-type]
             device=answer.device["kind"],
             epochs=None if train.updates is not None else train.epochs,
-            max_length=None if recipe.task == "python" else recipe.data.max_length,
+            max_length=recipe.data.max_length if "max_length" in find(recipe.task).settings else None,
             seed=train.seed,
         ),
         tool,

@@ -35,7 +35,7 @@ from snugfit.strategies.registry import strategy_of
 from snugfit.system.malloc import MMAP_THRESHOLD, tune_malloc
 from snugfit.system.mkl_mode import ADDRESSES, changes, fix_sums, sums_depend_on_addresses
 from snugfit.system.processes import started_anew, this_world
-from snugfit.tasks import Task
+from snugfit.tasks.task import Task
 from snugfit.tracking.follower import Tracker
 from snugfit.tracking.spool import read_events, worked_seconds
 

@@ -18,7 +18,7 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.run import RunSpec
 from snugfit.run.training.loop import Training
 from snugfit.run.training.result import RunResult
-from snugfit.tasks import Task
+from snugfit.tasks.task import Task
 from snugfit.tracking.spool import read_events
 
 DEV_WINDOWS = 2

@@ -22,7 +22,7 @@ from snugfit.run.settings import TrainSettings, with_defaults
 from snugfit.step.build import Material, make_step, training_loader, validation_loader
 from snugfit.step.metrics import RowMetric
 from snugfit.step.step import Step
-from snugfit.tasks import Task
+from snugfit.tasks.task import Task
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe

@@ -10,7 +10,7 @@ import pytest
 from snugfit.cli import main
 from snugfit.errors import SettingError
 from snugfit.recipe import load_recipe
-from snugfit.recipe.model import COMMANDS, REQUIRED, UNUSED
+from snugfit.recipe.model import COMMANDS, REQUIRED
 from snugfit.recipe.reference import Entry, entries, markdown, page
 from snugfit.recipe.schema import json_schema
 from snugfit.recipe.strict_yaml import Places, read_yaml
@@ -90,7 +90,7 @@ def test_a_setting_says_all_that_a_reader_needs(entry: Entry) -> None:
 
 def test_tasks_that_have_no_use_for_a_setting_are_named() -> None:
     (label,) = entries("data.label")
-    assert set(label.not_for) == {task for task, unused in UNUSED.items() if ("data", "label") in unused}
+    assert set(label.not_for) == {"causal-lm", "instruction", "python"}
 
 
 def test_a_section_is_all_its_settings_and_required_ones_say_so() -> None:

@@ -30,7 +30,8 @@ from snugfit.run import from_recipe
 from snugfit.run.options import RunOptions
 from snugfit.run.planning import is_tight
 from snugfit.system.code_consent import words
-from snugfit.tools.cross_validation.fold_rows import CLASSIFICATION, FoldRows, fold_rows
+from snugfit.tasks import find
+from snugfit.tools.cross_validation.fold_rows import FoldRows, fold_rows
 from snugfit.tools.cross_validation.page import write_cv_page
 from snugfit.tools.cross_validation.result import (
     CrossValidation,
@@ -75,7 +76,7 @@ def cross_validate(
         UserError: the recipe, its rows or the folds cannot be used; no folder is left behind where no fold has begun.
         TrainingFailed: a fold failed; those before it are kept.
     """
-    wanted = recipe.task == CLASSIFICATION if stratified is None else stratified
+    wanted = find(recipe.task).classes if stratified is None else stratified
     settings = FoldSettings(folds, repeats, wanted, recipe.train.seed)
     rows = fold_rows(recipe, group_by, labelled=wanted)
     dealt = deal(rows.count, settings, rows.labels, rows.groups)

@@ -14,14 +14,16 @@ from snugfit.data.examples import ORIGIN
 from snugfit.data.parts import Part, read_part
 from snugfit.errors import DataError, SettingError
 from snugfit.system.user_objects import is_python_path
-from snugfit.tasks import python_data
+from snugfit.tasks import find
+from snugfit.tasks.python import training_rows
 
 if TYPE_CHECKING:
     from snugfit.recipe import Recipe
     from snugfit.tools.cross_validation.result import Fold
 
-CLASSIFICATION = "text-classification"
 SIDES = ("train", "validation")
+COLUMNS = ("label", "completion")
+"""Settings of `data` that name a column, besides `text`."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,26 @@ def fold_rows(recipe: Recipe, group_by: Sequence[str] = (), *, labelled: bool = 
     Raises:
         DataError, SettingError: the rows cannot be used, or have no such column.
     """
-    return _objects(recipe, group_by, labelled) if recipe.task == "python" else _texts(recipe, group_by)
+    if find(recipe.task).own_code:
+        return _objects(recipe, group_by, labelled)
+    return _texts(recipe, group_by)
 
 
 def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     data = recipe.data
-    classes = recipe.task == CLASSIFICATION
+    card = find(recipe.task)
     if data.train.lower().endswith(".txt") and not is_python_path(data.train):
         raise DataError(
             f"data.train: {data.train} is one text, which has no rows to hold out. Give a JSONL or CSV file with a text in each row."
         )
-    label = data.label if classes else None
+    label = data.label if card.classes else None
     part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
     skipped = settle(part.faults, data.bad_rows)
     if not part.kept:
         raise DataError(f"data: no usable row is left in {part.table.source}.")
-    columns = [*data.text, *([data.label] if classes else [])]
-    if recipe.task == "instruction":
-        columns.append(data.completion)
-        check_columns(part.table, {"data.completion": [data.completion]})
+    others = {f"data.{name}": [getattr(data, name)] for name in COLUMNS if name in card.settings}
+    check_columns(part.table, others)
+    columns = [*data.text, *(name for (name,) in others.values())]
     notes = [_left_out(recipe)]
     if skipped:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
@@ -94,7 +97,7 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     return FoldRows(
         count=len(part.kept),
         sha256=part.table.sha256,
-        labels=part.labels if classes else None,
+        labels=part.labels if card.classes else None,
         groups=_groups(part, group_by),
         records=[
             {
@@ -124,7 +127,7 @@ def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
 
 
 def _objects(recipe: Recipe, group_by: Sequence[str], labelled: bool) -> FoldRows:
-    rows = python_data(recipe)
+    rows = training_rows(recipe)
     count = len(rows)
     groups = None
     if group_by:

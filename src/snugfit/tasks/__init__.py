@@ -1,0 +1,28 @@
+"""Discovery of tasks: one module, one task."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from snugfit.tasks.card import Card
+
+
+@functools.cache
+def discover() -> Mapping[str, Card]:
+    """Return the cards of all tasks by name: the one `CARD` of each module that has one; no heavy library is imported."""
+    modules = (importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__))
+    cards: list[Card] = [module.CARD for module in modules if hasattr(module, "CARD")]
+    return {card.name: card for card in sorted(cards, key=lambda card: card.name)}
+
+
+def find(name: str) -> Card:
+    """Return the card of a task that there is."""
+    return discover()[name]
+
+
+def predictable() -> tuple[str, ...]:
+    """Return names of the tasks whose models predict, are evaluated on files and registered."""
+    return tuple(name for name, card in discover().items() if card.predicts)

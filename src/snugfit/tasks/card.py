@@ -1,0 +1,46 @@
+"""What a task is: a name, what a recipe says by default, what its rows have, and how its model and data are loaded.
+
+A task is one file with a `CARD`. To import it loads neither torch nor transformers: its functions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+    from snugfit.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A task, as recipes and tools see it.
+
+    Args:
+        summary: one sentence.
+        loss: of a recipe that names none.
+        metrics: of a recipe that names none.
+        settings: those of `data` that it reads besides `train` and `validation`; to give another is an error.
+        load: model, data and loss of a recipe; the flag asks for the model without weights, the last argument says what to
+            keep of each weight that is read from a file.
+        load_empty: the model of that name without weights, where neither rows nor tokenizer are there; None where a plan needs them.
+        classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
+        predicts: its models predict, are evaluated on files and registered.
+        own_code: model and rows are made by functions of the user's own.
+    """
+
+    name: str
+    summary: str
+    loss: str
+    metrics: tuple[str, ...] = ()
+    settings: tuple[str, ...]
+    load: Callable[[Recipe, bool, KeepPart | None], Task]
+    load_empty: Callable[[Recipe, str], nn.Module] | None = None
+    classes: bool = False
+    predicts: bool = False
+    own_code: bool = False

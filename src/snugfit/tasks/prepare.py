@@ -1,0 +1,93 @@
+"""From a recipe to what its task trains: its own data, one part of them, or assumed ones for a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snugfit.system.user_objects import is_python_path
+from snugfit.tasks import find
+from snugfit.tasks.task import Task, loss_of
+
+if TYPE_CHECKING:
+    from snugfit.kit.sharded_loading import KeepPart
+    from snugfit.recipe import Recipe
+
+Sides = tuple[Sequence[int], Sequence[int]]
+"""Places of the rows to train on, and of those to validate on."""
+
+
+def prepare(recipe: Recipe, *, empty: bool = False, keep: KeepPart | None = None) -> Task:
+    """Load and check the recipe's data, then its model.
+
+    Args:
+        empty: the model without weights, on the meta device.
+        keep: what to keep of each weight that is read from a file, as `core.parts` says.
+    Raises:
+        DataError, ModelError, SettingError: what cannot be used.
+    """
+    return find(recipe.task).load(recipe, empty, keep)
+
+
+def prepare_sides(recipe: Recipe, sides: Sides) -> Task:
+    """Return what a recipe trains of its own Python data, with one part of the rows to train on and another to validate on."""
+    from torch.utils.data import Subset
+
+    training, validation = sides
+    task = prepare(replace(recipe, data=replace(recipe.data, validation=None)))
+    whole = task.material.train
+    material = replace(task.material, train=Subset(whole, training), validation=Subset(whole, validation))
+    digest = hashlib.sha256(json.dumps([list(training), list(validation)]).encode()).hexdigest()
+    return replace(
+        task,
+        material=material,
+        data={"train": len(training), "validation": len(validation)},
+        fingerprints={"rows of the fold": digest},
+    )
+
+
+def lacking(recipe: Recipe) -> str | None:
+    """Return what a plan has to do without, in words: the file of training rows, or the tokenizer; None where both are there."""
+    from snugfit.models.folders import has_tokenizer
+    from snugfit.models.hub import resolve
+
+    if find(recipe.task).load_empty is None:
+        return None
+    name = recipe.data.train
+    path = Path(name).expanduser()
+    if not is_python_path(name) and not (recipe.folder / path).exists():
+        return f"data.train ({path.name}) is not there"
+    _, _, local = resolve(recipe.model, recipe.from_scratch, recipe.folder)
+    if local is not None and not has_tokenizer(local):
+        return f"model ({local.name}) has no tokenizer"
+    return None
+
+
+def prepare_assumed(recipe: Recipe) -> Task:
+    """Return the model without weights, and examples of `data.max_length` tokens in place of the recipe's own: for a plan alone.
+
+    Raises:
+        ModelError, SettingError: what cannot be used.
+    """
+    from snugfit.data.assumed import assumed_text, collate_alike
+    from snugfit.models.tokenizer import check_length
+    from snugfit.step.build import Material
+
+    card = find(recipe.task)
+    assert card.load_empty is not None
+    load = partial(card.load_empty, recipe)
+    model: Any = load(recipe.model)
+    if (
+        model.config.pad_token_id is None
+    ):  # the tokenizer's, by which a classifier on a decoder finds the last token
+        model.config.pad_token_id = 0
+    check_length(model, recipe.data.max_length)
+    data = assumed_text(recipe.data.max_length, recipe.train.global_batch, classes=card.classes)
+    held_out = None if recipe.data.validation is None else data
+    material = Material(model, data, held_out, loss_of(recipe), collate_alike, load=load)
+    return Task(material, meta={}, data={}, fingerprints={})

@@ -1,0 +1,56 @@
+"""What a task makes of a recipe: model, data and loss, and what the run's folder has to remember of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from snugfit.core.losses import Loss
+    from snugfit.recipe import Recipe
+    from snugfit.step.build import Material
+
+
+@dataclass(frozen=True)
+class Task:
+    """Material of a run, and what its folder has to remember of it.
+
+    `meta` goes into the bundle with the best model; `data` is the summary that a run's events carry; `sources` are digests of the
+    files that the model, its tokenizer and other models it learns from are read from.
+    """
+
+    material: Material
+    meta: Mapping[str, Any]
+    data: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+    tokenizer: Any = None
+    example_rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def save_best(
+        self, folder: Path, model: nn.Module, description: Mapping[str, Any], *, trained: nn.Module
+    ) -> None:
+        """Write the model as it is now, with what is needed to use it."""
+        from snugfit.models.bundle import save_bundle
+
+        save_bundle(folder, model, {**self.meta, **description}, self.tokenizer, adapters_of=trained)
+
+
+def loss_of(recipe: Recipe) -> str | Loss:
+    """Return the recipe's loss: the name of a built-in one, or the user's own.
+
+    Raises:
+        SettingError: it cannot be imported.
+    """
+    from snugfit.core.losses import LOSSES
+    from snugfit.system.user_objects import load_object
+
+    if recipe.loss in LOSSES:
+        return recipe.loss
+    found: Loss = load_object(recipe.loss, setting="loss", folder=recipe.folder)
+    return found
