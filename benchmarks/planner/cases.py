@@ -148,7 +148,8 @@ class Recurrent(nn.Module):
 
 class Odd(nn.Module):
     """A user's own: a loop over the length of the texts, weights used twice, a buffer, a branch on a value of the batch, and a layer
-    that is never called."""
+    that is never called.
+    """
 
     steps: Tensor
 

@@ -123,7 +123,8 @@ def under_4_gb(settings: Settings) -> Mapping[str, Any]:
 @check("70B streamed under 14 GiB", 170, alone=True, modules=("peft", "bitsandbytes"))
 def seventy(settings: Settings) -> Mapping[str, Any]:
     """Train adapters on a streamed 70B model, 4,096 tokens a micro-batch, with what recomputation keeps in host memory; then the same with
-    all blocks resident, to see what streaming costs."""
+    all blocks resident, to see what streaming costs.
+    """
     shape, tokens = settings.size(("70b", 4096), ("toy", 16))
     layers = LLAMAS[shape]["layers"]
     if settings.cuda:

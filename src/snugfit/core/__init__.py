@@ -1,0 +1,1 @@
+"""The contract of techniques: seams, cards, composition, batches, losses and metrics."""

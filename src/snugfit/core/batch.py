@@ -199,7 +199,8 @@ class Batch:
 
     def _tokens(self) -> set[int]:
         """Return ids of the tensors that are as wide as the tokens because they go along them: where some padding has been cut, another may
-        be as wide by chance."""
+        be as wide by chance.
+        """
         if not self.padded:
             return set()
         tensors = [

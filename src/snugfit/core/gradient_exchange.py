@@ -39,7 +39,8 @@ class Exchange:
 @dataclass
 class SentIn(Exchange):
     """Gradients are rounded to a type of 16 bits, and added up in it. Torch's hooks divide before they add, so that a sum stays in range
-    where each gradient does."""
+    where each gradient does.
+    """
 
     dtype: torch.dtype
 
@@ -57,7 +58,8 @@ class SentIn(Exchange):
 
 def warn_alone(name: str, exchange: Exchange | None) -> None:
     """Warn that the technique `name` has nothing to do where there is no exchange: a run on one device may be gone on with by several, or may
-    have been begun by them."""
+    have been begun by them.
+    """
     if exchange is None:
         warnings.warn(
             f"{name}: does nothing, as one device exchanges no gradients.", SnugfitWarning, stacklevel=3

@@ -272,7 +272,8 @@ class Technique:
     @property
     def reads_weights(self) -> bool:
         """Whether `prepare` looks at what weights there are, or at them again later; where nothing does, no process that trains a part of a
-        model has to have all of it."""
+        model has to have all of it.
+        """
         return self.keeps_start or type(self).prepare is not Technique.prepare
 
     @property

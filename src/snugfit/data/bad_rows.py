@@ -73,7 +73,7 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
 
 
 def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Return the text of a row: its columns joined by a line break.
+    r"""Return the text of a row: its columns joined by a line break.
 
     "NA", "null" and the like are texts as any other. A column that is null counts as empty.
 
@@ -81,7 +81,7 @@ def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
         BadRow: a column is missing or not text, or all of them are empty.
 
     >>> text_of({"title": "NA", "body": "null"}, ["title", "body"])
-    'NA\\nnull'
+    'NA\nnull'
     """
     parts = []
     for column in columns:
@@ -99,10 +99,10 @@ def text_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def check_encodable(text: str) -> None:
-    """See that a text can be written as UTF-8.
+    r"""See that a text can be written as UTF-8.
 
     Raises:
-        BadRow: half of a surrogate pair (JSON's "\\ud83d" alone), which no tokenizer takes.
+        BadRow: half of a surrogate pair (JSON's "\ud83d" alone), which no tokenizer takes.
     """
     try:
         text.encode()
@@ -159,9 +159,9 @@ def kind_of(value: object) -> str:
 
 
 def shorten(value: object, length: int = 40) -> str:
-    """Return a value on one line, cut to `length` characters.
+    r"""Return a value on one line, cut to `length` characters.
 
-    >>> shorten("one\\ntwo three", 9)
+    >>> shorten("one\ntwo three", 9)
     'one two …'
     """
     text = " ".join(str(value).split())

@@ -148,11 +148,10 @@ def _stream(
 
 
 def cut_text(text: str, size: int) -> Iterator[str]:
-    """Cut a text after a line break into pieces of at least `size` characters; a text without one stays
-    whole.
+    r"""Cut a text after a line break into pieces of at least `size` characters; without one it stays whole.
 
-    >>> list(cut_text("one\\ntwo\\nthree", 5))
-    ['one\\ntwo\\n', 'three']
+    >>> list(cut_text("one\ntwo\nthree", 5))
+    ['one\ntwo\n', 'three']
     """
     start = 0
     while start < len(text):

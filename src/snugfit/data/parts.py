@@ -37,6 +37,7 @@ def read_part(
     known: Sequence[str] | None,
     folder: Path | None,
 ) -> Part:
+    """Return the rows of a source that can be used, and the faults of the others."""
     table = read_table(source, setting=setting, folder=folder)
     if table.rows:
         check_columns(table, {"data.text": text, "data.label": [label] if label is not None else []})

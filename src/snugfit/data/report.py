@@ -46,9 +46,9 @@ class DataReport:
         }
 
     def lines(self) -> list[str]:
-        """Return the counts in words, one line for each thing a person should see.
+        r"""Return the counts in words, one line for each thing a person should see.
 
-        >>> print(*DataReport(8, 2, {"empty text": 1}, {"a": 4, "b": 4}).lines(), sep="\\n")
+        >>> print(*DataReport(8, 2, {"empty text": 1}, {"a": 4, "b": 4}).lines(), sep="\n")
         8 rows to train on, 2 to validate on, 1 left out: empty text (1)
         labels: a 4, b 4
         """

@@ -1,0 +1,1 @@
+"""Uses of a trained model: predictions, and registration with MLflow."""

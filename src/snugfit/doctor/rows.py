@@ -154,9 +154,9 @@ def unseen_labels(train: Rows, validation: Rows) -> Iterator[Finding]:
 
 
 def normalised(value: Any) -> Any:
-    """Return a text but for case and spaces; anything else as it is.
+    r"""Return a text but for case and spaces; anything else as it is.
 
-    >>> normalised("  Two  Words\\n")
+    >>> normalised("  Two  Words\n")
     'two words'
     """
     return " ".join(value.casefold().split()) if isinstance(value, str) else value

@@ -237,7 +237,8 @@ def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
 
 def _keeping_nothing() -> AbstractContextManager[None]:
     """Within, autograd keeps nothing for a backward that does not come, and hooks around, such as those that copy it to the host, get
-    nothing."""
+    nothing.
+    """
     return saved_tensors_hooks(lambda _: None, lambda kept: kept)
 
 

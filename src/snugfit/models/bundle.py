@@ -345,7 +345,8 @@ def _load_transformers(folder: Path) -> nn.Module:
 
 def _name_widest(model: nn.Module, config: Path) -> None:
     """Have a configuration name the widest type of a model's weights, where it names that of the first one: whoever loads them in it loses
-    nothing."""
+    nothing.
+    """
     types = {each.dtype for each in model.parameters() if each.is_floating_point()}
     if len(types) > 1:
         values = parse_json(config.read_text(encoding="utf-8"))

@@ -81,7 +81,8 @@ def _added(text: str, node: yaml.MappingNode, keys: Keys, value: float | int) ->
 
 
 def _flow(keys: Keys, value: float | int) -> str:
-    """
+    """Return a setting as YAML on one line.
+
     >>> _flow(("optimizer", "sgd", "learning_rate"), 0.1)
     'optimizer: {sgd: {learning_rate: 0.1}}'
     """
@@ -90,7 +91,8 @@ def _flow(keys: Keys, value: float | int) -> str:
 
 
 def _written(value: float | int) -> str:
-    """
+    """Return a number as a person writes it.
+
     >>> _written(3e-05), _written(0.0031), _written(16)
     ('3e-5', '0.0031', '16')
     """

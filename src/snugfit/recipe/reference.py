@@ -180,7 +180,8 @@ def _example(each: Setting) -> Any:
 
 
 def _in_one_line(keys: Sequence[str], value: Any) -> str:
-    """
+    """Return a setting and its value as YAML on one line.
+
     >>> _in_one_line(["train", "epochs"], 3.0), _in_one_line(["evaluate", "metrics"], ("accuracy",))
     ('train: {epochs: 3.0}', 'evaluate: {metrics: [accuracy]}')
     """

@@ -83,9 +83,9 @@ class Places:
 
 
 def read_yaml(text: str, name: str, places: Places) -> Any:
-    """Return the value of a YAML document; sequences become tuples. Notes `name:line` of every setting in `places`.
+    r"""Return the value of a YAML document; sequences become tuples. Notes `name:line` of every setting in `places`.
 
-    >>> read_yaml("rate: 5e-5\\nlabel: no\\n", "my.yaml", Places())
+    >>> read_yaml("rate: 5e-5\nlabel: no\n", "my.yaml", Places())
     {'rate': 5e-05, 'label': 'no'}
 
     Raises:

@@ -39,7 +39,8 @@ class _Plan:
 
 def drawn_frontier(answer: Answer) -> str:
     """Return the chart of all plans that are told, with a line through the best of each level and the choice ringed; "" where there is
-    nothing to compare."""
+    nothing to compare.
+    """
     plans = _plans(answer)
     if len(plans) < 2:
         return ""

@@ -97,6 +97,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> s
 
 
 def details(summary: str, body: str) -> str:
+    """Return a body that a click on its summary opens."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 

@@ -26,6 +26,7 @@ _PREDICTED = (
 
 
 def setup(story: Story, plan: dict[str, Any]) -> str:
+    """Return the section of the plan, the machine and the versions of libraries."""
     machine, versions = mapping(story.run.get("machine")), mapping(story.run.get("versions"))
     body = "".join(
         f"<div><h3>{title}</h3>{facts(flat(values))}</div>"

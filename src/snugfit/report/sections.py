@@ -38,6 +38,7 @@ LEGEND = {"skipped": "skipped window", "warning": "warning", "resume": "resumed"
 
 
 def headline(story: Story, run_dir: Path) -> str:
+    """Return the head of the page: name, status, outcome and key figures."""
     about = " · ".join(escape(story.recipe[key]) for key in ("task", "model") if story.recipe.get(key))
     status = escape(story.status)
     return (
@@ -124,6 +125,7 @@ def _best_figure(story: Story) -> tuple[str, str, str]:
 
 
 def curves(drawn: Sequence[Chart], frame: Frame) -> str:
+    """Return the section of charts over updates, with a legend of their marks."""
     if not drawn:
         return "<section><h2>Curves</h2><p>No update has been recorded yet.</p></section>"
     kinds = [kind for kind in LEGEND if any(mark.kind == kind for mark in frame.marks)]
@@ -134,6 +136,7 @@ def curves(drawn: Sequence[Chart], frame: Frame) -> str:
 
 
 def evaluations(story: Story) -> str:
+    """Return the table of the last evaluations; "" where there are none."""
     names = list(dict.fromkeys(name for event in story.evaluations for name in mapping(event.get("metrics"))))
     names = names[:MOST_METRICS]
     shown = story.evaluations[-MOST_ROWS:]
@@ -155,6 +158,7 @@ def evaluations(story: Story) -> str:
 
 
 def incidents(story: Story) -> str:
+    """Return the section of warnings and skipped windows, those of one kind together."""
     groups: dict[tuple[str, str], list[Incident]] = {}
     for incident in story.incidents:
         alike = re.sub(
@@ -192,6 +196,7 @@ def _occasions(group: Sequence[Incident]) -> str:
 
 
 def data(story: Story) -> str:
+    """Return the section of rows and labels; "" where nothing is known of them."""
     counts = mapping(story.run.get("data"))
     if not counts:
         return ""
@@ -237,6 +242,7 @@ def certified(story: Story) -> str:
 
 
 def recipe(text: str) -> str:
+    """Return the section of the recipe with every setting; "" where there is none."""
     if not text.strip():
         return ""
     lines = re.sub(r"(?m)^([ \-]*)([\w./]+)(:)(?=\s|$)", r"\1<b>\2</b>\3", escape(text.strip()))
@@ -245,6 +251,7 @@ def recipe(text: str) -> str:
 
 
 def checkpoints(story: Story, run_dir: Path) -> str:
+    """Return the table of checkpoints; "" where there are none."""
     rows = [
         [
             written(event.get("update")),
@@ -264,6 +271,7 @@ def checkpoints(story: Story, run_dir: Path) -> str:
 
 
 def registered(story: Story) -> str:
+    """Return the section of the registered models; "" where there are none."""
     models = "".join(
         facts(flat({key: value for key, value in event.items() if key not in ("event", "time")}))
         for event in story.registered
@@ -279,6 +287,7 @@ def next_time(story: Story) -> str:
 
 
 def footer(story: Story) -> str:
+    """Return the last line of the page."""
     torn = f" {counted(story.ignored, 'unreadable line')} left out." if story.ignored else ""
     last = f"the last one of {clock(story.last_event)}"
     return f"<footer>Made by Snugfit from this run’s events, {last}.{torn}</footer>"

@@ -47,7 +47,8 @@ class Dot:
 @dataclass(frozen=True)
 class Series:
     """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average; a `faint` one faintly alone.
-    Of many `dots` only the best ones are drawn, but for a `scattered` one."""
+    Of many `dots` only the best ones are drawn, but for a `scattered` one.
+    """
 
     name: str
     points: Sequence[Point]
@@ -126,6 +127,8 @@ class LogFrame(Frame):
 
 @dataclass(frozen=True)
 class Axis:
+    """The vertical range of a plot."""
+
     low: float
     high: float
 

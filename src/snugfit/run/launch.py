@@ -127,7 +127,8 @@ def _consent(recipe: Recipe) -> list[str]:
 
 def _until_it_fits(launch: Callable[[int | None], int]) -> int:
     """Launch processes, and whenever one of them has run out of memory, all again in finer micro-batches: of the update that could not be
-    made nothing is there, and updates since the newest checkpoint are made again."""
+    made nothing is there, and updates since the newest checkpoint are made again.
+    """
     finer: int | None = None
     while True:
         try:
@@ -197,7 +198,8 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
 @contextlib.contextmanager
 def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[None]:
     """Within, the environment is what processes are to find, the agent is quiet, as its failures are told in other words, and the first
-    signal to stop is passed on to the processes; a Ctrl-C after it ends them and this process."""
+    signal to stop is passed on to the processes; a Ctrl-C after it ends them and this process.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     interrupted = False

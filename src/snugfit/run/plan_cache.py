@@ -121,7 +121,8 @@ class Place:
 
     def _holds(self, answer: Answer) -> bool:
         """Return whether a plan for this machine fits in what is free now, and where that is its device's memory, was made with about as
-        much. What was named is the same, as it is part of the place."""
+        much. What was named is the same, as it is part of the place.
+        """
         free = available_bytes(torch.device("cpu"))
         if self.target.device is not None or free is None:
             return True
@@ -189,7 +190,8 @@ def _state(path: Path) -> tuple[str, int, int]:
 
 
 def _ago(seconds: float) -> str:
-    """
+    """Return a duration in its largest whole unit.
+
     >>> _ago(3), _ago(90 * 60), _ago(2.2 * 86400)
     ('less than a minute', '1 hour', '2 days')
     """

@@ -255,7 +255,8 @@ def _sizes(task: Task) -> dict[str, Any]:
 
 def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
     """Return what of a plan, as a run's folder keeps it, the run is compared with, of each of several devices: the seconds of an update,
-    and the bytes that can be measured beside it: resident ones on a CPU, allocated ones on CUDA. None where nothing was predicted."""
+    and the bytes that can be measured beside it: resident ones on a CPU, allocated ones on CUDA. None where nothing was predicted.
+    """
     if "reserved_bytes" not in plan:
         return None
     measured_by = {"cpu": "reserved_bytes", "cuda": "peak_bytes"}.get(torch.device(device).type)
@@ -265,6 +266,7 @@ def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
 
 def is_tight(plan: Mapping[str, Any]) -> bool:
     """Return whether a plan, as a run's folder keeps it, leaves so little of the memory that on a CPU it matters what the C library keeps of
-    what was freed."""
+    what was freed.
+    """
     peak, budget = plan.get("reserved_bytes"), plan.get("budget_bytes")
     return peak is not None and budget is not None and peak * RESIDENT > budget

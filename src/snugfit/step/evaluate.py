@@ -146,7 +146,8 @@ def _scored_parts(
     scored: Scored, batches: Iterable[Batch], *, keep: bool, tell: Callable[[Replan], None]
 ) -> Iterator[tuple[Batch, Any, LossTerms]]:
     """Micro-batches, their outputs (None unless `keep`) and losses; all rows of a batch as one where the loss compares them,
-    so that no plan changes the score."""
+    so that no plan changes the score.
+    """
     micro_batch, strategy = scored.micro_batch, scored.strategy
     for batch in batches:
         counts = (batch.rows,) if batch.share is None else batch.share.counts

@@ -34,7 +34,8 @@ RESIDENT = 1.3
 @dataclass(frozen=True)
 class Trial:
     """A micro-batch that was looked at: the most it allocated besides weights and the optimizer's state, None where memory ran
-    out before it could be said, and whether it was run or that is `predicted` from two smaller ones."""
+    out before it could be said, and whether it was run or that is `predicted` from two smaller ones.
+    """
 
     micro_batch: int
     fits: bool
@@ -128,7 +129,8 @@ def probing(
 
 class Forecast(NamedTuple):
     """What larger micro-batches allocate, from what two small ones did: at each operation it grows by as much for each row,
-    and which operation has the peak depends on the size."""
+    and which operation has the peak depends on the size.
+    """
 
     sizes: tuple[int, int]
     histories: tuple[list[int], list[int]]
@@ -255,7 +257,8 @@ def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
 
 def moments(step: Step) -> list[int]:
     """Return numbers of updates at which a window may need the most: now, and at the end where something changes on the way, such as
-    the length of texts, or which blocks are frozen."""
+    the length of texts, or which blocks are frozen.
+    """
     now = step.progress.updates
     if step.total_updates is None or not step.seams.changes:
         return [now]

@@ -26,6 +26,8 @@ RowMetric = Callable[[Any, Any], Tensor]
 
 
 class Metric(Protocol):
+    """A metric that adds up over the batches of an evaluation."""
+
     def update(self, outputs: Any, part: Batch) -> None: ...
 
     def compute(self, strategy: Strategy) -> float:

@@ -127,7 +127,8 @@ def first_line(error: BaseException) -> str:
 
 def advice(used: Sequence[str]) -> str:
     """Return what may be tried where nothing fits: the techniques that save memory, but for those that it has; those that leave the
-    result as it is come first."""
+    result as it is come first.
+    """
     found = discover()
     cards = [found[name].card for name in used if name in found]
     saving = [

@@ -1,0 +1,1 @@
+"""Training on several devices, one file each strategy."""

@@ -305,7 +305,8 @@ def _own_modules(unit: nn.Module) -> list[nn.Module]:
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
     """Return the numbered blocks that hold weights of their own alone, and stand in one place. What stands beside them is gathered with the
-    whole model: nobody knows whether its weights are used in its own forward only, and once."""
+    whole model: nobody knows whether its weights are used in its own forward only, and once.
+    """
     holders = _holders(model)
     places = Counter(module for _, module in model.named_modules(remove_duplicate=False))
     return {

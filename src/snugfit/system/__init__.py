@@ -1,1 +1,1 @@
-"""This process and this machine; nothing here knows of training."""
+"""The process and the machine; nothing here knows of training."""

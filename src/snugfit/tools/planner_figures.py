@@ -26,7 +26,8 @@ _HOST = torch.device("cpu")
 @dataclass
 class Predicted:
     """The planner's answers about a setup that runs in micro-batches of `micro_batch` rows; operators are those of a CPU, the rates
-    those of `device`."""
+    those of `device`.
+    """
 
     setup: Setup
     device: Device
@@ -36,7 +37,8 @@ class Predicted:
 
     def gain(self, change: str) -> float | None:
         """Return how many times as fast an update is with a change, "micro_batch" for the window whole or the name of a technique; None where
-        the planner cannot tell."""
+        the planner cannot tell.
+        """
         try:
             with preserved_randomness(_HOST):
                 if self._seconds is None:

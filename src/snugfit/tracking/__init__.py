@@ -1,0 +1,1 @@
+"""The event log of a run, and the trackers that follow it."""

@@ -30,7 +30,10 @@ class DataInput:
 
 @dataclass
 class Batch:
-    """Events in the tracker's terms; `untagged` are tags that no longer hold, `start_ms` is the first one's time, `status` the last one: running, finished …"""
+    """Events in the tracker's terms.
+
+    `untagged` are tags that no longer hold, `start_ms` is the first one's time, `status` the last one: running, finished …
+    """
 
     metrics: list[Metric] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)

@@ -128,7 +128,8 @@ class Rows:
 
     def held_out(self) -> list[int]:
         """Return the places of the passes without a graph on rows that no model was trained on, before or after; none where rows are too
-        alike to tell."""
+        alike to tell.
+        """
         everything = set().union(*self._trained.values())
         if self._few or not everything:
             return []

@@ -179,7 +179,7 @@ class UpdateWatch:
         return unscale_
 
     def _note_rescale(self, optimizer: Any) -> None:
-        """Before gradients are unscaled: were they changed while they carried the scale?"""
+        """Record whether gradients were changed while they carried the scale, before they are unscaled."""
         number = self.recorder.number(optimizer)
         state = self.gradients.states.get(number)
         if state is None or not state.lengths or not self.recorder.active:

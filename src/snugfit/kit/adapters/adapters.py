@@ -154,10 +154,10 @@ def inject(model: nn.Module, config: Any, targets: Sequence[str], head: Sequence
 
 
 def regex_of(names: Sequence[str]) -> str:
-    """Return an expression that these names match and no other.
+    r"""Return an expression that these names match and no other.
 
     >>> regex_of(["a.b", "c"])
-    'a\\\\.b|c'
+    'a\\.b|c'
     """
     return "|".join(re.escape(name) for name in names)
 

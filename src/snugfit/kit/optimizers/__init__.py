@@ -1,0 +1,1 @@
+"""Optimizers of several techniques, and the kernels and states that they share."""

@@ -1,0 +1,1 @@
+"""Sequences of several examples in one row, without padding between them."""

@@ -144,7 +144,8 @@ class _Product(torch.autograd.Function):
 @contextmanager
 def weights_unread() -> Iterator[None]:
     """Within, `weight` of quantised layers has its shape, type and device, and no numbers: for a library that asks for nothing else,
-    many times, and would have it made whole each time."""
+    many times, and would have it made whole each time.
+    """
 
     def shape_alone(layer: QuantisedLinear) -> Tensor:
         one = torch.empty((), dtype=layer.dtype, device=next(layer.parameters()).device)

@@ -199,7 +199,8 @@ def bitsandbytes_ops() -> Any:
 
 def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
     """Of each parameter that a format keeps in place of a weight, how many numbers of the weight it stands for: the first of
-    a layer for all of them, the others for none."""
+    a layer for all of them, the others for none.
+    """
     found: dict[nn.Parameter, int] = {}
     for module in model.modules():
         if isinstance(module, _QUANTISED):

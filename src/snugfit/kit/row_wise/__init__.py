@@ -1,0 +1,1 @@
+"""Computation of a model one row after another, and the checks that its rows are independent."""

@@ -89,7 +89,8 @@ class Alternative:
 @dataclass(frozen=True)
 class FrontierPoint:
     """The fastest or the smallest plan of a level of fidelity that fits, of those that were looked at; where none of a searched level
-    fits, its smallest one."""
+    fits, its smallest one.
+    """
 
     level: str
     what: str  # "fastest" or "smallest"
@@ -114,7 +115,8 @@ class FrontierBound:
 @dataclass(frozen=True)
 class Largest:
     """The largest that fits: `what` is batch, sequence or model, counted in `unit`; `beyond` is the first that does not fit, with the
-    bytes that a device would have to have for it, None where nothing larger was looked at."""
+    bytes that a device would have to have for it, None where nothing larger was looked at.
+    """
 
     what: str
     value: int

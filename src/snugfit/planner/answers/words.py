@@ -82,9 +82,9 @@ def share(part: float) -> str:
 
 
 def printable(text: object) -> str:
-    """Text on one line and without what a terminal would take for a command: names come from the user's files.
+    r"""Text on one line and without what a terminal would take for a command: names come from the user's files.
 
-    >>> printable("a\\x1b[31m\\nb")
+    >>> printable("a\x1b[31m\nb")
     'a�[31m�b'
     """
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(text))

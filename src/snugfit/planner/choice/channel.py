@@ -21,7 +21,8 @@ EARLY = "Stopped early: plans that were not looked at may be better."
 @dataclass(frozen=True)
 class Progress:
     """How far a search is: plans looked at, of how many there are, and the time of an update and the bytes of the best that fits, None
-    where none does yet."""
+    where none does yet.
+    """
 
     looked: int
     of: int
@@ -29,7 +30,8 @@ class Progress:
     bytes: int | None = None
 
     def __str__(self) -> str:
-        """
+        """Return the line that a terminal shows.
+
         >>> print(Progress(37, 4120, 12.1, 23_192_823_398))
         37 of 4,120 plans looked at, best 12.1 s in 21.6 GiB
         >>> print(Progress(1, 90))
@@ -49,7 +51,7 @@ class Search(Protocol):
 
 @dataclass
 class _Channel:
-    """This process' end of the channel."""
+    """The process's own end of the channel."""
 
     send: Callable[[Progress], None] | None = None
     interrupted_at: float = math.inf

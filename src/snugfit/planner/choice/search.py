@@ -176,7 +176,8 @@ class Search:
 
     def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
         """Return what is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
-        not fit after all, the search goes on from there."""
+        not fit after all, the search goes on from there.
+        """
         while (picked := pick()) is not None and picked not in self._exact:
             plan = replace(self.plan, micro_batch=picked.micro_batch)
             made = self._checked(picked, self.planner.predict(plan, picked.techniques))
@@ -221,7 +222,8 @@ class Search:
 
     def _formats(self) -> Iterator[Techniques]:
         """Yield formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
-        cost nothing which is learned the fastest first."""
+        cost nothing which is learned the fastest first.
+        """
         found = ladder.formats(self.asked.techniques, self._rungs)
         free = FREE if self.goal.name != "finest" else Fidelity.FULL
         for format in sorted(
@@ -270,7 +272,8 @@ class Search:
 
     def _improve(self) -> None:
         """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better; what is
-        too slow in one pass is so in several, but for a CPU."""
+        too slow in one pass is so in several, but for a CPU.
+        """
         settled: set[Techniques] = set()
         while left := [each for each in self._leaders() if each.techniques not in settled]:
             best = left[0]
@@ -283,7 +286,8 @@ class Search:
 
     def _leaders(self) -> Iterator[Candidate]:
         """Yield the choice, or what comes nearest to fitting; and the best of finer and of coarser levels, where a little more speed would make it
-        the choice."""
+        the choice.
+        """
         best = self.choice() or self.smallest()
         if best is None:
             return
@@ -510,7 +514,8 @@ class Search:
 
     def _flops(self, techniques: Techniques) -> float:
         """Operations of an update at least: those of the recipe's own plan, or beside frozen weights those of the plans that have them so
-        and were tried."""
+        and were tried.
+        """
         frozen = freezes(techniques)
         if frozen == freezes(self.asked.techniques):
             return self.asked.found.flops_per_update

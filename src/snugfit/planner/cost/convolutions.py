@@ -17,6 +17,7 @@ BLOCK = 16
 
 
 def bytes_of(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's numbers."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -26,6 +27,7 @@ def copied(tensor: Tensor | None) -> int:
 
 
 def round_up(size: int, multiple: int) -> int:
+    """Return the smallest multiple that is not below `size`."""
     return -(-size // multiple) * multiple
 
 
@@ -60,6 +62,7 @@ def _laid_out(shape: Sequence[int]) -> int:
 
 
 def channels_last(tensor: Tensor) -> bool:
+    """Return whether the channels of an image lie next to each other."""
     return (
         tensor.dim() == 4
         and not tensor.is_contiguous()
@@ -79,6 +82,7 @@ def follows_rule(name: str, args: Arguments) -> bool:
 
 
 def convolution(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int:
+    """Return the bytes that a convolution takes beside its result."""
     given, weight = args[0], args[1]
     if given.dtype == torch.float64:
         return _columns(given, weight, out)
@@ -92,6 +96,7 @@ def convolution(args: Arguments, _kwargs: Mapping[str, Any], out: Tensor) -> int
 
 
 def convolution_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any) -> int:
+    """Return the bytes that the backward pass of a convolution takes beside its results."""
     gradient, given, weight, wanted = args[0], args[1], args[2], args[10]
     if given.dtype == torch.float64:
         return _columns(given, weight, gradient)

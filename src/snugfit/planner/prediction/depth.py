@@ -110,7 +110,8 @@ def deepened_(model: nn.Module) -> tuple[str, int]:
 
 def _configure(model: nn.Module, name: str, count: int, now: int) -> None:
     """Where the configuration of what holds the list says how many blocks it has, let it say so of the new number; another stack of
-    the model, such as a decoder, keeps its own."""
+    the model, such as a decoder, keeps its own.
+    """
     parts = name.split(".")
     for depth in range(len(parts) + 1):
         config = getattr(model.get_submodule(".".join(parts[:depth])), "config", None)

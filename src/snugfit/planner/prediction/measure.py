@@ -113,7 +113,8 @@ def _peak_rate(device: Device, techniques: Sequence[Technique]) -> float:
 class _Measured:
     """Of one window: bytes on the device and on the host after each operator, bytes that kernels take beside, what the allocator takes
     for each byte, bytes of weights and of the optimizer's states, seconds and FLOPs of one micro-batch's passes, other seconds of the
-    update, and what the step did at the peak."""
+    update, and what the step did at the peak.
+    """
 
     history: list[int]
     host: list[int]

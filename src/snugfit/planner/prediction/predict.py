@@ -121,7 +121,8 @@ class Planner:
 
     def _bases(self, many: bool) -> Iterator[int | None]:
         """From how many blocks a run is carried on: from more where a technique looks further than to the next block, and from all
-        (None) where it has many micro-batches."""
+        (None) where it has many micro-batches.
+        """
         if self.whole:
             return
         if self.blocks is not None:

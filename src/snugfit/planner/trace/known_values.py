@@ -149,7 +149,8 @@ class KnownValues:
 
     def _packed(self, padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """Return a batch of sequences without their padding, and how many of them go on at each step: a real tensor, which recurrent
-        layers read in C++."""
+        layers read in C++.
+        """
         known = self._value(lengths)
         if known is None:
             self.bounded.append("aten._pack_padded_sequence.default")

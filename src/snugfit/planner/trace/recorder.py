@@ -256,7 +256,8 @@ class Recorder(TorchDispatchMode):
 
     def _adds_up(self, first: Any) -> bool:
         """Return whether an addition to a tensor is of gradients, in place where they are real: of a parameter, or of a tensor whose gradient
-        was there before the node that runs."""
+        was there before the node that runs.
+        """
         node = node_number()
         if node is None or self._modules or type(first) is not FakeTensor:
             return False

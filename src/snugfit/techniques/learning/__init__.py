@@ -1,0 +1,1 @@
+"""Techniques that change what is learned."""

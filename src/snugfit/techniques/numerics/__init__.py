@@ -1,0 +1,1 @@
+"""Techniques that change the numbers in which a model is computed."""

@@ -150,7 +150,8 @@ class Compression(Exchange):
 
     def _views(self, bucket: GradBucket, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Of a tensor like the bucket's, what belongs to each parameter: DDP lays it out as the parameter is, which the shapes of
-        `gradients()` do not say."""
+        `gradients()` do not say.
+        """
         first = bucket.buffer().storage_offset()
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             place, laid_out = gradient.storage_offset() - first, torch.empty_like(parameter, device="meta")
@@ -159,7 +160,8 @@ class Compression(Exchange):
 
 def _away_from_zero(matrices: Tensor) -> Tensor:
     """Return a copy without zeros, of numbers that are too small to matter beside others: the product with a column of zeros, which a gradient of zeros
-    leaves behind, is zero for ever."""
+    leaves behind, is zero for ever.
+    """
     small = torch.arange(1, matrices.numel() + 1, device=matrices.device, dtype=matrices.dtype).sin()
     return torch.where(matrices == 0, small * 1e6 * SMALLEST, matrices)
 

@@ -206,6 +206,7 @@ def trajectory(
 
 
 def rows_kept_together(problem: Problem, techniques: Techniques, window: Window) -> int:
+    """Return how many rows in a row no split of the window may take apart."""
     step = make_step(problem, techniques)
     return step.seams.batch(Batch.of(window), step.progress, step.seed).group
 
@@ -359,7 +360,8 @@ _BAD_PLACE = 1
 
 def pair(problem: Problem, techniques: Techniques) -> Law:
     """Techniques keep the laws together: windows whole against split with the list turned round, a window in between that is not finite, and
-    the split run stopped behind that window and gone on with."""
+    the split run stopped behind that window and gone on with.
+    """
     found = _Comparison("order", problem.tolerance, problem.floor)
     first, second, third = problem.windows()
     windows = [first, poisoned(second, math.nan), second, third]

@@ -85,6 +85,7 @@ def images_of(techniques: Sequence[Technique]) -> Problem:
 
 
 def takes_images(techniques: Sequence[Technique]) -> bool:
+    """Return whether one of them needs rows of images or of numbers."""
     return any(technique.card.kind in (Kind.IMAGES, Kind.NUMBERS) for technique in techniques)
 
 
@@ -94,6 +95,7 @@ def couples(techniques: Sequence[Technique]) -> bool:
 
 
 def is_legal(techniques: Sequence[Technique]) -> bool:
+    """Return whether these techniques compose."""
     try:
         check(techniques)
     except PlanConflict:
@@ -179,6 +181,7 @@ def evaluated_weights(step: Step) -> dict[str, Tensor]:
 
 
 def loss_of_rows(techniques: Sequence[Technique]) -> str | Loss:
+    """Return the loss to train them with: one that compares rows where they serve such losses."""
     return rows_against_rows if couples(techniques) else "cross_entropy"
 
 
@@ -187,6 +190,7 @@ def _contrastive(outputs: Any, data: Any) -> LossTerms:
 
 
 def rows_against_rows(outputs: Any, data: Any) -> LossTerms:
+    """Return the contrastive loss of each row's logits against all rows'."""
     logits = outputs if isinstance(outputs, Tensor) else outputs["logits"]
     pairs = {"logits": logits, "query": logits, "key": logits.roll(1, dims=-1)}
     return LossTerms(*contrastive(pairs, data))

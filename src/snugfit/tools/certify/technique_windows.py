@@ -17,6 +17,8 @@ Window = dict[str, Any]
 
 
 def texts(per_token: bool) -> Callable[[Sequence[int]], list[Window]]:
+    """Return a function that makes windows of texts from numbers of rows."""
+
     def make(rows: Sequence[int]) -> list[Window]:
         source = torch.Generator().manual_seed(7)
         return [_text(count, per_token, source) for count in rows]
@@ -46,6 +48,8 @@ def _text(rows: int, per_token: bool, source: torch.Generator) -> Window:
 
 
 def images(name: str) -> Callable[[Sequence[int]], list[Window]]:
+    """Return a function that makes windows of images from numbers of rows."""
+
     def make(rows: Sequence[int]) -> list[Window]:
         source = torch.Generator().manual_seed(13)
         return [

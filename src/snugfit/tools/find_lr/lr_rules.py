@@ -167,7 +167,8 @@ def _mean(curve: Sequence[Reading], start: int, count: int) -> float:
 
 def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, float]:
     """Return how far the mean of `count` losses in a row, the lowest there is, lies below that of the first ones, and the standard
-    error of that. It is of the losses themselves: their average lags behind a fall that is short."""
+    error of that. It is of the losses themselves: their average lags behind a fall that is short.
+    """
     last = max(count, len(curve) - count)
     fall = _mean(curve, 0, count) - min(_mean(curve, place, count) for place in range(count, last + 1))
     # neighbours differ by their windows more than by the rate: √2 times the deviation of one, of which the median is 0.6745

@@ -67,7 +67,8 @@ class Measured:
 @dataclass(frozen=True)
 class Culprit:
     """A phase, an operator, or the time between operators: seconds of an update, their share of the run, in which what is done now and
-    then counts too, and what limits it there."""
+    then counts too, and what limits it there.
+    """
 
     name: str
     seconds: float

@@ -27,7 +27,8 @@ _BACKWARD = 1
 @dataclass(frozen=True)
 class Work:
     """What an operator has to do in an update: how often it runs, its FLOPs, and the seconds that these, and the bytes that it moves,
-    take a device at its peak."""
+    take a device at its peak.
+    """
 
     calls: int = 0
     flops: int = 0

@@ -28,7 +28,8 @@ class Range:
         return self.low, self.high
 
     def written(self) -> str:
-        """
+        """Return the values as the command line takes them.
+
         >>> Range(1e-5, 0.01, log=True).written()
         'log:1e-05..0.01'
         """
@@ -50,7 +51,8 @@ class Choices:
         return [json.dumps(value, ensure_ascii=False) for value in self.values]
 
     def written(self) -> str:
-        """
+        """Return the values as the command line takes them.
+
         >>> Choices((0.9, 0.99)).written()
         '0.9,0.99'
         """
