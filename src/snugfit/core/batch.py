@@ -198,8 +198,9 @@ class Batch:
         return replace(self, data=data, padded=width)
 
     def _tokens(self) -> set[int]:
-        """Return ids of the tensors that are as wide as the tokens because they go along them: where some padding has been cut, another may
-        be as wide by chance.
+        """Return ids of the tensors that are as wide as the tokens because they go along them.
+
+        Where some padding has been cut, another may be as wide by chance.
         """
         if not self.padded:
             return set()

@@ -38,8 +38,9 @@ class Exchange:
 
 @dataclass
 class SentIn(Exchange):
-    """Gradients are rounded to a type of 16 bits, and added up in it. Torch's hooks divide before they add, so that a sum stays in range
-    where each gradient does.
+    """An exchange of gradients that are rounded to a type of 16 bits, and added up in it.
+
+    Torch's hooks divide before they add, so that a sum stays in range where each gradient does.
     """
 
     dtype: torch.dtype
@@ -57,8 +58,9 @@ class SentIn(Exchange):
 
 
 def warn_alone(name: str, exchange: Exchange | None) -> None:
-    """Warn that the technique `name` has nothing to do where there is no exchange: a run on one device may be gone on with by several, or may
-    have been begun by them.
+    """Warn that the technique `name` has nothing to do where there is no exchange.
+
+    A run on one device may be gone on with by several, or may have been begun by them.
     """
     if exchange is None:
         warnings.warn(

@@ -109,8 +109,9 @@ class Compute(Protocol):
         ...
 
     def handing(self, take: Callable[[nn.Parameter], None]) -> Self:
-        """Return the same computation, which calls `take` on each parameter as soon as its true gradient is whole, in the last
-        backward.
+        """Return the computation with a call of `take` on each parameter as soon as its true gradient is whole.
+
+        It is whole in the last backward.
 
         What `take` leaves in `.grad` counts as the gradient. A window whose loss is not finite, or in which nothing
         counts, hands over nothing.
@@ -230,8 +231,9 @@ class Technique:
         return model
 
     def loading(self, model: nn.Module) -> Mapping[str, Any]:
-        """Return arguments for a loader of transformers, by which weights come in the format that `prepare` would give them, so that
-        the model as it lies on disk never stands in memory whole.
+        """Return arguments for a loader of transformers that reads weights in the format that `prepare` gives them.
+
+        So the model as it lies on disk never stands in memory whole.
 
         Args:
             model: the architecture on the meta device, without weights.
@@ -271,8 +273,9 @@ class Technique:
 
     @property
     def reads_weights(self) -> bool:
-        """Whether `prepare` looks at what weights there are, or at them again later; where nothing does, no process that trains a part of a
-        model has to have all of it.
+        """Whether `prepare` reads the weights, at once or later.
+
+        Where nothing does, no process that trains a part of a model has to have all of it.
         """
         return self.keeps_start or type(self).prepare is not Technique.prepare
 

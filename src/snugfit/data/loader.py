@@ -151,8 +151,9 @@ class Loader:
         return self._fetch.example((0, index))
 
     def worst_window(self) -> tuple[Batch, bool]:
-        """Return a window of the largest examples, and True; the first window and False where their sizes are not known. Of several ranks
-        each has as many as the one with the most, and they are a window.
+        """Return a window of the largest examples, and True; the first window and False where their sizes are not known.
+
+        Of several ranks each has as many as the one with the most, and they are a window.
 
         The largest is in it first and last: the last micro-batch of a window meets the gradients of those before it.
         """

@@ -236,8 +236,9 @@ def _linear_of(head: Callable[[Tensor], Tensor]) -> nn.Linear | None:
 
 
 def _keeping_nothing() -> AbstractContextManager[None]:
-    """Within, autograd keeps nothing for a backward that does not come, and hooks around, such as those that copy it to the host, get
-    nothing.
+    """Temporarily have autograd save nothing for a backward that does not come.
+
+    Hooks around, such as those that copy to the host, get nothing either.
     """
     return saved_tensors_hooks(lambda _: None, lambda kept: kept)
 

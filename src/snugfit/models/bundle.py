@@ -57,8 +57,7 @@ def save_bundle(
     *,
     adapters_of: nn.Module | None = None,
 ) -> None:
-    """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, replacing the bundle
-    that is there.
+    """Write a model, its tokenizer and `meta` (labels, columns, metrics …) to `folder`, in place of the bundle there.
 
     All is written to a sibling folder, fsynced, and renamed: a reader, or a process that is killed at any
     point, never meets half a bundle. Tied weights are stored once.
@@ -344,8 +343,9 @@ def _load_transformers(folder: Path) -> nn.Module:
 
 
 def _name_widest(model: nn.Module, config: Path) -> None:
-    """Have a configuration name the widest type of a model's weights, where it names that of the first one: whoever loads them in it loses
-    nothing.
+    """Have a configuration name the widest type of a model's weights, in place of the first one's.
+
+    Whoever loads them in it loses nothing.
     """
     types = {each.dtype for each in model.parameters() if each.is_floating_point()}
     if len(types) > 1:

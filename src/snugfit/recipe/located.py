@@ -20,8 +20,9 @@ _SECTIONS = ("data", "train", "evaluate", "plan", "budget")
 
 @contextmanager
 def located(path: str | os.PathLike[str], overrides: Iterable[str]) -> Iterator[None]:
-    """Within, an error that begins with a technique's setting (`freeze.patterns: …`), or with one of a section (`data.text: …`), names
-    the recipe's line as well.
+    """Temporarily have errors that begin with a setting name the recipe's line as well.
+
+    The setting is a technique's (`freeze.patterns: …`), or one of a section (`data.text: …`).
 
     Raises:
         SettingError, DataError: in place of one that has no line yet.

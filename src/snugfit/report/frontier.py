@@ -38,8 +38,9 @@ class _Plan:
 
 
 def drawn_frontier(answer: Answer) -> str:
-    """Return the chart of all plans that are told, with a line through the best of each level and the choice ringed; "" where there is
-    nothing to compare.
+    """Return the chart of all plans that are told; "" where there is nothing to compare.
+
+    A line goes through the best of each level, and a ring is around the choice.
     """
     plans = _plans(answer)
     if len(plans) < 2:

@@ -46,8 +46,10 @@ class Dot:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve. `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average; a `faint` one faintly alone.
-    Of many `dots` only the best ones are drawn, but for a `scattered` one.
+    """A curve of a chart.
+
+    `tone` picks the colour (1 to 8); a `noisy` one is drawn faintly, under its average; a `faint` one faintly
+    alone. Of many `dots` only the best ones are drawn, but for a `scattered` one.
     """
 
     name: str

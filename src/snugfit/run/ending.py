@@ -74,8 +74,9 @@ def report(folder: RunFolder, events: Events) -> None:
 
 
 def explain_memory(training: Training, events: Events, error: OutOfMemory) -> None:
-    """Look at what took the memory, write it as a page into the run's folder, and say so in the error, which stays the one that is
-    raised whatever becomes of that.
+    """Look at what took the memory, write it as a page into the run's folder, and say so in the error.
+
+    The error stays the one that is raised whatever becomes of that.
     """
     if (
         training.attempt is None or training.step.strategy.world_size > 1

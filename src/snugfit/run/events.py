@@ -114,8 +114,10 @@ class Silent(Events):
 
 @contextmanager
 def opened(folder: RunFolder, display: Display | None) -> Iterator[Events]:
-    """Yield the events of a run, for this process alone; on an error, a folder that this process has made and in which no run has begun is
-    removed, and so is one whose run could not use its first window.
+    """Yield the events of a run, for this process alone.
+
+    On an error, a folder that this process has made and in which no run has begun is removed, and so is one
+    whose run could not use its first window.
 
     Raises:
         RunFolderError: another process is training it, or its events cannot be written.

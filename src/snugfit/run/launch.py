@@ -126,8 +126,10 @@ def _consent(recipe: Recipe) -> list[str]:
 
 
 def _until_it_fits(launch: Callable[[int | None], int]) -> int:
-    """Launch processes, and whenever one of them has run out of memory, all again in finer micro-batches: of the update that could not be
-    made nothing is there, and updates since the newest checkpoint are made again.
+    """Launch processes, and whenever one of them has run out of memory, all again in finer micro-batches.
+
+    Of the update that could not be made nothing is there, and updates since the newest checkpoint are made
+    again.
     """
     finer: int | None = None
     while True:
@@ -197,8 +199,10 @@ def _launch(arguments: Sequence[str], recipe: Recipe, max_restarts: int, folder:
 
 @contextlib.contextmanager
 def _surroundings(place: Path, recipe: Recipe, folder: RunFolder) -> Iterator[None]:
-    """Within, the environment is what processes are to find, the agent is quiet, as its failures are told in other words, and the first
-    signal to stop is passed on to the processes; a Ctrl-C after it ends them and this process.
+    """Temporarily set the environment of processes, quieten the agent, and pass on the first signal to stop.
+
+    The agent is quiet as its failures are told in other words. A Ctrl-C after the signal ends the processes
+    and this one.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 

@@ -120,8 +120,10 @@ class Place:
             path.unlink(missing_ok=True)
 
     def _holds(self, answer: Answer) -> bool:
-        """Return whether a plan for this machine fits in what is free now, and where that is its device's memory, was made with about as
-        much. What was named is the same, as it is part of the place.
+        """Return whether a plan for this machine fits in what is free now.
+
+        Where that is its device's memory, it was made with about as much too. What was named is the same, as
+        it is part of the place.
         """
         free = available_bytes(torch.device("cpu"))
         if self.target.device is not None or free is None:

@@ -254,8 +254,10 @@ def _sizes(task: Task) -> dict[str, Any]:
 
 
 def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
-    """Return what of a plan, as a run's folder keeps it, the run is compared with, of each of several devices: the seconds of an update,
-    and the bytes that can be measured beside it: resident ones on a CPU, allocated ones on CUDA. None where nothing was predicted.
+    """Return the figures of a plan, as a run's folder keeps it, with which the run is compared.
+
+    They are, of each of several devices, the seconds of an update, and the bytes that can be measured beside
+    it: resident ones on a CPU, allocated ones on CUDA. None where nothing was predicted.
     """
     if "reserved_bytes" not in plan:
         return None
@@ -265,8 +267,9 @@ def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
 
 
 def is_tight(plan: Mapping[str, Any]) -> bool:
-    """Return whether a plan, as a run's folder keeps it, leaves so little of the memory that on a CPU it matters what the C library keeps of
-    what was freed.
+    """Return whether a plan, as a run's folder keeps it, leaves little memory free.
+
+    On a CPU it then matters what the C library keeps of what was freed.
     """
     peak, budget = plan.get("reserved_bytes"), plan.get("budget_bytes")
     return peak is not None and budget is not None and peak * RESIDENT > budget

@@ -145,8 +145,9 @@ def _scoring(scored: Scored) -> Iterator[None]:
 def _scored_parts(
     scored: Scored, batches: Iterable[Batch], *, keep: bool, tell: Callable[[Replan], None]
 ) -> Iterator[tuple[Batch, Any, LossTerms]]:
-    """Micro-batches, their outputs (None unless `keep`) and losses; all rows of a batch as one where the loss compares them,
-    so that no plan changes the score.
+    """Yield micro-batches, their outputs (None unless `keep`) and losses.
+
+    All rows of a batch come as one where the loss compares them, so that no plan changes the score.
     """
     micro_batch, strategy = scored.micro_batch, scored.strategy
     for batch in batches:

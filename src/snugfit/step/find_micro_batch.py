@@ -33,8 +33,10 @@ RESIDENT = 1.3
 
 @dataclass(frozen=True)
 class Trial:
-    """A micro-batch that was looked at: the most it allocated besides weights and the optimizer's state, None where memory ran
-    out before it could be said, and whether it was run or that is `predicted` from two smaller ones.
+    """A micro-batch that was looked at, and the most it allocated besides weights and the optimizer's state.
+
+    That is None where memory ran out before it could be said. It was run, or is `predicted` from two smaller
+    ones.
     """
 
     micro_batch: int
@@ -128,8 +130,9 @@ def probing(
 
 
 class Forecast(NamedTuple):
-    """What larger micro-batches allocate, from what two small ones did: at each operation it grows by as much for each row,
-    and which operation has the peak depends on the size.
+    """A prediction of what larger micro-batches allocate, from what two small ones did.
+
+    At each operation it grows by as much for each row, and which operation has the peak depends on the size.
     """
 
     sizes: tuple[int, int]
@@ -256,8 +259,10 @@ def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
 
 
 def moments(step: Step) -> list[int]:
-    """Return numbers of updates at which a window may need the most: now, and at the end where something changes on the way, such as
-    the length of texts, or which blocks are frozen.
+    """Return numbers of updates at which a window may need the most.
+
+    They are now, and the end where something changes on the way, such as the length of texts, or which blocks
+    are frozen.
     """
     now = step.progress.updates
     if step.total_updates is None or not step.seams.changes:

@@ -102,8 +102,9 @@ def within_memory(
 
 @contextmanager
 def in_memory(step: Step) -> Iterator[None]:
-    """Around the update itself, which is not tried again: part of the weights may have their new values, and what it needs no
-    split of the window makes less.
+    """Temporarily report an error of memory as one of the update itself, which is not tried again.
+
+    Part of the weights may have their new values, and what it needs no split of the window makes less.
 
     Raises:
         OutOfMemory: memory ran out.
@@ -126,8 +127,9 @@ def first_line(error: BaseException) -> str:
 
 
 def advice(used: Sequence[str]) -> str:
-    """Return what may be tried where nothing fits: the techniques that save memory, but for those that it has; those that leave the
-    result as it is come first.
+    """Return the techniques that save memory and may be tried where nothing fits, but for those that it has.
+
+    Those that leave the result as it is come first.
     """
     found = discover()
     cards = [found[name].card for name in used if name in found]

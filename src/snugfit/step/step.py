@@ -294,8 +294,9 @@ class Step:
         self.seams.evaluated(metrics)
 
     def settle(self, windows: Callable[[], Iterable[Any]]) -> None:
-        """Before scoring: let techniques bring what an average cannot hold, such as batch norm's statistics, in line with
-        the averaged weights. Training goes on as if this had not been.
+        """Let techniques bring what an average cannot hold, such as batch norm's statistics, in line with the averaged weights.
+
+        This is before scoring. Training goes on as if it had not been.
 
         Args:
             windows: gives windows of training data, from their beginning; closed early where it is a generator.

@@ -304,8 +304,10 @@ def _own_modules(unit: nn.Module) -> list[nn.Module]:
 
 
 def _units(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the numbered blocks that hold weights of their own alone, and stand in one place. What stands beside them is gathered with the
-    whole model: nobody knows whether its weights are used in its own forward only, and once.
+    """Return the numbered blocks that hold weights of their own alone, and stand in one place.
+
+    What stands beside them is gathered with the whole model: nobody knows whether its weights are used in its
+    own forward only, and once.
     """
     holders = _holders(model)
     places = Counter(module for _, module in model.named_modules(remove_duplicate=False))
@@ -332,8 +334,11 @@ def _holders(model: nn.Module) -> Counter[nn.Parameter]:
 
 
 def _left_whole(model: nn.Module) -> set[nn.Parameter]:
-    """Return the parameters that each rank has whole: those without a dimension, such as a temperature or what a quantised format keeps beside a
-    weight, and trained ones of another type than most, such as norms in float32 beside weights of 16 bits. FSDP2 takes neither.
+    """Return the parameters that each rank has whole.
+
+    They are those without a dimension, such as a temperature or what a quantised format keeps beside a
+    weight, and trained ones of another type than most, such as norms in float32 beside weights of 16 bits.
+    FSDP2 takes neither.
     """
     sizes: Counter[torch.dtype] = Counter()
     for each in model.parameters():

@@ -47,8 +47,10 @@ def has_statistics(device: torch.device) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back what nothing refers to any more. To be called when the error that told of the want is forgotten: its
-    traceback holds every tensor of the frames it went through.
+    """Give back what nothing refers to any more.
+
+    Call it when the error that told of the want is forgotten: its traceback holds every tensor of the frames
+    it went through.
     """
     gc.collect()
     if device.type != "cpu":

@@ -157,8 +157,9 @@ def leave(code: int) -> NoReturn:
 
 
 def is_watched() -> bool:
-    """Return whether an agent of torch, torchrun's or Snugfit's own, has started this process: it takes all exit codes but 0 for a reason to
-    end, or to start anew, all processes.
+    """Return whether an agent of torch, torchrun's or Snugfit's own, has started this process.
+
+    An agent takes all exit codes but 0 for a reason to end, or to start anew, all processes.
     """
     return "TORCHELASTIC_RUN_ID" in os.environ
 

@@ -25,8 +25,9 @@ _HOST = torch.device("cpu")
 
 @dataclass
 class Predicted:
-    """The planner's answers about a setup that runs in micro-batches of `micro_batch` rows; operators are those of a CPU, the rates
-    those of `device`.
+    """The planner's answers about a setup that runs in micro-batches of `micro_batch` rows.
+
+    Operators are those of a CPU, the rates those of `device`.
     """
 
     setup: Setup
@@ -36,8 +37,9 @@ class Predicted:
     _seconds: float | None = field(default=None, init=False)
 
     def gain(self, change: str) -> float | None:
-        """Return how many times as fast an update is with a change, "micro_batch" for the window whole or the name of a technique; None where
-        the planner cannot tell.
+        """Return how many times as fast an update is with a change; None where the planner cannot tell.
+
+        The change is "micro_batch" for the window whole, or the name of a technique.
         """
         try:
             with preserved_randomness(_HOST):

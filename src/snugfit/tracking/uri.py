@@ -23,8 +23,10 @@ def resolve_uri(
     stored: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """Return the tracker's address: the setting, else the one of the run that is resumed, else MLFLOW_TRACKING_URI, else a
-    SQLite database beside the runs.
+    """Return the tracker's address.
+
+    It is the setting, else the one of the run that is resumed, else MLFLOW_TRACKING_URI, else a SQLite
+    database beside the runs.
 
     Args:
         setting: `track.uri`.

@@ -127,8 +127,9 @@ class Rows:
         seen.rows.update(passed.rows)
 
     def held_out(self) -> list[int]:
-        """Return the places of the passes without a graph on rows that no model was trained on, before or after; none where rows are too
-        alike to tell.
+        """Return the places of the passes without a graph on rows that no model was trained on, before or after.
+
+        There are none where rows are too alike to tell.
         """
         everything = set().union(*self._trained.values())
         if self._few or not everything:

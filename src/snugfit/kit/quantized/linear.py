@@ -143,8 +143,9 @@ class _Product(torch.autograd.Function):
 
 @contextmanager
 def weights_unread() -> Iterator[None]:
-    """Within, `weight` of quantised layers has its shape, type and device, and no numbers: for a library that asks for nothing else,
-    many times, and would have it made whole each time.
+    """Temporarily give `weight` of quantised layers its shape, type and device, and no numbers.
+
+    A library that asks for nothing else, many times, would have it made whole each time.
     """
 
     def shape_alone(layer: QuantisedLinear) -> Tensor:

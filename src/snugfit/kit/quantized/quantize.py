@@ -198,8 +198,9 @@ def bitsandbytes_ops() -> Any:
 
 
 def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
-    """Of each parameter that a format keeps in place of a weight, how many numbers of the weight it stands for: the first of
-    a layer for all of them, the others for none.
+    """Return how many numbers of a weight each parameter that a format keeps in its place stands for.
+
+    The first of a layer stands for all of them, the others for none.
     """
     found: dict[nn.Parameter, int] = {}
     for module in model.modules():

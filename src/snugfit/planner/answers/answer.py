@@ -88,8 +88,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """The fastest or the smallest plan of a level of fidelity that fits, of those that were looked at; where none of a searched level
-    fits, its smallest one.
+    """The fastest or the smallest plan of a level of fidelity that fits, of those that were looked at.
+
+    Where none of a searched level fits, it is the level's smallest one.
     """
 
     level: str
@@ -114,8 +115,10 @@ class FrontierBound:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest that fits: `what` is batch, sequence or model, counted in `unit`; `beyond` is the first that does not fit, with the
-    bytes that a device would have to have for it, None where nothing larger was looked at.
+    """The largest batch, sequence or model that fits.
+
+    `what` is one of these three, counted in `unit`; `beyond` is the first that does not fit, with the bytes
+    that a device would have to have for it, None where nothing larger was looked at.
     """
 
     what: str

@@ -24,8 +24,9 @@ aten = torch.ops.aten
 
 
 def product(device: torch.device, dtype: torch.dtype, side: int) -> Iterator[Work]:
-    """Yield the products of a linear layer, `side` square, on twice as many tokens: forward without and with a bias, and backward to input and
-    weight.
+    """Yield the products of a linear layer, `side` square, on twice as many tokens.
+
+    These are forward without and with a bias, and backward to input and weight.
     """
     tokens, gradient = (torch.randn(2 * side, side, device=device, dtype=dtype) for _ in range(2))
     weight = torch.randn(side, side, device=device, dtype=dtype)

@@ -23,8 +23,10 @@ def margin_on(kind: str) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may take: bytes of the device and of the host, how coarse its numbers may be, and the share of the device's memory
-    that is left free.
+    """The limits of a run.
+
+    They are the bytes of the device and of the host, how coarse its numbers may be, and the share of the
+    device's memory that is left free.
     """
 
     memory_bytes: int

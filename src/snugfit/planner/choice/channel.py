@@ -20,8 +20,10 @@ EARLY = "Stopped early: plans that were not looked at may be better."
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is: plans looked at, of how many there are, and the time of an update and the bytes of the best that fits, None
-    where none does yet.
+    """The progress of a search.
+
+    It has the plans looked at, of how many there are, and the time of an update and the bytes of the best
+    that fits, None where none does yet.
     """
 
     looked: int

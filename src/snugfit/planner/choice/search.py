@@ -175,8 +175,10 @@ class Search:
         return found
 
     def confirm(self, pick: Callable[[], Candidate | None]) -> Candidate | None:
-        """Return what is picked of the plans that were tried, predicted anew in full: what the search took for granted is looked at; where it does
-        not fit after all, the search goes on from there.
+        """Return the plan that is picked of those that were tried, predicted anew in full.
+
+        This checks what the search took for granted. Where the plan does not fit after all, the search goes
+        on from there.
         """
         while (picked := pick()) is not None and picked not in self._exact:
             plan = replace(self.plan, micro_batch=picked.micro_batch)
@@ -221,8 +223,9 @@ class Search:
         return [(), *(each for each in ladder.formats(self.asked.techniques, self._rungs) if each)]
 
     def _formats(self) -> Iterator[Techniques]:
-        """Yield formats that may be chosen and could be worth it, by what is known when each is asked for: level by level, and of those that
-        cost nothing which is learned the fastest first.
+        """Yield formats that may be chosen and could be worth it, by what is known when each is asked for.
+
+        They come level by level, and of those that cost nothing which is learned the fastest first.
         """
         found = ladder.formats(self.asked.techniques, self._rungs)
         free = FREE if self.goal.name != "finest" else Fidelity.FULL
@@ -271,8 +274,9 @@ class Search:
                 break
 
     def _improve(self) -> None:
-        """Try what differs by a rung from the choice, and from what it had to be worth it beside, until nothing that does is better; what is
-        too slow in one pass is so in several, but for a CPU.
+        """Try plans that differ by a rung from the choice, and from its rivals, until nothing that does is better.
+
+        What is too slow in one pass is so in several, but for a CPU.
         """
         settled: set[Techniques] = set()
         while left := [each for each in self._leaders() if each.techniques not in settled]:
@@ -285,8 +289,9 @@ class Search:
                         self._look(added)
 
     def _leaders(self) -> Iterator[Candidate]:
-        """Yield the choice, or what comes nearest to fitting; and the best of finer and of coarser levels, where a little more speed would make it
-        the choice.
+        """Yield the choice, or what comes nearest to fitting.
+
+        The best of finer and of coarser levels follow, where a little more speed would make one the choice.
         """
         best = self.choice() or self.smallest()
         if best is None:
@@ -513,7 +518,9 @@ class Search:
         return self._flops(techniques) / rate
 
     def _flops(self, techniques: Techniques) -> float:
-        """Operations of an update at least: those of the recipe's own plan, or beside frozen weights those of the plans that have them so
+        """Return a lower bound of the operations of an update.
+
+        They are those of the recipe's own plan, or beside frozen weights those of the plans that have them so
         and were tried.
         """
         frozen = freezes(techniques)

@@ -272,8 +272,9 @@ def _states(args: Arguments) -> int:
 
 
 def hidden_result_bytes(func: Any, args: Arguments) -> int:
-    """Return bytes that the real results of `func` have and fake ones lack: what oneDNN's LSTM keeps for its backward pass, to be
-    counted from the operator until that pass.
+    """Return bytes that the real results of `func` have and fake ones lack.
+
+    It is what oneDNN's LSTM keeps for its backward pass, to be counted from the operator until that pass.
 
     Source: measured; the gates, and eleven states for each step and ten besides.
     """

@@ -88,8 +88,10 @@ BASELINE = 600_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan is for: a device, and the CPU beside it; `type` is the device as torch names it in the dry run;
-    `baseline` is what a process is resident with before it trains, in bytes; `expandable_segments` is how its allocator is set.
+    """The machine of a plan: a device, and the CPU beside it.
+
+    `type` is the device as torch names it in the dry run; `baseline` is what a process is resident with
+    before it trains, in bytes; `expandable_segments` is how its allocator is set.
     """
 
     device: Device

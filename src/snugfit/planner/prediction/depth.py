@@ -109,8 +109,9 @@ def deepened_(model: nn.Module) -> tuple[str, int]:
 
 
 def _configure(model: nn.Module, name: str, count: int, now: int) -> None:
-    """Where the configuration of what holds the list says how many blocks it has, let it say so of the new number; another stack of
-    the model, such as a decoder, keeps its own.
+    """Write the new number of blocks into the configuration of the module that holds them, where it has one.
+
+    Another stack of the model, such as a decoder, keeps its own number.
     """
     parts = name.split(".")
     for depth in range(len(parts) + 1):

@@ -47,8 +47,10 @@ _SPREAD = 0.02
 
 
 def measure(subject: Subject, plan: Plan, techniques: Sequence[Technique], machine: Machine) -> Prediction:
-    """Return what a plan needs: bytes and seconds of updates with one and two rows a micro-batch, carried on in a straight line for each
-    operator, and for the time of all.
+    """Return the bytes and the seconds that a plan needs.
+
+    They are of updates with one and two rows a micro-batch, carried on in a straight line for each operator,
+    and for the time of all.
 
     Twice as many rows where they depend on each other. Evaluation and saving are not measured.
 
@@ -111,9 +113,11 @@ def _peak_rate(device: Device, techniques: Sequence[Technique]) -> float:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Of one window: bytes on the device and on the host after each operator, bytes that kernels take beside, what the allocator takes
-    for each byte, bytes of weights and of the optimizer's states, seconds and FLOPs of one micro-batch's passes, other seconds of the
-    update, and what the step did at the peak.
+    """The measurements of one window.
+
+    They are bytes on the device and on the host after each operator, bytes that kernels take beside, what the
+    allocator takes for each byte, bytes of weights and of the optimizer's states, seconds and FLOPs of one
+    micro-batch's passes, other seconds of the update, and what the step did at the peak.
     """
 
     history: list[int]

@@ -27,9 +27,12 @@ _PASSES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 
 @dataclass(frozen=True)
 class Run:
-    """The pieces of a run, what the allocator takes for each byte of them, operators whose results had to be bounded, the parts of the
-    model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at most in the run's numbers, the share of the
-    bytes that the run may need more, and what else is to be said of its memory.
+    """The pieces of a run, and what a prediction needs to know about them.
+
+    These are what the allocator takes for each byte of them, operators whose results had to be bounded, the
+    parts of the model that was run, which may have had fewer blocks, the FLOP/s that the device reaches at
+    most in the run's numbers, the share of the bytes that the run may need more, and what else is to be said
+    of its memory.
     """
 
     segments: list[Segment]

@@ -120,8 +120,10 @@ class Planner:
         return self.run(plan, techniques, None, None), True
 
     def _bases(self, many: bool) -> Iterator[int | None]:
-        """From how many blocks a run is carried on: from more where a technique looks further than to the next block, and from all
-        (None) where it has many micro-batches.
+        """Yield the numbers of blocks from which a run is carried on.
+
+        There are more where a technique looks further than to the next block, and all (None) where it has
+        many micro-batches.
         """
         if self.whole:
             return

@@ -1,5 +1,6 @@
-"""Gradients of one tensor that several operators have read: torch's engine adds them up in place where nobody else holds the sum, but
-never those of fake tensors.
+"""Gradients of one tensor that several operators have read.
+
+Torch's engine adds them up in place where nobody else holds the sum, but never those of fake tensors.
 """
 
 from __future__ import annotations

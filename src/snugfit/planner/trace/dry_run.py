@@ -168,8 +168,10 @@ def _copied(step: Step, job: Job) -> list[Tensor]:
 
 
 def _moments(step: Step) -> list[int]:
-    """After how many updates the run is looked at: at its beginning, and at its end where something changes on the way, such as the
-    length of texts, or which blocks are frozen.
+    """Return the numbers of updates after which the run is looked at.
+
+    They are its beginning, and its end where something changes on the way, such as the length of texts, or
+    which blocks are frozen.
     """
     last = (step.total_updates or 0) - 1
     return [1, last] if step.seams.changes and last > 1 else [1]

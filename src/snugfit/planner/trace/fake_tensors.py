@@ -60,8 +60,9 @@ class BareOptimizer:
 
 
 def fake_(model: nn.Module, mode: AbstractContextManager[Any], device: torch.device | str) -> nn.Module:
-    """Replace each parameter and buffer of a model by one on `device` that is made within `mode`, such as a mode of fake tensors; what is
-    shared stays shared.
+    """Replace each parameter and buffer of a model by one on `device` that is made within `mode`.
+
+    `mode` is for instance a mode of fake tensors. What is shared stays shared.
 
     Not by `Module.to`, which cannot exchange the parameters of fake models, and makes two of one that is shared on the meta device.
     """

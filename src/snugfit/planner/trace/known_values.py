@@ -1,5 +1,6 @@
-"""The numbers behind fake tensors, where they are known: those of the batch's integers, constants that the model makes, and what is
-computed from these alone.
+"""The numbers behind fake tensors, where they are known.
+
+They are those of the batch's integers, constants that the model makes, and what is computed from these alone.
 
 Models ask masks and lengths for their values. They get the true ones, so that the dry run goes the way of the real one. A value
 that depends on weights is not known: the shape of what it decides is bounded from above, and a number is refused. Only that all
@@ -148,8 +149,9 @@ class KnownValues:
         return True, found
 
     def _packed(self, padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-        """Return a batch of sequences without their padding, and how many of them go on at each step: a real tensor, which recurrent
-        layers read in C++.
+        """Return a batch of sequences without their padding, and how many of them go on at each step.
+
+        The latter is a real tensor, which recurrent layers read in C++.
         """
         known = self._value(lengths)
         if known is None:

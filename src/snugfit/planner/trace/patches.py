@@ -23,9 +23,11 @@ from snugfit.kit.placement import set_data_
 
 @contextmanager
 def as_real() -> Iterator[None]:
-    """Within, models of fake tensors move and change their type, optimizers choose the kernels over many tensors, and transformers
-    takes fake tensors for real ones: for tracing it would build masks that a run does without. Libraries that are loaded within make
-    their constants of real tensors, which stay with them.
+    """Temporarily let torch and transformers handle models of fake tensors as they handle real ones.
+
+    Models of fake tensors move and change their type, optimizers choose the kernels over many tensors, and
+    transformers takes fake tensors for real ones: for tracing it would build masks that a run does without.
+    Libraries that are loaded within make their constants of real tensors, which stay with them.
     """
     with ExitStack() as stack:
         for module in (
@@ -94,8 +96,10 @@ def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> 
 
 
 def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Return a copy by value: torch would read the memory that a fake tensor lacks, and would copy the gradient of a fake parameter, which
-    it takes for a tensor.
+    """Return a copy by value.
+
+    Torch would read the memory that a fake tensor lacks, and would copy the gradient of a fake parameter,
+    which it takes for a tensor.
     """
     if id(tensor) not in memo:
         copied = tensor.detach().clone()
@@ -110,8 +114,10 @@ def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def _applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """`Module._apply` as it is for parameters that are not fake: each stays what it is and has other data, one after the other.
-    Torch exchanges fake ones by their contents, which it then refuses.
+    """Apply `fn` to the tensors of a module as `Module._apply` does to those that are not fake.
+
+    Each parameter stays what it is and has other data, one after the other. Torch exchanges fake ones by
+    their contents, which it then refuses.
     """
     for child in module.children() if recurse else ():
         child._apply(fn)

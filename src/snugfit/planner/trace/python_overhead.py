@@ -1,5 +1,6 @@
-"""What of Python stands around an operator and costs the host time, unseen by a recorder below it: dispatch modes at every operator, views
-too, and hooks at each tensor that is saved for backward.
+"""The host's time in Python around an operator, which a recorder below it does not see.
+
+It is of dispatch modes at every operator, views too, and of hooks at each tensor that is saved for backward.
 """
 
 from __future__ import annotations

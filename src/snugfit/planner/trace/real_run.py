@@ -27,8 +27,10 @@ _MOST_SCORED = 16
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded: the trace, the module of each storage of weights and of the optimizer's state by its number, and what the allocator said where
-    memory ran out, which is where the trace ends.
+    """The record of a run.
+
+    It has the trace, the module of each storage of weights and of the optimizer's state by its number, and
+    what the allocator said where memory ran out, which is where the trace ends.
     """
 
     trace: Trace
@@ -59,8 +61,10 @@ def record_gradients(step: Step, window: Batch) -> Recorded:
 
 
 def record_scoring(step: Step, batch: Batch) -> Recorded:
-    """Record the scoring of `batch`, a row at a time with the longest first, up to where memory runs out if it does; the step stays where
-    it is. Of several ranks, which would wait for each other, what is there without scoring is recorded.
+    """Record the scoring of `batch`, a row at a time with the longest first, up to where memory runs out if it does.
+
+    The step stays where it is. Of several ranks, which would wait for each other, what is there without
+    scoring is recorded.
     """
     lengths = batch.lengths
     rows = sorted(range(batch.rows), key=lambda row: 0 if lengths is None else -lengths[row])[:_MOST_SCORED]

@@ -255,8 +255,9 @@ class Recorder(TorchDispatchMode):
         return found
 
     def _adds_up(self, first: Any) -> bool:
-        """Return whether an addition to a tensor is of gradients, in place where they are real: of a parameter, or of a tensor whose gradient
-        was there before the node that runs.
+        """Return whether an addition to a tensor is of gradients, in place where they are real.
+
+        It is one to a parameter, or to a tensor whose gradient was there before the node that runs.
         """
         node = node_number()
         if node is None or self._modules or type(first) is not FakeTensor:

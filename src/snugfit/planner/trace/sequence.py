@@ -1,5 +1,7 @@
-"""Which forward computation a node of the backward graph belongs to: torch numbers the nodes of a thread in the order in which they
-are made. Both numbers are torch's own business; tests/unit/planner/trace/test_sequence.py tells when they move.
+"""The forward computation to which a node of the backward graph belongs.
+
+Torch numbers the nodes of a thread in the order in which they are made. Both numbers are torch's own
+business; tests/unit/planner/trace/test_sequence.py tells when they move.
 """
 
 from __future__ import annotations

@@ -77,8 +77,10 @@ class _Save:
 
 
 class Saving:
-    """Saves a run and takes it up again. With `checkpoint.save: async` a save copies what it is about, and a thread writes the copy
-    while the training goes on; one at a time.
+    """The saver of a run, which takes it up again too.
+
+    With `checkpoint.save: async` a save copies what it is about, and a thread writes the copy while the
+    training goes on; one at a time.
 
     A checkpoint that the disk does not take is told, and the training goes on: the next save tries again. `problem` is what the last save
     has failed of, the same on all ranks.
@@ -134,8 +136,9 @@ class Saving:
         return bool(self._strategy.tell(checkpoint_files.any_in(self._training.folder.checkpoints))[0])
 
     def load(self, compare: bool = True) -> tuple[str, ...]:
-        """Take the state of the newest valid checkpoint; returns sentences on newer ones that are damaged, and on what could not be
-        compared.
+        """Take the state of the newest valid checkpoint.
+
+        Returns sentences on newer ones that are damaged, and on what could not be compared.
 
         Raises:
             RunFolderError: there is none, or it is of a run of other settings or data.

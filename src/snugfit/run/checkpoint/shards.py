@@ -44,8 +44,9 @@ def write(
 
 
 def loaded(state: Any, own: Any) -> Any:
-    """Return a state that was read, with its tensors in place of what stands for them: this rank's parts where they are parts in the state of its
-    own beside it, and whole elsewhere.
+    """Return a state that was read, with its tensors in place of what stands for them.
+
+    They are this rank's parts where they are parts in the state of its own beside it, and whole elsewhere.
     """
     wanted: dict[Path, dict[str, Tensor]] = {}
     for kept, beside in _kept(state, own):

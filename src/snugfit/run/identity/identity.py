@@ -134,8 +134,10 @@ def data_identity(
 def data_of_rank(
     identity: Mapping[str, Any], train: Loader, validation: Loader | None, num_workers: int
 ) -> dict[str, Any]:
-    """Return the identity of data with more rows in it, to be compared over ranks, which have them at hand: all rows that can be read in
-    a second, drawn by a fixed seed so that a rank that reads faster reads the same first.
+    """Return the identity of data with more rows in it, to be compared over ranks, which have them at hand.
+
+    The rows are all that can be read in a second, drawn by a fixed seed so that a rank that reads faster
+    reads the same first.
     """
     found = dict(identity)
     for name, loader in (("train", train), ("validation", validation)):

@@ -26,9 +26,12 @@ class SaveBest(Protocol):
 
 @dataclass
 class RunResult:
-    """How a run ended. `seconds` are those of all processes that have trained it, `examples_per_second` the speed of the last. `status` is finished, stopped (resumable) or failed; `went_back` are the windows, counted from 1,
-    because of which it went back to a checkpoint; `advice` is what the evaluations say about its length: `verdict` (longer,
-    shorter, stop or unknown), `epochs` and `reason`.
+    """The end of a run.
+
+    `seconds` are those of all processes that have trained it, `examples_per_second` the speed of the last.
+    `status` is finished, stopped (resumable) or failed; `went_back` are the windows, counted from 1, because
+    of which it went back to a checkpoint; `advice` is what the evaluations say about its length: `verdict`
+    (longer, shorter, stop or unknown), `epochs` and `reason`.
     """
 
     run_dir: str

@@ -53,8 +53,10 @@ def _leave_to_parent() -> None:
 
 
 class _Answer:
-    """Says at once that a signal has come: a handler in Python waits for the operator that the main thread computes, such as a whole
-    backward; what the interpreter writes to a socket meanwhile is read by a thread.
+    """A listener that says at once that a signal has come.
+
+    A handler in Python waits for the operator that the main thread computes, such as a whole backward; what
+    the interpreter writes to a socket meanwhile is read by a thread.
 
     Args:
         numbers: of the signals that are answered, the first of which alone.

@@ -149,8 +149,9 @@ class Compression(Exchange):
         return [self._names[parameter] for parameter in bucket.parameters()]
 
     def _views(self, bucket: GradBucket, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Of a tensor like the bucket's, what belongs to each parameter: DDP lays it out as the parameter is, which the shapes of
-        `gradients()` do not say.
+        """Yield each parameter's name, and its part of a tensor like the bucket's.
+
+        DDP lays it out as the parameter is, which the shapes of `gradients()` do not say.
         """
         first = bucket.buffer().storage_offset()
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
@@ -159,8 +160,9 @@ class Compression(Exchange):
 
 
 def _away_from_zero(matrices: Tensor) -> Tensor:
-    """Return a copy without zeros, of numbers that are too small to matter beside others: the product with a column of zeros, which a gradient of zeros
-    leaves behind, is zero for ever.
+    """Return a copy whose zeros are numbers that are too small to matter beside others.
+
+    The product with a column of zeros, which a gradient of zeros leaves behind, is zero for ever.
     """
     small = torch.arange(1, matrices.numel() + 1, device=matrices.device, dtype=matrices.dtype).sin()
     return torch.where(matrices == 0, small * 1e6 * SMALLEST, matrices)

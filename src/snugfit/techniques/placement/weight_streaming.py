@@ -27,8 +27,9 @@ def stream_weights(
     folder: str | None = None,
     timed: bool = False,
 ) -> WeightStream:
-    """Stream the frozen weights of a model's blocks: see `WeightStream`, and `core.placing.place_` for all the rest of the
-    model.
+    """Stream the frozen weights of a model's blocks, and move the rest of the model.
+
+    See `WeightStream` and `kit.placement.place_`.
 
     Args:
         blocks: patterns of the blocks' names; without any, the entries of the model's outermost lists.

@@ -130,8 +130,10 @@ def _moved(step: Step, before: dict[str, Any]) -> dict[str, float]:
 
 
 def _is_learned(path: str, step: Step) -> bool:
-    """Return whether it is part of what is learned: the rate of the next update, the counts of windows, what was found out about padding and
-    inputs, and the scale are not.
+    """Return whether it is part of what is learned.
+
+    The rate of the next update, the counts of windows, what was found out about padding and inputs, and the
+    scale are not.
     """
     scales = [name for name, state in step.seams.states.items() if state is step.seams.scale]
     aside = (

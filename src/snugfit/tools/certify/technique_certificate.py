@@ -171,8 +171,9 @@ def _beside_partners(technique: Technique, problem: Problem) -> Law:
 
 
 def _partners(technique: Technique) -> Iterator[Technique]:
-    """Yield some of Snugfit's techniques for each seam that change what is learned, and recomputation, which runs it again; of those that
-    may stand beside it.
+    """Yield some of Snugfit's techniques for each seam that change what is learned, and recomputation, which runs it again.
+
+    They are of those that may stand beside it.
     """
     count: dict[str, int] = {}
     for kind in discover().values():

@@ -1,5 +1,7 @@
-"""The laws of techniques: splits, partners in any order, resume, skipped windows, placement, an oracle. Each takes a problem and gives a
-verdict; Snugfit's own techniques are held to the same functions by tests/laws.
+"""The laws of techniques: splits, partners in any order, resume, skipped windows, placement, an oracle.
+
+Each takes a problem and gives a verdict; Snugfit's own techniques are held to the same functions by
+tests/laws.
 """
 
 from __future__ import annotations
@@ -359,8 +361,10 @@ _BAD_PLACE = 1
 
 
 def pair(problem: Problem, techniques: Techniques) -> Law:
-    """Techniques keep the laws together: windows whole against split with the list turned round, a window in between that is not finite, and
-    the split run stopped behind that window and gone on with.
+    """Check that techniques keep the laws together.
+
+    Windows whole are compared with split ones with the list turned round, a window in between that is not
+    finite, and the split run stopped behind that window and gone on with.
     """
     found = _Comparison("order", problem.tolerance, problem.floor)
     first, second, third = problem.windows()

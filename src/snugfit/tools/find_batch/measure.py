@@ -220,8 +220,10 @@ def _forecast(step: Step, sizes: list[int], scored: Callable[[int], None]) -> Fo
 
 
 def standing_bytes(step: Step) -> int:
-    """Return what is on the step's device at every moment: weights, buffers, and the states of optimizer and techniques; on CUDA all
-    that is allocated there.
+    """Return the bytes that are on the step's device at every moment.
+
+    They are those of weights, buffers, and the states of optimizer and techniques; on CUDA all that is
+    allocated there.
     """
     if step.device.type == "cuda":
         return torch.cuda.memory_allocated(step.device)

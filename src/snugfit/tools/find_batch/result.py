@@ -20,8 +20,10 @@ PREDICTED = "does not fit, as predicted from smaller ones"
 
 @dataclass(frozen=True)
 class Size:
-    """A micro-batch: the most bytes that are in use with it, None where memory ran out before that was known, and the time of
-    each update of the window that was timed.
+    """A micro-batch, with its memory and time.
+
+    It has the most bytes that are in use with it, None where memory ran out before that was known, and the
+    time of each update of the window that was timed.
     """
 
     micro_batch: int

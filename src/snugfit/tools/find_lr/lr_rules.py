@@ -166,8 +166,9 @@ def _mean(curve: Sequence[Reading], start: int, count: int) -> float:
 
 
 def _fall(curve: Sequence[Reading], count: int, lowest: int) -> tuple[float, float]:
-    """Return how far the mean of `count` losses in a row, the lowest there is, lies below that of the first ones, and the standard
-    error of that. It is of the losses themselves: their average lags behind a fall that is short.
+    """Return how far the lowest mean of `count` losses in a row lies below that of the first ones, and its standard error.
+
+    It is of the losses themselves: their average lags behind a fall that is short.
     """
     last = max(count, len(curve) - count)
     fall = _mean(curve, 0, count) - min(_mean(curve, place, count) for place in range(count, last + 1))

@@ -66,8 +66,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A phase, an operator, or the time between operators: seconds of an update, their share of the run, in which what is done now and
-    then counts too, and what limits it there.
+    """A phase, an operator, or the time between operators, and what limits it.
+
+    It has seconds of an update, and their share of the run, in which what is done now and then counts too.
     """
 
     name: str

@@ -26,8 +26,10 @@ _BACKWARD = 1
 
 @dataclass(frozen=True)
 class Work:
-    """What an operator has to do in an update: how often it runs, its FLOPs, and the seconds that these, and the bytes that it moves,
-    take a device at its peak.
+    """The work of an operator in an update.
+
+    It has how often it runs, its FLOPs, and the seconds that these, and the bytes that it moves, take a
+    device at its peak.
     """
 
     calls: int = 0
@@ -39,8 +41,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of an update: its own seconds in all, the phase and the module (a dotted name) that each has most of them, and the
-    share of them that this module has.
+    """An operator of an update, with its own seconds in all.
+
+    It has the phase and the module (a dotted name) that each has most of them, and the share of them that
+    this module has.
 
     Args:
         host_seconds: of the processor, which starts the kernels of an accelerator; on a CPU its seconds without their scale.
