@@ -23,7 +23,7 @@ def training_rows(recipe: Recipe) -> Any:
     return _rows(recipe, "data.train", recipe.data.train)
 
 
-def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
+def _load(recipe: Recipe, empty: bool, _keep: KeepPart | None) -> Task:
     """Prepare functions of the user's own: a model that a function makes is whole, so that there is no part of it to keep."""
     from snugfit.models.python import load_python_model
     from snugfit.step.build import Material, hold_out

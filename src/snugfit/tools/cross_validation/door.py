@@ -61,8 +61,8 @@ def cross_validate(
     stratified: bool | None = None,
     group_by: Sequence[str] = (),
     options: RunOptions | None = None,
-    watch: Watch = lambda title: nullcontext(),
-    tell: Tell = lambda words: None,
+    watch: Watch = lambda _: nullcontext(),
+    tell: Tell = lambda _: None,
 ) -> CrossValidation:
     """Train a recipe on all folds of its training rows but one, and score it on that one, for each fold in turn.
 
@@ -104,8 +104,8 @@ def cross_validate(
 def resume(
     path: str | Path,
     options: RunOptions | None = None,
-    watch: Watch = lambda title: nullcontext(),
-    tell: Tell = lambda words: None,
+    watch: Watch = lambda _: nullcontext(),
+    tell: Tell = lambda _: None,
     *,
     allow_code: bool = False,
 ) -> CrossValidation:
