@@ -6,7 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from snugfit.planner.devices.device import Machine
 from snugfit.planner.prediction.measure import measure
 from snugfit.planner.prediction.predict import Planner
 from snugfit.planner.trace.dry_run import Subject
+from snugfit.system.second_process import second_process
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,11 @@ def make_plan(
         UserError: the model, the techniques or the settings cannot be run as the recipe has them.
     """
     started = time.monotonic()
-    outcome = explained(look_for(Planner(subject, machine), request), request)
-    if request.frontier:
-        outcome = explored(outcome)
+    planner = Planner(subject, machine)
+    with second_process(planner.run) if request.search else nullcontext() as planner.second:
+        outcome = explained(look_for(planner, request), request)
+        if request.frontier:
+            outcome = explored(outcome)
     answer = answer_of(outcome, machine, about or {})
     return replace(answer, planned_seconds=time.monotonic() - started)
 

@@ -30,6 +30,7 @@ from snugfit.planner.trace.dry_run import Subject, dry_run
 from snugfit.planner.trace.operator_cache import Remembered
 from snugfit.planner.trace.segments import cut
 from snugfit.strategies.base import Strategy
+from snugfit.system.second_process import SecondProcess
 
 _FEW = 7
 """Micro-batches that are run as they are; of more, three and four tell what comes of them, which is as much to run."""
@@ -59,6 +60,7 @@ class Planner:
     _remembered: Remembered = field(default_factory=Remembered, init=False)
     _costs: dict[bool, Callable[[Op], Costs]] = field(default_factory=dict, init=False)  # by whether in tf32
     wanted: int | None = field(default=None, init=False)  # blocks, in place of those that the model has
+    second: SecondProcess | None = field(default=None, init=False)  # that runs what `run` does
 
     def __post_init__(self) -> None:
         self._models[None] = model = self.subject.model()
@@ -179,7 +181,7 @@ class Planner:
         if blocks is None or base is None:
             return self._run_once(plan, techniques, None, micro_batches)
         period, wanted = blocks.period, self.wanted or blocks.count
-        one, two = (self._run_once(plan, techniques, depth, micro_batches) for depth in (base, base + period))
+        one, two = self._run_two(plan, techniques, (base, base + period), micro_batches)
         if check and wanted > base + 2 * period:
             three = self._run_once(plan, techniques, base + 2 * period, micro_batches)
             told = stretch(
@@ -191,6 +193,25 @@ class Planner:
                 raise NotLinear("a third depth is not what two of them tell")
         found = stretch(one.segments, two.segments, Axis("block", base, wanted, period, blocks.start))
         return replace(two, segments=found)
+
+    def _run_two(
+        self,
+        plan: Plan,
+        techniques: Sequence[Technique],
+        depths: tuple[int, int],
+        micro_batches: int | None,
+    ) -> Iterator[Run]:
+        """Return an iterator over the runs of two depths, which are made side by side where there is a second process."""
+        other = depths[1], micro_batches
+        if self.second is not None and not any((depth, micro_batches) in self._runs for depth in depths):
+            self.second.ask(plan, tuple(techniques), *other)
+            try:
+                self._run_once(plan, techniques, depths[0], micro_batches)
+            finally:
+                found = self.second.answer()
+            if found is not None:
+                self._runs[other] = found
+        return (self._run_once(plan, techniques, depth, micro_batches) for depth in depths)
 
     def _run_once(
         self, plan: Plan, techniques: Sequence[Technique], depth: int | None, micro_batches: int | None

@@ -15,6 +15,7 @@ import torch
 from snugfit.planner.pretend_gpu import native
 from snugfit.planner.pretend_gpu.attention import kernels_of
 from snugfit.planner.pretend_gpu.cuda_twin import CannotPretend, answering
+from snugfit.system import second_process
 
 TESTED = ("2.11", "2.12", "2.13")
 """Versions of torch in which this has been seen to work, built for the CPU or for CUDA."""
@@ -50,6 +51,7 @@ def pretending_gpu(capability: tuple[int, int], memory_bytes: int, name: str) ->
     if reason is not None:
         raise CannotPretend(reason)
     with native.device_in_tables(), answering(capability, memory_bytes, name), kernels_of(capability):
+        second_process.fork()
         _check_backward()
         yield
 

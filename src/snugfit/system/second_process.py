@@ -1,0 +1,131 @@
+"""A fork of a process that computes beside it, one call at a time: of two dry runs that a prediction needs, the second one.
+
+A dry run follows from its plan, techniques and depth alone, so it is the same whichever process makes it, and so is all that is chosen.
+A call that fails in the fork has no answer: who asked computes it, and sees why.
+
+Torch refuses a backward in a fork of a process that has made one. So the fork is made before the first one, and only where `allow` was
+called: in the planner's own process, which has done nothing else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from snugfit.system.pickling import dumps
+
+_PATIENCE = 60.0
+"""Seconds after which a fork that has not answered is given up: a lock that a thread held when it was made is never let go of there."""
+
+_allowed = False
+
+
+def allow() -> None:
+    """Let this process have a fork, where it has a second processor; from a process that has run nothing yet."""
+    global _allowed
+    _allowed = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
+
+
+_idle: SecondProcess | None = None
+
+
+def fork() -> None:
+    """Make the fork now, where there may be one and there is none yet: before the first backward of this process."""
+    global _allowed, _idle
+    if _allowed:
+        _allowed, _idle = False, SecondProcess()
+
+
+class SecondProcess:
+    """A fork that calls one function, one call at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self._own, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, self._own), daemon=True)
+        self._process.start()
+        other.close()  # so that the end of the fork is seen here
+        self._asked = self._ended = False
+
+    def begin(self, function: Callable[..., Any]) -> None:
+        """Give the function that is to be called."""
+        self._own.send_bytes(dumps(function))
+
+    def ask(self, *arguments: Any) -> None:
+        """Call the function there; `answer` gives what it returned."""
+        self._asked = not self._ended
+        try:
+            if self._asked:
+                self._own.send_bytes(dumps(arguments))
+        except BrokenPipeError:
+            self.close()
+
+    def answer(self) -> Any:
+        """Wait for what the call returned; None where it raised an error, or the process has died."""
+        if not self._asked or self._ended:
+            return None
+        self._asked = False
+        try:
+            if self._own.poll(_PATIENCE):
+                return pickle.loads(self._own.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            pass  # it has died
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        if self._ended:
+            return
+        self._ended = True
+        self._process.kill()
+        self._process.join()
+        self._own.close()
+
+
+@contextmanager
+def second_process(function: Callable[..., Any]) -> Iterator[SecondProcess | None]:
+    """Give a fork that calls `function`, for as long as the context takes; None where this process may not have one, or has had it."""
+    global _idle
+    fork()
+    second, _idle = _idle, None
+    if second is None:
+        yield None
+        return
+    second.begin(function)
+    try:
+        yield second
+    finally:
+        second.close()
+
+
+def _serve(here: Connection, there: Connection) -> None:
+    """Answer calls until the other process ends."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which ends the search, and not a run
+    torch.set_num_threads(1)  # the threads that operators share are not in a fork, and would be waited for
+    there.close()
+    function: Callable[..., Any] | None = None
+    while True:
+        try:
+            if function is None:
+                function = pickle.loads(here.recv_bytes())
+            arguments = pickle.loads(here.recv_bytes())
+        except EOFError:
+            os._exit(0)  # as the process that it is a fork of
+        try:
+            found = function(*arguments)
+        except Exception:  # noqa: BLE001
+            found = None  # the process that asks runs it itself, and tells
+        try:
+            here.send_bytes(dumps(found))
+        except BrokenPipeError:
+            os._exit(0)

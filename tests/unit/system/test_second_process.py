@@ -1,0 +1,109 @@
+"""A fork that computes beside the process: its answers, and what becomes of those that it cannot give."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch import nn
+
+import snugfit as sf
+from snugfit.core.job import Plan
+from snugfit.planner.prediction.predict import Planner
+from snugfit.planner.target import Target, machine_of
+from snugfit.planner.worker import Worker
+from snugfit.system import second_process
+from snugfit.system.second_process import SecondProcess
+from tests.unit.planner.dry import rows_of, subject_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a fork is made on Linux alone")
+
+
+def serve(what: str) -> Any:
+    """Do in the fork what the test asks for."""
+    if what == "error":
+        raise ValueError(what)
+    if what == "death":
+        os._exit(1)
+    if what == "forever":
+        while True:
+            pass
+    return what, os.getpid()
+
+
+@pytest.fixture
+def second() -> Iterator[SecondProcess]:
+    made = SecondProcess()
+    made.begin(serve)
+    yield made
+    made.close()
+
+
+def answer(second: SecondProcess, what: str) -> Any:
+    second.ask(what)
+    return second.answer()
+
+
+def test_a_call_is_answered_by_another_process_also_after_one_that_raised_an_error(
+    second: SecondProcess,
+) -> None:
+    what, process = answer(second, "one")
+    assert what == "one" and process != os.getpid()
+    assert answer(second, "error") is None
+    assert answer(second, "two") == ("two", process)
+
+
+@pytest.mark.parametrize("what", ["death", "forever"])
+def test_a_process_that_does_not_answer_is_given_up_and_asked_no_more(
+    second: SecondProcess, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_process, "_PATIENCE", 0.5)
+    assert answer(second, what) is None
+    assert answer(second, "one") is None
+
+
+def test_only_a_process_that_was_allowed_one_has_a_fork_and_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with second_process.second_process(serve) as made:
+        assert made is None
+    monkeypatch.setattr(second_process, "_allowed", True)
+    with second_process.second_process(serve) as made:
+        assert made is not None and answer(made, "one") is not None
+    with second_process.second_process(serve) as made:
+        assert made is None
+
+
+def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
+    """In a process of the planner's own: what a plan for a GPU needs in two sizes, and how many runs the fork made."""
+    machine = Target(device="rtx4090")
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(24)])
+    subject = subject_of(model, rows_of(rows=16), (sf.AdamW(),))
+    answered = 0
+    with machine_of(machine) as device:
+        planner = Planner(subject, device)
+        sizes = [Plan(device=device.type, micro_batch=size) for size in (16, 2)]
+        with second_process.second_process(planner.run) as planner.second:
+            assert planner.second is not None
+            answer = planner.second.answer
+
+            def count() -> Any:
+                nonlocal answered
+                found = answer()
+                answered += found is not None
+                return found
+
+            planner.second.answer = count  # type: ignore[method-assign]
+            beside = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
+        planner.second = None
+        alone = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
+    return alone, beside, answered
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a fork needs a processor of its own")
+def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_every_second_run() -> None:
+    alone, beside, answered = Worker().run(predictions_alone_and_beside_a_fork, timeout=120)
+    assert beside == alone and answered == 2
