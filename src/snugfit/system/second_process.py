@@ -25,15 +25,14 @@ _PATIENCE = 60.0
 """Seconds after which a fork that has not answered is given up: a lock that a thread held when it was made is never let go of there."""
 
 _allowed = False
+_idle: SecondProcess | None = None
+"""The fork that was made and has no function yet."""
 
 
 def allow() -> None:
     """Let this process have a fork, where it has a second processor; from a process that has run nothing yet."""
     global _allowed
     _allowed = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
-
-
-_idle: SecondProcess | None = None
 
 
 def fork() -> None:
@@ -56,16 +55,12 @@ class SecondProcess:
 
     def begin(self, function: Callable[..., Any]) -> None:
         """Give the function that is to be called."""
-        self._own.send_bytes(dumps(function))
+        self._send(function)
 
     def ask(self, *arguments: Any) -> None:
         """Call the function there; `answer` gives what it returned."""
         self._asked = not self._ended
-        try:
-            if self._asked:
-                self._own.send_bytes(dumps(arguments))
-        except BrokenPipeError:
-            self.close()
+        self._send(arguments)
 
     def answer(self) -> Any:
         """Wait for what the call returned; None where it raised an error, or the process has died."""
@@ -75,10 +70,18 @@ class SecondProcess:
         try:
             if self._own.poll(_PATIENCE):
                 return pickle.loads(self._own.recv_bytes())
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionError):
             pass  # it has died
         self.close()
         return None
+
+    def _send(self, what: Any) -> None:
+        if self._ended:
+            return
+        try:
+            self._own.send_bytes(dumps(what))
+        except ConnectionError:
+            self.close()
 
     def close(self) -> None:
         """End it, whatever it does."""
@@ -119,7 +122,7 @@ def _serve(here: Connection, there: Connection) -> None:
             if function is None:
                 function = pickle.loads(here.recv_bytes())
             arguments = pickle.loads(here.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionError):
             os._exit(0)  # as the process that it is a fork of
         try:
             found = function(*arguments)
@@ -127,5 +130,5 @@ def _serve(here: Connection, there: Connection) -> None:
             found = None  # the process that asks runs it itself, and tells
         try:
             here.send_bytes(dumps(found))
-        except BrokenPipeError:
+        except ConnectionError:
             os._exit(0)
