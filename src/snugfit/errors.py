@@ -22,7 +22,9 @@ SnugfitError
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from typing import Self
 
 
 class SnugfitError(Exception):
@@ -34,9 +36,55 @@ class SnugfitError(Exception):
 
 
 class UserError(SnugfitError):
-    """The input is wrong; the message says what was asked, what was found and what to do."""
+    """The input is wrong.
+
+    Args:
+        setting: what it is about: a setting, an option, a file, a line of it.
+        problem: what was found, and what is expected, in a sentence that the setting begins. Its full stop may be left out.
+        remedy: what to do, in whole sentences.
+    """
 
     exit_code = 2
+
+    def __init__(self, setting: str | os.PathLike[str], problem: str, remedy: str) -> None:
+        super().__init__(os.fspath(setting), problem, remedy.strip())
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return an error of which another process told the text, or of several texts, each with all its parts."""
+        error = cls.__new__(cls)
+        error.args = "", text, ""
+        return error
+
+    @classmethod
+    def must_be(cls, setting: str, expected: str, found: object, hint: str = "") -> Self:
+        """Return an error about a value: what is expected says what to do."""
+        return cls(setting, f"must be {expected}, found {found}.", hint)
+
+    @property
+    def setting(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def problem(self) -> str:
+        return str(self.args[1])
+
+    @property
+    def remedy(self) -> str:
+        return str(self.args[2])
+
+    def __str__(self) -> str:
+        begin = f"{self.setting}: " if self.setting else ""
+        if not self.remedy:
+            return f"{begin}{self.problem}"
+        between = (
+            "" if self.problem.endswith("\n") else " " if self.problem.endswith((".", "?", "!")) else ". "
+        )
+        return f"{begin}{self.problem}{between}{self.remedy}"
+
+    def about(self, setting: str) -> Self:
+        """Return the same error, with another or a longer name of what it is about."""
+        return type(self)(setting, self.problem, self.remedy)
 
 
 class SettingError(UserError):
@@ -75,7 +123,8 @@ class MissingExtra(UserError):
     """An optional package is needed and not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Install it with: pip install 'snugfit[{extra}]'")
+        install = f"Install it with: pip install 'snugfit[{extra}]'"
+        super().__init__(f"extra '{extra}'", f"{package} is not installed", install)
         self._given = package, extra
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:

@@ -15,7 +15,9 @@ def _parse(text: str | float, units: dict[str, float], setting: str, example: st
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", str(text))
     if match is None or match[2].lower() not in units or float(match[1]) <= 0:
         raise SettingError(
-            f"{setting}: '{text}' cannot be read. Write a positive number, alone or with a unit, like {example}."
+            setting,
+            f"'{text}' cannot be read",
+            f"Write a positive number, alone or with a unit, like {example}.",
         )
     return float(match[1]) * units[match[2].lower()]
 

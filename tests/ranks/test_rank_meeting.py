@@ -64,7 +64,7 @@ def prepared(wrong: tuple[int, ...]) -> tuple[str, str]:
 
 def _prepare(wrong: bool) -> None:
     if wrong:
-        raise DataError(f"data: none on rank {dist.get_rank()}")
+        raise DataError.from_text(f"data: none on rank {dist.get_rank()}")
 
 
 def test_a_rank_that_waits_in_vain_says_where_and_for_what(two: Ranks) -> None:

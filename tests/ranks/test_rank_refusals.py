@@ -29,7 +29,7 @@ def test_a_technique_that_devices_cannot_have_is_refused_by_name(
     two: Ranks, technique: Technique, sharing: Sharing
 ) -> None:
     for told in two.run(refusal, technique, sharing):
-        assert told.startswith(f"'{technique.card.name}' cannot be had where ")
+        assert told.startswith(f"techniques: '{technique.card.name}' cannot be had where ")
         assert told.endswith(f"{technique.refused_on(sharing)}")
 
 

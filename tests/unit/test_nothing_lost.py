@@ -100,7 +100,7 @@ def test_an_error_before_the_first_update_removes_only_a_folder_that_was_made_he
     (tmp_path / "given").mkdir()
     for folder in (made, RunFolder(tmp_path / "given")):
         with pytest.raises(UserError), opened(folder, None):
-            raise UserError("no such row")
+            raise UserError.from_text("no such row")
     assert (tmp_path / "given/events.jsonl").exists()
     assert not (tmp_path / "runs/name").exists()
 

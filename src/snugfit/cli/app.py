@@ -168,7 +168,9 @@ def train(
     given = [option for option, value in columns.items() if value is not None]
     if given:
         raise SettingError(
-            f"{given[0]}: with a recipe, write the setting as key=value, such as data.train=FILE."
+            given[0],
+            "is set by an option, and there is a recipe",
+            "Write the setting as key=value, such as data.train=FILE.",
         )
     from snugfit.cli import recipes
     from snugfit.recipe import located

@@ -59,10 +59,12 @@ def certify(
             technique, oracle, dtype, [*filter(None, [source]), *(overrides or [])], as_json
         )
     if oracle is not None:
-        raise SettingError("--oracle: is of a technique. Name that too: --technique package.module:Class")
+        raise SettingError("--oracle", "is of a technique", "Name that too: --technique package.module:Class")
     if path is None:
         raise SettingError(
-            "certify: name a recipe or a run's folder, for example: snugfit certify agnews.yaml"
+            "certify",
+            "got no recipe and no run",
+            "Name a recipe or a run's folder, for example: snugfit certify agnews.yaml",
         )
     from snugfit.cli import recipes
     from snugfit.recipe import located
@@ -83,8 +85,9 @@ def _certify_technique(
 
     if others:
         raise SettingError(
-            f"--technique: is tried on a built-in problem, got '{others[0]}' too. Give one of them: a recipe that lists the technique is certified on "
-            "its own model."
+            "--technique",
+            f"is tried on a built-in problem, got '{others[0]}' too",
+            "Give one of them: a recipe that lists the technique is certified on its own model.",
         )
     found, page = certify_technique_named(technique, oracle=oracle, dtype=dtype, tell=_tell)
     return _end(found, page, as_json)
@@ -106,7 +109,9 @@ def _recipe_of(run: Path) -> Path:
     file = RunFolder.open(run).path / "recipe.yaml"
     if not file.exists():
         raise SettingError(
-            f"certify: {run} has no recipe.yaml: its run was made in Python. Call snugfit.certify(model, data, …)."
+            "certify",
+            f"{run} has no recipe.yaml: its run was made in Python",
+            "Call snugfit.certify(model, data, …).",
         )
     return file
 

@@ -60,10 +60,12 @@ def cv(
     if resume is not None and (path is not None or changes or given):
         what = path or (changes or given)[0]
         raise SettingError(
-            f"--resume: goes on with the recipe and the folds of {resume}, so leave out {what}."
+            "--resume", f"goes on with the recipe and the folds of {resume}", f"Leave out {what}."
         )
     if resume is None and path is None:
-        raise SettingError("cv: name a recipe, for example: snugfit cv agnews.yaml --folds 5")
+        raise SettingError(
+            "cv", "got no recipe", "Name a recipe, for example: snugfit cv agnews.yaml --folds 5"
+        )
     from snugfit.cli import recipes
     from snugfit.recipe import located
     from snugfit.tools.cross_validation import door

@@ -74,12 +74,15 @@ def doctor(
     command = context.meta.get(_COMMAND)
     if command is not None:
         if target is not None:
-            raise SettingError(f"doctor: '{target}' and a command behind --. Give one of them.")
+            raise SettingError("doctor", f"'{target}' and a command behind --", "Give one of them.")
         return _observe(command, updates, seconds, html, as_json)
     path, changes = split(target, overrides)
     if path is None:
         raise SettingError(
-            "doctor: name a recipe, a run, a file of rows or package.module:function, or a command: snugfit doctor -- python train.py"
+            "doctor",
+            "got nothing to look at",
+            "Name a recipe, a run, a file of rows or package.module:function, or a command: snugfit doctor -- "
+            "python train.py",
         )
     found, folder = _examine(
         path,

@@ -148,7 +148,11 @@ def _print_sizes(found: FoundBatch) -> None:
 def _named(command: str, recipe: str | None, overrides: list[str] | None) -> tuple[str, list[str]]:
     path, changes = split(recipe, overrides)
     if path is None:
-        raise SettingError(f"find {command}: name a recipe, for example: snugfit find {command} agnews.yaml")
+        raise SettingError(
+            f"find {command}",
+            "got no recipe",
+            f"Name a recipe, for example: snugfit find {command} agnews.yaml",
+        )
     return path, changes
 
 

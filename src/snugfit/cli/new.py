@@ -65,13 +65,15 @@ def write_technique(name: str, folder: Path) -> list[Path]:
     _check_name(name)
     if folder.exists() and not folder.is_dir():
         raise SettingError(
-            f"new technique: {folder} is a file, expected a folder. Name the folder of your package."
+            "new technique", f"{folder} is a file, expected a folder", "Name the folder of your package."
         )
     texts = {folder / file.format(name=name): template for file, template in _FILES.items()}
     for path in texts:
         if path.exists():
             raise SettingError(
-                f"new technique: {path} exists, and nothing is overwritten. Choose another name or folder."
+                "new technique",
+                f"{path} exists, and nothing is overwritten",
+                "Choose another name or folder.",
             )
     values = {"name": name, "class_name": class_name_of(name), "module": module_of(folder / f"{name}.py")}
     templates = resources.files("snugfit.cli").joinpath("templates")
@@ -82,7 +84,11 @@ def write_technique(name: str, folder: Path) -> list[Path]:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text.substitute(values))
     except OSError as error:
-        raise RunFolderError(f"new technique: {folder} cannot be written: {error.strerror}.") from error
+        raise RunFolderError(
+            "new technique",
+            f"{folder} cannot be written: {error.strerror}",
+            "Name a folder that can be written.",
+        ) from error
     return list(texts)
 
 
@@ -110,11 +116,13 @@ def _check_name(name: str) -> None:
 
     if not name.isidentifier() or not name.isascii() or name != name.lower() or keyword.iskeyword(name):
         raise SettingError(
-            f"new technique: got the name '{name}', expected small letters, digits and _, such as sharper_loss."
+            "new technique",
+            f"got the name '{name}', expected small letters, digits and _, such as sharper_loss",
+            "Give another name.",
         )
     if name in sys.stdlib_module_names:
         raise SettingError(
-            f"new technique: {name}.py would hide Python's own module '{name}'. Choose another name."
+            "new technique", f"{name}.py would hide Python's own module '{name}'", "Choose another name."
         )
     if name in discover():
-        raise SettingError(f"new technique: Snugfit has a technique '{name}'. Choose another name.")
+        raise SettingError("new technique", f"Snugfit has a technique '{name}'", "Choose another name.")

@@ -68,7 +68,9 @@ def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(f"--output: {path} cannot be written: {error.strerror}.") from error
+        raise RunFolderError(
+            "--output", f"{path} cannot be written: {error.strerror}", "Name a file that can be written."
+        ) from error
 
 
 def usage(error: Any) -> str:

@@ -119,7 +119,7 @@ def plan(
         if path is None:
             return 0
     if path is None:
-        raise SettingError("plan: name a recipe, for example: snugfit plan agnews.yaml")
+        raise SettingError("plan", "got no recipe", "Name a recipe, for example: snugfit plan agnews.yaml")
     asked = Asked(
         device=device,
         memory=memory,
@@ -344,29 +344,36 @@ def check(asked: Asked) -> None:
     """
     devices = 1 if asked.devices is None else asked.devices
     if devices < 1:
-        raise SettingError(f"--devices: must be at least 1, found {devices}.")
+        raise SettingError("--devices", f"must be at least 1, found {devices}", "Give 1 or more.")
     if asked.largest is not None and devices * asked.nodes > 1:
         raise SettingError(
-            f"--max: is looked for on one device, and there are {devices * asked.nodes}. Leave --devices and --nodes out."
+            "--max",
+            f"is looked for on one device, and there are {devices * asked.nodes}",
+            "Leave --devices and --nodes out.",
         )
     if asked.largest is not None and asked.export is not None:
         raise SettingError(
-            "--max: looks for a size, and --export writes the plan of the recipe as it is. Give one of them."
+            "--max",
+            "looks for a size, and --export writes the plan of the recipe as it is",
+            "Give one of them.",
         )
     if asked.frontier and (not asked.search or asked.probe or asked.largest is not None):
         raise SettingError(
-            "--frontier: searches for plans, and --no-search, --probe and --max search for none. Give one of them."
+            "--frontier",
+            "searches for plans, and --no-search, --probe and --max search for none",
+            "Give one of them.",
         )
     if asked.probe and (asked.device is not None or devices * asked.nodes > 1):
         raise SettingError(
-            "--probe: measures on the device at hand, and another machine is named. Give one of them."
+            "--probe", "measures on the device at hand, and another machine is named", "Give one of them."
         )
     if asked.link is not None and asked.devices in (None, 1):
-        raise SettingError("--link: is between devices, and there is one. Give --devices.")
+        raise SettingError("--link", "is between devices, and there is one", "Give --devices.")
     if asked.nodes < 1:
-        raise SettingError(f"--nodes: must be at least 1, found {asked.nodes}.")
+        raise SettingError("--nodes", f"must be at least 1, found {asked.nodes}", "Give 1 or more.")
     if (asked.network is None) != (asked.nodes == 1):
         raise SettingError(
-            f"--network: is what joins nodes, of which there are {asked.nodes}. Give both --nodes and --network, such as "
-            "infiniband-ndr, or neither."
+            "--network",
+            f"is what joins nodes, of which there are {asked.nodes}",
+            "Give both --nodes and --network, such as infiniband-ndr, or neither.",
         )

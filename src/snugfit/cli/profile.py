@@ -52,9 +52,11 @@ def profile(
     """
     path, changes = split(recipe, overrides)
     if path is None:
-        raise SettingError("profile: name a recipe, for example: snugfit profile agnews.yaml")
+        raise SettingError(
+            "profile", "got no recipe", "Name a recipe, for example: snugfit profile agnews.yaml"
+        )
     if updates < 1:
-        raise SettingError(f"--updates: must be at least 1, found {updates}.")
+        raise SettingError("--updates", f"must be at least 1, found {updates}", "Give 1 or more.")
     from snugfit.cli import recipes
     from snugfit.recipe import located
     from snugfit.tools.profile.door import profile_recipe

@@ -67,7 +67,9 @@ def split(recipe: str | None, overrides: Sequence[str] | None) -> tuple[str | No
     paths = [text for text in given if not is_override(text)]
     if len(paths) > 1:
         raise SettingError(
-            f"'{paths[0]}' and '{paths[1]}': one recipe at a time. A setting is written key=value."
+            "train",
+            f"got '{paths[0]}' and '{paths[1]}', and trains one recipe at a time",
+            "Leave one out; a setting is written key=value.",
         )
     return (paths[0] if paths else None), [text for text in given if is_override(text)]
 
@@ -84,8 +86,10 @@ def train_inferred(
     data = columns["--data"]
     if data is None:
         raise SettingError(
-            "train: name a recipe, or a data file with --data, --text, --label and --model. For an example type: "
-            "snugfit train --help"
+            "train",
+            "got neither a recipe nor data",
+            "Name a recipe, or a data file with --data, --text, --label and --model. For an example type: snugfit "
+            "train --help",
         )
     from snugfit.recipe import infer_recipe
 

@@ -55,7 +55,9 @@ def tune(
     path, changes = split(recipe, overrides)
     if path is None:
         raise SettingError(
-            "tune: name a recipe, for example: snugfit tune agnews.yaml --search train.epochs=1..5"
+            "tune",
+            "got no recipe",
+            "Name a recipe, for example: snugfit tune agnews.yaml --search train.epochs=1..5",
         )
     options = run_options(stop_after, quiet, plan=plan)
     from snugfit.cli import recipes

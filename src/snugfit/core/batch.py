@@ -130,12 +130,14 @@ class Batch:
                 rows = count
             elif count != rows:
                 raise DataError(
-                    f"batch: one tensor has {rows} rows, another has {found} with {count}. The first dimension of every tensor in a "
-                    "batch is the row; give shared tensors to the model instead."
+                    "batch",
+                    f"one tensor has {rows} rows, another has {found} with {count}",
+                    "Let the first dimension of every tensor in a batch be the row, and give shared tensors to the model "
+                    "instead.",
                 )
         if rows < 0:
             raise DataError(
-                f"batch: no tensor with rows in {type(data).__name__}. Return tensors from collate."
+                "batch", f"no tensor with rows in {type(data).__name__}", "Return tensors from collate."
             )
         lengths = _lengths(data)
         if lengths is None:
@@ -223,7 +225,9 @@ class Batch:
             return self
         if device.type in NO_FLOAT64 and any(tensor.dtype == torch.float64 for tensor in leaves(self.data)):
             raise DataError(
-                f"batch: got a tensor in float64, and {device} has none. Return float32 from the data set, as .float() makes it."
+                "batch",
+                f"got a tensor in float64, and {device} has none",
+                "Return float32 from the data set, as .float() makes it.",
             )
         return replace(self, data=map_tree(lambda tensor: tensor.to(device, non_blocking=True), self.data))
 
@@ -271,8 +275,9 @@ def split(rows: int, micro_batch: int | None, group: int = 1) -> list[range]:
         return [range(rows)]
     if micro_batch < group:
         raise SettingError(
-            f"plan.micro_batch: is {micro_batch}, and examples are mixed in groups of {group}, which stay together. Give at "
-            f"least {group}."
+            "plan.micro_batch",
+            f"is {micro_batch}, and examples are mixed in groups of {group}, which stay together",
+            f"Give at least {group}.",
         )
     groups, rest = divmod(rows, group)
     parts = -(-groups // (micro_batch // group))
@@ -305,8 +310,9 @@ def labels_of(data: Any) -> Tensor:
         target: Tensor = data[-1]
         return target
     raise DataError(
-        f"batch: no labels in a {type(data).__name__}. Give a mapping with '{LABELS}', a tuple "
-        "(inputs, labels), or your own loss(outputs, data)."
+        "batch",
+        f"no labels in a {type(data).__name__}",
+        f"Give a mapping with '{LABELS}', a tuple (inputs, labels), or your own loss(outputs, data).",
     )
 
 

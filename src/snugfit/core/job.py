@@ -46,7 +46,11 @@ class Train(Section):
         super().__post_init__()
         if (self.epochs is None) == (self.updates is None):
             found = "neither" if self.epochs is None else "both"
-            raise SettingError(f"train: one of epochs and updates says how long the run is, found {found}.")
+            raise SettingError(
+                "train",
+                f"one of epochs and updates says how long the run is, found {found}",
+                "Give one of the two.",
+            )
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class EarlyStopping(Section):
         if self.patience is None and (self.stop_when is None or self.min_delta > 0):
             why = "min_delta says what it counts" if self.min_delta > 0 else "or give stop_when"
             raise SettingError(
-                f"early_stopping.patience: is missing. Give it a positive whole number; {why}."
+                "early_stopping.patience", "is missing", f"Give it a positive whole number; {why}."
             )
 
 
@@ -171,8 +175,9 @@ class Job:
         function = None if self.early_stopping is None else self.early_stopping.stop_when
         if isinstance(function, str):
             raise SettingError(
-                "early_stopping.stop_when: must be a function from the evaluations to a reason or None, "
-                f"found '{function}'."
+                "early_stopping.stop_when",
+                f"must be a function from the evaluations to a reason or None, found '{function}'",
+                "Give a function of that kind.",
             )
 
     @classmethod
@@ -187,7 +192,7 @@ class Job:
         """
         known = keywords()
         for keyword in given.keys() - known:
-            raise SettingError(f"{keyword}: there is no such setting. {nearest(keyword, known)}")
+            raise SettingError(keyword, "there is no such setting", nearest(keyword, known))
         if given.get("updates") is not None:
             given = {**given, "epochs": None}
         values: dict[type[Section], dict[str, Any]] = {section: {} for section in SECTIONS}

@@ -85,8 +85,9 @@ def check_weight(weight: float) -> None:
     """
     if weight == NEGATIVE:
         raise SettingError(
-            "loss: got negative weights in LossTerms, expected zero or positive ones. Put the sign into the values: "
-            "LossTerms(sign * values, weights)."
+            "loss",
+            "got negative weights in LossTerms, expected zero or positive ones",
+            "Put the sign into the values: LossTerms(sign * values, weights).",
         )
 
 
@@ -102,21 +103,30 @@ def as_terms(result: LossTerms | Tensor, rows: int) -> LossTerms:
     """
     terms = LossTerms(result) if isinstance(result, Tensor) else result
     if not isinstance(terms, LossTerms):
-        raise SettingError(f"loss: returned {type(result).__name__}, not a tensor or LossTerms.")
+        raise SettingError(
+            "loss",
+            f"returned {type(result).__name__}, not a tensor or LossTerms",
+            "Return the unreduced losses, rows first, or LossTerms.",
+        )
     if terms.values.ndim == 0 or terms.values.shape[0] != rows:
         raise SettingError(
-            f"loss: returned shape {tuple(terms.values.shape)} for {rows} rows. Return the unreduced losses, rows "
-            "first (reduction='none'): Snugfit divides once over the whole window, so that micro-batches do not matter."
+            "loss",
+            f"returned shape {tuple(terms.values.shape)} for {rows} rows",
+            "Return the unreduced losses, rows first (reduction='none'): Snugfit divides once over the whole "
+            "window, so that micro-batches do not matter.",
         )
     if terms.weights is not None and terms.weights.shape != terms.values.shape:
         raise SettingError(
-            f"loss: returned values of shape {tuple(terms.values.shape)} with weights of shape "
-            f"{tuple(terms.weights.shape)}. Give each value its weight: weights.expand_as(values)."
+            "loss",
+            f"returned values of shape {tuple(terms.values.shape)} with weights of shape "
+            f"{tuple(terms.weights.shape)}",
+            "Give each value its weight: weights.expand_as(values).",
         )
     if terms.weights is not None and terms.weights.requires_grad:
         raise SettingError(
-            "loss: got weights with a gradient in LossTerms, and the sum is divided by them as by constants. Put what is learned into "
-            "the values, and give weights.detach()."
+            "loss",
+            "got weights with a gradient in LossTerms, and the sum is divided by them as by constants",
+            "Put what is learned into the values, and give weights.detach().",
         )
     return terms
 
@@ -154,8 +164,9 @@ def logits_of(outputs: Any) -> Tensor:
     if not isinstance(found, Tensor):
         has = f", which has {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
         raise SettingError(
-            f"loss: no logits in what the model returns, a {type(outputs).__name__}{has}. Take a model with a head for the task, or give "
-            "your own loss(outputs, data)."
+            "loss",
+            f"no logits in what the model returns, a {type(outputs).__name__}{has}",
+            "Take a model with a head for the task, or give your own loss(outputs, data).",
         )
     return found
 
@@ -187,8 +198,9 @@ def mse(outputs: Any, data: Any) -> LossTerms:
     prediction, labels = logits_of(outputs), labels_of(data)
     if prediction.shape[:1] != labels.shape[:1] or prediction.numel() != labels.numel():
         raise SettingError(
-            f"loss: mse of outputs of shape {tuple(prediction.shape)} and labels of shape {tuple(labels.shape)}. Each "
-            "row needs as many outputs as labels."
+            "loss",
+            f"mse of outputs of shape {tuple(prediction.shape)} and labels of shape {tuple(labels.shape)}",
+            "Give each row as many outputs as labels.",
         )
     prediction = prediction.to(_wide(prediction.dtype)).reshape(labels.shape)
     return LossTerms((prediction - labels.to(prediction.dtype)) ** 2)
@@ -213,7 +225,11 @@ class InfoNCE:
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
-            raise SettingError(f"info_nce.temperature: must be positive, found {self.temperature!r}.")
+            raise SettingError(
+                "info_nce.temperature",
+                f"must be positive, found {self.temperature!r}",
+                "Give a number above 0.",
+            )
 
     def __call__(self, outputs: Any, data: Any) -> LossTerms:  # noqa: ARG002  # pairs need no labels
         query, key = pair_of(outputs)
@@ -288,19 +304,23 @@ def find_loss(loss: str | Loss) -> Loss:
     """
     if isinstance(loss, str):
         if loss not in LOSSES:
-            raise SettingError(f"loss: no built-in '{loss}'. {nearest(loss, LOSSES)}")
+            raise SettingError("loss", f"no built-in '{loss}'", nearest(loss, LOSSES))
         return LOSSES[loss]
     if isinstance(loss, _Loss):
         if loss.reduction != "none":
             raise SettingError(
-                f"loss: {type(loss).__name__} has reduction='{loss.reduction}'. Make it with reduction='none': "
-                "Snugfit divides once over the whole window, so that micro-batches do not matter."
+                "loss",
+                f"{type(loss).__name__} has reduction='{loss.reduction}'",
+                "Make it with reduction='none': Snugfit divides once over the whole window, so that micro-batches do "
+                "not matter.",
             )
         return TorchLoss(loss)
     if getattr(loss, "__module__", None) == "torch.nn.functional":
         raise SettingError(
-            "loss: a function of torch.nn.functional takes logits and labels, and Snugfit gives (outputs, data). Give the module "
-            "with reduction='none', such as torch.nn.CrossEntropyLoss(reduction='none'), or the name of a built-in loss."
+            "loss",
+            "a function of torch.nn.functional takes logits and labels, and Snugfit gives (outputs, data)",
+            "Give the module with reduction='none', such as torch.nn.CrossEntropyLoss(reduction='none'), or the "
+            "name of a built-in loss.",
         )
     return loss
 
@@ -324,8 +344,10 @@ def _module_terms(module: torch.nn.Module, logits: Tensor, labels: Tensor) -> Lo
 def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
     if labels.shape != logits.shape or labels.ndim < 2:
         raise DataError(
-            f"loss: floating labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: soft "
-            "labels are one probability for each class. Give integers for hard labels."
+            "loss",
+            f"floating labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: soft "
+            "labels are one probability for each class",
+            "Give integers for hard labels.",
         )
     wide = _wide(logits.dtype)
     values = F.cross_entropy(logits.to(wide).flatten(0, -2), labels.to(wide).flatten(0, -2), reduction="none")
@@ -335,12 +357,13 @@ def _soft_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
 def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
     if labels.is_floating_point():
         raise DataError(
-            "loss: causal_lm needs integer labels: the tokens. Use cross_entropy for soft labels."
+            "loss", "causal_lm needs integer labels: the tokens", "Use cross_entropy for soft labels."
         )
     if labels.shape != logits.shape[:-1]:
         raise DataError(
-            f"loss: labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}: there is one "
-            "label for each row, or for each token."
+            "loss",
+            f"labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}",
+            "Give one label for each row, or for each token.",
         )
     counted = labels != IGNORE_INDEX
     # a NaN in an ignored position would come back through log_softmax's backward
@@ -350,7 +373,9 @@ def _masked_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
         values = F.cross_entropy(*flat, ignore_index=IGNORE_INDEX, reduction="none").view(labels.shape)
     except IndexError as error:  # on a device it is an assertion of the kernel, which nobody can catch
         raise DataError(
-            f"loss: {error} The model gives {logits.shape[-1]} scores, so labels go from 0 to {logits.shape[-1] - 1}."
+            "loss",
+            str(error),
+            f"Give labels from 0 to {logits.shape[-1] - 1}, as the model gives {logits.shape[-1]} scores.",
         ) from error
     return LossTerms(values, counted.to(_wide(values.dtype)))
 
@@ -381,9 +406,10 @@ def pair_of(outputs: Any) -> tuple[Tensor, Tensor]:
         ) if query.shape == key.shape:
             return query, key
     raise SettingError(
-        f"loss: info_nce needs two embeddings a row, and found {_contents(outputs)} in {type(outputs).__name__}. Return 'query' "
-        "and 'key' of shape (rows, width), a tuple that begins with both, or one tensor of shape (rows, 2, width). For a "
-        "classifier, use cross_entropy."
+        "loss",
+        f"info_nce needs two embeddings a row, and found {_contents(outputs)} in {type(outputs).__name__}",
+        "Return 'query' and 'key' of shape (rows, width), a tuple that begins with both, or one tensor of "
+        "shape (rows, 2, width). For a classifier, use cross_entropy.",
     )
 
 

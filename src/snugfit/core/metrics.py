@@ -26,5 +26,7 @@ def name_and_direction(setting: str, metric: str) -> tuple[str, bool]:
     if not direction and name in (*_HIGHER, *_LOWER):
         return name, name in _HIGHER
     raise SettingError(
-        f"{setting}: whether a high or a low '{name}' is better is not known. Write 'max:{name}' or 'min:{name}'."
+        setting,
+        f"whether a high or a low '{name}' is better is not known",
+        f"Write 'max:{name}' or 'min:{name}'.",
     )

@@ -45,7 +45,7 @@ def find_modules(
             known = dict.fromkeys(map(_end, meant or (() if kind is nn.Module else names)))
             what = "module" if kind is nn.Module else kind.__name__
             raise SettingError(
-                f"{setting}: '{pattern}' matches no {what} of the model. {nearest_names(pattern, names, known)}"
+                setting, f"'{pattern}' matches no {what} of the model", nearest_names(pattern, names, known)
             )
     return [name for name in names if any(matches(name, pattern) for pattern in patterns)]
 
@@ -59,8 +59,9 @@ def find_module(model: nn.Module, pattern: str, setting: str, kind: type[nn.Modu
     found = find_modules(model, [pattern], setting, kind)
     if len(found) > 1 and pattern not in found:
         raise SettingError(
-            f"{setting}: '{pattern}' matches {len(found)} modules, such as '{found[0]}' and '{found[1]}', and one is meant. Give "
-            "more of its name."
+            setting,
+            f"'{pattern}' matches {len(found)} modules, such as '{found[0]}' and '{found[1]}', and one is meant",
+            "Give more of its name.",
         )
     return model.get_submodule(pattern if pattern in found else found[0])
 
@@ -89,7 +90,7 @@ def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> 
     for pattern in patterns:
         if pattern not in used:
             hint = nearest_names(pattern, list(places))
-            raise SettingError(f"{setting}: '{pattern}' matches no module or parameter of the model. {hint}")
+            raise SettingError(setting, f"'{pattern}' matches no module or parameter of the model", hint)
     return list(found)
 
 
@@ -103,8 +104,9 @@ def find_head(model: nn.Module, setting: str) -> tuple[str, ...]:
     found = tuple(name for name in names if name in HEADS)
     if not found:
         raise SettingError(
-            f"{setting}: the model has no head by name ({', '.join(HEADS)}). Say which modules are meant; it has: "
-            f"{', '.join(names) or 'none'}."
+            setting,
+            f"the model has no head by name ({', '.join(HEADS)})",
+            f"Say which modules are meant; it has: {', '.join(names) or 'none'}.",
         )
     return found
 
@@ -128,7 +130,7 @@ def require_list(patterns: Sequence[str], setting: str) -> None:
     """
     if isinstance(patterns, str):
         raise SettingError(
-            f"{setting}: must be a list of patterns, found '{patterns}'. Write ['{patterns}']."
+            setting, f"must be a list of patterns, found '{patterns}'", f"Write ['{patterns}']."
         )
 
 

@@ -76,7 +76,9 @@ def set_momentum(group: ParameterGroup, momentum: float) -> None:
         group["momentum"] = momentum
     else:
         raise SettingError(
-            "schedule: moves the momentum, and the optimizer has neither momentum nor betas. Choose another of the two."
+            "schedule",
+            "moves the momentum, and the optimizer has neither momentum nor betas",
+            "Choose another of the two.",
         )
 
 

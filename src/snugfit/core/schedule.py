@@ -48,7 +48,7 @@ def known_total(name: str, context: Context, needed: bool) -> int:
         SettingError: the technique `name` needs it, and it is not known.
     """
     if context.total_updates is None and needed:
-        raise SettingError(f"{name}: needs the number of updates of the run. Give total_updates to the step.")
+        raise SettingError(name, "needs the number of updates of the run", "Give total_updates to the step.")
     return context.total_updates or 1
 
 

@@ -22,29 +22,31 @@ def listed(optimizer: Any, techniques: Any) -> list[Technique]:
     """
     if isinstance(optimizer, (list, tuple)):
         raise SettingError(
-            f"optimizer: got {len(optimizer)}, expected one. Give one with a group of parameters for each rate, such as AdamW([{{'params': "
-            "body, 'lr': 1e-5}, {'params': head, 'lr': 1e-3}]); models that train against each other need a Step each."
+            "optimizer",
+            f"got {len(optimizer)}, expected one",
+            "Give one with a group of parameters for each rate, such as AdamW([{'params': body, 'lr': 1e-5}, "
+            "{'params': head, 'lr': 1e-3}]); models that train against each other need a Step each.",
         )
     if isinstance(optimizer, type):
         raise SettingError(
-            f"optimizer: is the class {optimizer.__name__}. Make it: {optimizer.__name__}(...)"
+            "optimizer", f"is the class {optimizer.__name__}", f"Make it: {optimizer.__name__}(...)"
         )
     if not isinstance(optimizer, (torch.optim.Optimizer, Technique, type(None))):
         raise SettingError(
-            f"optimizer: {optimizer!r} is none. Give a torch optimizer, or a technique such as AdamW()."
+            "optimizer", f"{optimizer!r} is none", "Give a torch optimizer, or a technique such as AdamW()."
         )
     if isinstance(techniques, (str, Technique)) or not isinstance(techniques, Sequence):
         raise SettingError(
-            f"techniques: must be a list, found {techniques!r}. Write [EMA(decay=0.999)], or [] for none."
+            "techniques", f"must be a list, found {techniques!r}", "Write [EMA(decay=0.999)], or [] for none."
         )
     for technique in techniques:
         if isinstance(technique, type) and issubclass(technique, Technique):
             raise SettingError(
-                f"techniques: holds the class {technique.__name__}. Make it: {technique.__name__}()"
+                "techniques", f"holds the class {technique.__name__}", f"Make it: {technique.__name__}()"
             )
         if not isinstance(technique, Technique):
             raise SettingError(
-                f"techniques: {technique!r} is no technique. Give objects, such as EMA(decay=0.999)."
+                "techniques", f"{technique!r} is no technique", "Give objects, such as EMA(decay=0.999)."
             )
     return [*([optimizer] if isinstance(optimizer, Technique) else []), *techniques]
 
@@ -59,13 +61,13 @@ def check(techniques: Sequence[Technique]) -> None:
         for other in techniques[:place]:
             name = technique.card.name
             if name == other.card.name:
-                raise PlanConflict(f"'{name}' is given twice. Remove one.")
+                raise PlanConflict("techniques", f"'{name}' is given twice", "Remove one.")
             reason = exclusion(other.card, technique.card)
             if reason is None:
                 settings = technique.refused_beside(other) or other.refused_beside(technique)
                 reason = settings and f"exclude each other: {settings}"
             if reason is not None:
-                raise PlanConflict(f"'{other.card.name}' and '{name}' {reason}")
+                raise _conflict(f"'{other.card.name}' and '{name}' {reason}", "Remove one of them.")
 
 
 def check_shared(techniques: Sequence[Technique], sharing: Sharing | None) -> None:
@@ -79,7 +81,10 @@ def check_shared(techniques: Sequence[Technique], sharing: Sharing | None) -> No
     for technique in techniques:
         reason = technique.refused_on(sharing)
         if reason is not None:
-            raise PlanConflict(f"'{technique.card.name}' cannot be had where {_SHARED[sharing]}: {reason}")
+            place = f"cannot be had where {_SHARED[sharing]}"
+            raise _conflict(
+                f"'{technique.card.name}' {place}: {reason}", "Remove it, or choose another strategy."
+            )
 
 
 def check_on(techniques: Sequence[Technique], device: str) -> None:
@@ -91,13 +96,22 @@ def check_on(techniques: Sequence[Technique], device: str) -> None:
     for technique in techniques:
         reason = technique.refused_by(device)
         if reason is not None:
-            raise PlanConflict(f"'{technique.card.name}' cannot be had on {device}: {reason}")
+            raise _conflict(
+                f"'{technique.card.name}' cannot be had on {device}: {reason}",
+                "Remove it, or choose another device.",
+            )
 
 
 def exchange_of(techniques: Sequence[Technique]) -> Exchange | None:
     """Return how several devices are to add up gradients; None: as they are. At most one technique says so."""
     found = (technique.exchange() for technique in techniques)
     return next((exchange for exchange in found if exchange is not None), None)
+
+
+def _conflict(reason: str, remedy: str) -> PlanConflict:
+    """Return the error of a reason that a card or a technique gives, in whose later sentences may stand what to do."""
+    problem, _, its_own = reason.partition(". ")
+    return PlanConflict("techniques", problem, its_own or remedy)
 
 
 _SHARED = {

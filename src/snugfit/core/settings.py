@@ -162,7 +162,7 @@ class Section:
                 object.__setattr__(self, name, each.check(value))
             except ValueError as error:
                 path = f"{self.key}.{name}".removeprefix(".")
-                raise SettingError(f"{path}: must be {each.takes}, found {shown(value)}.") from error
+                raise SettingError.must_be(path, each.takes, shown(value)) from error
 
 
 def _names(annotation: Any) -> Iterator[str]:

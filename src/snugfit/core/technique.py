@@ -319,7 +319,7 @@ class Technique:
         """
         if not holds:
             found = getattr(self, setting)
-            raise SettingError(f"{self.card.name}.{setting}: must be {wanted}, found {found!r}.")
+            raise SettingError.must_be(f"{self.card.name}.{setting}", wanted, repr(found))
 
     def require_positive(self, *settings: str) -> None:
         """Refuse what is not positive and finite."""

@@ -93,8 +93,9 @@ def mapping_like(tree: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
     except TypeError:
         pass
     raise DataError(
-        f"batch: a {kind.__name__} cannot be made again from a dict of its entries, which a micro-batch of it needs. Return a dict from "
-        "collate."
+        "batch",
+        f"a {kind.__name__} cannot be made again from a dict of its entries, which a micro-batch of it needs",
+        "Return a dict from collate.",
     )
 
 

@@ -28,7 +28,7 @@ class BadRow(DataError):
     """One row cannot be used; where rows are read, it becomes a fault that the policy treats."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
+        super().__init__(reason, detail, "Correct the row, or leave it out with data.bad_rows: skip.")
         self.reason = reason
         self.detail = detail
 
@@ -43,7 +43,7 @@ def check_policy(policy: str, setting: str = "data.bad_rows") -> None:
         SettingError: it is something else.
     """
     if policy not in POLICIES:
-        raise SettingError(f"{setting}: '{policy}' is not a policy. {nearest(policy, POLICIES)}")
+        raise SettingError(setting, f"'{policy}' is not a policy", nearest(policy, POLICIES))
 
 
 def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
@@ -62,13 +62,9 @@ def settle(faults: Sequence[Fault], policy: str) -> dict[str, int]:
     reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.items())
     rows = "1 row cannot" if len(faults) == 1 else f"{len(faults)} rows cannot"
     raise DataError(
-        "\n".join(
-            [
-                f"{rows} be used: {reasons}.",
-                *shown,
-                "Correct them, or leave them out with data.bad_rows: skip (they are counted and reported).",
-            ]
-        )
+        "data",
+        "\n".join([f"{rows} be used: {reasons}.", *shown]) + "\n",
+        "Correct them, or leave them out with data.bad_rows: skip (they are counted and reported).",
     )
 
 

@@ -87,9 +87,10 @@ def load_causal(
         blocks, validation = blocks.at(places[:-count]), blocks.at(places[-count:])
     if not blocks or (settings.validation is not None and not validation):
         raise DataError(
-            f"data: the texts of {' and '.join(table.source for table in tables)} are too short: "
-            f"{len(blocks)} blocks of {settings.max_length} tokens to train on, {len(validation)} to "
-            "validate on. Give more text, or lower data.max_length."
+            "data",
+            f"the texts of {' and '.join(table.source for table in tables)} are too short: {len(blocks)} blocks "
+            f"of {settings.max_length} tokens to train on, {len(validation)} to validate on",
+            "Give more text, or lower data.max_length.",
         )
     lengths += held_out_lengths
     return CausalData(

@@ -22,15 +22,18 @@ def check_columns(table: Table, wanted: Mapping[str, Sequence[str]]) -> None:
     for setting, columns in wanted.items():
         for column in columns:
             if column in asked:
-                raise SettingError(f"{setting}: column '{column}' is already used by {asked[column]}.")
+                raise SettingError(
+                    setting, f"column '{column}' is already used by {asked[column]}", "Name another column."
+                )
             asked[column] = setting
     for column, setting in asked.items():
         if column in table.columns:
             continue
         shown = ", ".join(f"'{shorten(name)}'" for name in table.columns[:20])
         raise DataError(
-            f"{setting}: {table.source} has no column '{column}'. {_hint(column, table.columns)}Its columns "
-            f"are {shown}{' and more' if len(table.columns) > 20 else ''}."
+            setting,
+            f"{table.source} has no column '{column}'",
+            f"{_hint(column, table.columns)}Its columns are {shown}{' and more' if len(table.columns) > 20 else ''}.",
         )
 
 

@@ -41,11 +41,13 @@ def decode(content: bytes, source: str, setting: str) -> str:
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(
-            f"{setting}: {source} is UTF-16. Save it as UTF-8, for example: iconv -f utf-16 -t utf-8 {source}"
+            setting,
+            f"{source} is UTF-16",
+            f"Save it as UTF-8, for example: iconv -f utf-16 -t utf-8 {source}",
         )
     for magic, name in _MAGIC.items():
         if content.startswith(magic):
-            raise DataError(f"{setting}: {source} is {name}, not text. Export it as CSV or JSONL.")
+            raise DataError(setting, f"{source} is {name}, not text", "Export it as CSV or JSONL.")
     try:
         text = content.decode("utf-8-sig")
         doubtful = "\0" in text
@@ -55,7 +57,7 @@ def decode(content: bytes, source: str, setting: str) -> str:
     head = content[:8192]
     controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\v\x1a\x1b")
     if doubtful and controls > len(head) / 20:
-        raise DataError(f"{setting}: {source} is binary, not text. Export it as CSV or JSONL.")
+        raise DataError(setting, f"{source} is binary, not text", "Export it as CSV or JSONL.")
     return text
 
 
@@ -82,7 +84,9 @@ def _read_delimited(text: str, source: str, setting: str, delimiter: str) -> _Ro
         except BadRow as bad:
             if columns is None:
                 raise DataError(
-                    f"{setting}: {source}:{first + 1}: the header cannot be read: {bad.detail}."
+                    setting,
+                    f"{source}:{first + 1}: the header cannot be read: {bad.detail}",
+                    "Correct the first line of the file.",
                 ) from bad
             faults.append(bad.at(source, first + 1))
             continue
@@ -127,8 +131,9 @@ def _header(fields: list[str], source: str, setting: str) -> tuple[str, ...]:
     repeated = sorted({name for name in fields if fields.count(name) > 1})
     if repeated:
         raise DataError(
-            f"{setting}: the header of {source} names the column '{shorten(repeated[0])}' more than once. "
-            "Give every column its own name."
+            setting,
+            f"the header of {source} names the column '{shorten(repeated[0])}' more than once",
+            "Give every column its own name.",
         )
     return tuple(fields)
 
@@ -169,7 +174,7 @@ def _read_json_lines(text: str, source: str, setting: str) -> _Rows:
         rows.append(row)
         numbers.append(number)
     if text.lstrip().startswith("[") and any(fault.reason == "broken JSON" for fault in faults):
-        raise DataError(f"{setting}: {source} is one JSON list. Write one object a line (JSON Lines).")
+        raise DataError(setting, f"{source} is one JSON list", "Write one object a line (JSON Lines).")
     return tuple(columns), rows, numbers, faults
 
 

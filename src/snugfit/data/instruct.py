@@ -79,8 +79,10 @@ def load_instruct(
         names = " and ".join(table.source for table in tables)
         left_out = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
         raise DataError(
-            f"data: {names} {'has' if len(tables) == 1 else 'have'} {len(train)} usable rows to train on and {len(held_out)} to "
-            f"validate on{f'; left out: {left_out}' if left_out else ''}. Give more rows{', or correct these' if left_out else ''}."
+            "data",
+            f"{names} {('has' if len(tables) == 1 else 'have')} {len(train)} usable rows to train on and "
+            f"{len(held_out)} to validate on{(f'; left out: {left_out}' if left_out else '')}",
+            f"Give more rows{(', or correct these' if left_out else '')}.",
         )
     return InstructData(
         train=train,

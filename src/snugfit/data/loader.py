@@ -49,7 +49,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.examples < 1:
-            raise DataError("data: no examples to train on.")
+            raise DataError("data", "no examples to train on", "Give at least one.")
         self._epoch = -1
         self._permutation: list[int] = []
 
@@ -280,8 +280,9 @@ class _Fetch:
                 raise
             except Exception as error:
                 raise DataError(
-                    f"data: {origin_of(self._dataset, index, self._split)} cannot be loaded: {describe(error)}. Mend it, or leave it "
-                    "out of the data set."
+                    "data",
+                    f"{origin_of(self._dataset, index, self._split)} cannot be loaded: {describe(error)}",
+                    "Mend it, or leave it out of the data set.",
                 ) from error
         return examples
 
@@ -295,8 +296,9 @@ class _Fetch:
         except Exception as error:
             some = ", ".join(origin_of(self._dataset, index, self._split) for _, index in keys[:8])
             raise DataError(
-                f"data: examples cannot be put into one batch: {describe(error)}. Give a collate function. They are {some}"
-                f"{' …' if len(keys) > 8 else '.'}"
+                "data",
+                f"examples cannot be put into one batch: {describe(error)}",
+                f"Give a collate function. They are {some}{(' …' if len(keys) > 8 else '.')}",
             ) from error
 
 

@@ -28,7 +28,7 @@ class RowSettings:
     def __post_init__(self) -> None:
         if not self.text:
             raise SettingError(
-                "data.text: no column. Name the column that holds the text, or a list of columns."
+                "data.text", "no column", "Name the column that holds the text, or a list of columns."
             )
         check_policy(self.bad_rows)
         if isinstance(self.validation, (int, float)):

@@ -50,7 +50,9 @@ def read_table(source: RowSource, *, setting: str = "data", folder: Path | None 
         function = load_object(source, setting=setting, folder=folder, error=DataError)
         if not callable(function):
             raise DataError(
-                f"{setting}: '{source}' is {type(function).__name__}, not a function that returns rows."
+                setting,
+                f"'{source}' is {type(function).__name__}, not a function that returns rows",
+                "Name a function: package.module:function.",
             )
         return _read_function(function, source, setting, folder)
     return _read_file(str(source), setting, folder)
@@ -64,12 +66,14 @@ def find_file(path: str | Path, setting: str, folder: Path | None = None) -> Pat
     """
     full = Path(path).expanduser() if folder is None else folder / Path(path).expanduser()
     if full.is_dir():
-        raise DataError(f"{setting}: {path} is a folder. Name one file in it.")
+        raise DataError(setting, f"{path} is a folder", "Name one file in it.")
     if not full.exists():
         names = [entry.name for entry in full.parent.iterdir()] if full.parent.is_dir() else []
         guess = nearest(full.name, names)
-        hint = f" {guess}" if guess.startswith("Did you mean") else ""
-        raise DataError(f"{setting}: there is no file {path} (looked for {full.absolute()}).{hint}")
+        hint = guess if guess.startswith("Did you mean") else ""
+        raise DataError(
+            setting, f"there is no file {path} (looked for {full.absolute()})", hint or "Correct the path."
+        )
     return full
 
 
@@ -97,9 +101,11 @@ def check_fingerprints(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             continue
         state = "is not used any more" if source not in found else "has changed"
         raise DataError(
-            f"data: {source} {state} since this run began (sha256 {sha256[:12]}… then, "
-            f"{found.get(source, 'none')[:12]}… now). Put the file back, start a new run with "
-            "snugfit train, or go on with the change: snugfit resume RUN --accept-changes data"
+            "data",
+            f"{source} {state} since this run began (sha256 {sha256[:12]}… then, {found.get(source, 'none')[:12]}… "
+            "now)",
+            "Put the file back, start a new run with snugfit train, or go on with the change: snugfit resume RUN "
+            "--accept-changes data",
         )
 
 
@@ -108,19 +114,22 @@ def _read_file(source: str, setting: str, folder: Path | None) -> Table:
     kind = path.suffix.lower()
     if kind not in READERS:
         raise DataError(
-            f"{setting}: {source} is of no known kind. Give a file named {', '.join(READERS)}, or a Python "
-            "function as package.module:function."
+            setting,
+            f"{source} is of no known kind",
+            f"Give a file named {', '.join(READERS)}, or a Python function as package.module:function.",
         )
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{setting}: {source} cannot be read: {error.strerror or error}.") from error
+        raise DataError(
+            setting, f"{source} cannot be read: {error.strerror or error}", "Name a file that can be read."
+        ) from error
     if not content.strip():
-        raise DataError(f"{setting}: {source} is empty.")
+        raise DataError(setting, f"{source} is empty", "Name a file with rows.")
     text = decode(content, source, setting)
     columns, rows, lines, faults = READERS[kind](text, source, setting)
     if not rows and not faults:
-        raise DataError(f"{setting}: {source} has a header and no rows.")
+        raise DataError(setting, f"{source} has a header and no rows", "Name a file with rows.")
     return Table(source, columns, rows, lines, hashlib.sha256(content).hexdigest(), tuple(faults))
 
 
@@ -134,12 +143,13 @@ def _read_function(
         with import_path(folder):
             given = list(function())
     except Exception as failure:
-        raise DataError(f"{setting}: {name} failed: {describe(failure)}.") from failure
+        raise DataError(setting, f"{name} failed: {describe(failure)}", "Correct the function.") from failure
     for number, row in enumerate(given, 1):
         if not isinstance(row, Mapping) or not all(isinstance(key, str) for key in row):
             raise DataError(
-                f"{setting}: row {number} of {name} is a {type(row).__name__}, not a dict of columns by "
-                "name. From a data frame return frame.to_dict('records')."
+                setting,
+                f"row {number} of {name} is a {type(row).__name__}, not a dict of columns by name",
+                "Return dicts; from a data frame return frame.to_dict('records').",
             )
         columns.update(dict.fromkeys(row))
         rows.append(dict(row))
@@ -147,5 +157,5 @@ def _read_function(
             json.dumps(rows[-1], sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
         )
     if not rows:
-        raise DataError(f"{setting}: {name} gave no rows.")
+        raise DataError(setting, f"{name} gave no rows", "Return at least one row.")
     return Table(name, tuple(columns), rows, list(range(1, len(rows) + 1)), digest.hexdigest())

@@ -48,8 +48,10 @@ def split_rows(
         validation.update(drawn)
     if not validation:
         raise DataError(
-            f"{setting}: {len(classes)} rows are too few to set {fraction:g} of them aside: every class "
-            "keeps one row for training. Give more rows, or a file of its own for validation."
+            setting,
+            f"{len(classes)} rows are too few to set {fraction:g} of them aside: every class keeps one row for "
+            "training",
+            "Give more rows, or a file of its own for validation.",
         )
     return [index for index in range(len(classes)) if index not in validation], sorted(validation)
 
@@ -62,6 +64,7 @@ def check_fraction(fraction: float, setting: str = "data.validation") -> None:
     """
     if not 0.0 < fraction < 1.0:
         raise SettingError(
-            f"{setting}: {fraction:g} is not a fraction between 0 and 1. Write 0.1 for a tenth of the rows, "
-            "a file, or null for no validation."
+            setting,
+            f"{fraction:g} is not a fraction between 0 and 1",
+            "Write 0.1 for a tenth of the rows, a file, or null for no validation.",
         )

@@ -103,9 +103,10 @@ def load_text(
     found = set(train.labels)
     if len(found) < 2:
         raise DataError(
-            f"data.label: {train.table.source} has {'no usable row' if not found else 'one class only'} in "
-            f"column '{settings.label}'{''.join(f' ({name})' for name in found)}. A classifier needs rows of "
-            "two classes."
+            "data.label",
+            f"{train.table.source} has {('no usable row' if not found else 'one class only')} in column "
+            f"'{settings.label}'{''.join(f' ({name})' for name in found)}",
+            "Give rows of two classes or more, which a classifier needs.",
         )
     encoded: list[Encoded] = []
     usable: list[Part] = []
@@ -131,7 +132,11 @@ def load_text(
         held_out, examples = examples.at(drawn), examples.at(rows)
         shown = drawn
     if not examples or (validation is not None and not held_out):
-        raise DataError(f"data: no usable row is left in {parts[0 if not examples else 1].table.source}.")
+        raise DataError(
+            "data",
+            f"no usable row is left in {parts[0 if not examples else 1].table.source}",
+            "Correct the rows, or name another file.",
+        )
     warnings += _overlap(examples, held_out)
     report = _report(encoded, settings.max_length, dict(skipped), warnings)
     return TextData(
@@ -174,7 +179,9 @@ def load_text_rows(
     encoded, part, faults = encode_part(part, tokenizer, max_length, len(frame))
     skipped.update(settle(faults, bad_rows))
     if not part.kept:
-        raise DataError(f"data: no usable row is left in {part.table.source}.")
+        raise DataError(
+            "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
+        )
     if label is not None:
         encoded = _with_labels(encoded, part.labels, labels)
     report = _report([encoded], max_length, dict(skipped), token_warnings(encoded.examples, tokenizer, frame))

@@ -77,7 +77,9 @@ def padding_for(tokenizer: PreTrainedTokenizerBase) -> PadRight:
     """
     if tokenizer.pad_token_id is None:
         raise DataError(
-            "The tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token"
+            "model",
+            "the tokenizer has no padding token",
+            "Set one: tokenizer.pad_token = tokenizer.eos_token",
         )
     return PadRight(
         {
@@ -102,17 +104,21 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> Frame:
     )
     if not plain or start is None:
         raise DataError(
-            f"The tokenizer makes of the text '{_PROBE}' the tokens {framed}, in which its plain tokens "
-            f"{plain} do not stand. Is it the tokenizer of this model?"
+            "model",
+            f"the tokenizer makes of the text '{_PROBE}' the tokens {framed}, in which its plain tokens {plain} do "
+            "not stand",
+            "Check that it is the tokenizer of this model.",
         )
     frame = Frame(tuple(framed[:start]), tuple(framed[start + len(plain) :]))
     for place, ids in (("before", frame.prefix), ("after", frame.suffix)):
         doubled = next((a for a, b in itertools.pairwise(ids) if a == b), None)
         if doubled is not None:
             raise DataError(
+                "model",
                 f"The tokenizer puts '{tokenizer.convert_ids_to_tokens(doubled)}' twice {place} every text "
-                f"({tokenizer.convert_ids_to_tokens(framed)}). Set add_bos_token or add_eos_token to false "
-                "in its tokenizer_config.json, or mend the post-processor in its tokenizer.json."
+                f"({tokenizer.convert_ids_to_tokens(framed)})",
+                "Set add_bos_token or add_eos_token to false in its tokenizer_config.json, or mend the post-processor "
+                "in its tokenizer.json.",
             )
     return frame
 
@@ -125,14 +131,16 @@ def check_max_length(max_length: int, tokenizer: PreTrainedTokenizerBase, frame:
     """
     if max_length <= len(frame):
         raise SettingError(
-            f"data.max_length: {max_length} leaves no room for text beside {len(frame)} special tokens. "
-            f"Write {len(frame) + 1} or more."
+            "data.max_length",
+            f"{max_length} leaves no room for text beside {len(frame)} special tokens",
+            f"Write {len(frame) + 1} or more.",
         )
     # a tokenizer without a limit says so with a number as large as 1e30
     if max_length > tokenizer.model_max_length:
         raise SettingError(
-            f"data.max_length: {max_length} is more than the {tokenizer.model_max_length} tokens that this "
-            "model can read."
+            "data.max_length",
+            f"{max_length} is more than the {tokenizer.model_max_length} tokens that this model can read",
+            "Lower it.",
         )
 
 

@@ -35,7 +35,9 @@ def session(uri: str, task: str) -> Iterator[MlflowClient]:
         except SnugfitError:
             raise
         except Exception as error:  # MLflow, its stores, transports and plugins raise many kinds
-            raise TrackingError(f"{redact(uri)}: cannot {task}: {reason(error)}") from error
+            raise TrackingError(
+                redact(uri), f"cannot {task}: {reason(error)}", "Check the address, the name and the server."
+            ) from error
         finally:
             logger.setLevel(level)
 

@@ -109,8 +109,10 @@ def load_predictor(
     model, meta, tokenizer = load_bundle(Path(folder), extend=extended, allow_code=allow_code)
     if meta.get("task") not in predictable() or tokenizer is None:
         raise ModelError(
-            f"{folder}: holds a model for the task '{meta.get('task')}', and evaluate and predict take {' and '.join(predictable())} models "
-            "with their tokenizer. Load this one in Python with snugfit.models.bundle.load_bundle."
+            folder,
+            f"holds a model for the task '{meta.get('task')}', and evaluate and predict take {' and '.join(predictable())} "
+            "models with their tokenizer",
+            "Load this one in Python with snugfit.models.bundle.load_bundle.",
         )
     chosen = torch.device(find_device(device))
     return Predictor(model.to(chosen), meta, tokenizer, chosen)
@@ -159,7 +161,7 @@ def predict_file(
     taken = set(_ADDED) & set(rows.columns)
     if taken:
         raise DataError(
-            f"{data}: has a column '{min(taken)}' already. Rename it: predictions go under that name."
+            data, f"has a column '{min(taken)}' already", "Rename it: predictions go under that name."
         )
     predictions = predictor.classify(rows.examples)
     _write_csv(output, rows, predictions)
@@ -232,7 +234,7 @@ def _write_csv(output: Path, rows: TextRows, predictions: Sequence[Mapping[str, 
             writer.writerows(_merged(rows, predictions))
         os.replace(temporary, output)
     except OSError as error:
-        raise DataError(f"{output}: cannot be written: {error.strerror}. Choose another output.") from error
+        raise DataError(output, f"cannot be written: {error.strerror}", "Choose another output.") from error
 
 
 def _merged(rows: TextRows, predictions: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -72,11 +72,12 @@ def register_best(
     bundle = _bundle_of_run(Path(run_dir))
     check_uri(uri, model=name)
     if not example_rows:
-        raise TrackingError(f"{name}: no rows to compare predictions on. Give at least one example row.")
+        raise TrackingError(name, "no rows to compare predictions on", "Give at least one example row.")
     if run_id is None:
         raise TrackingError(
-            f"{run_dir} has not been tracked yet, so its model cannot be registered. "
-            f"Send it first: snugfit track replay {run_dir}"
+            run_dir,
+            "has not been tracked yet, so its model cannot be registered",
+            f"Send it first: snugfit track replay {run_dir}",
         )
     expected = predict(bundle, example_rows)
     with session(uri, f"register {name!r}") as client:
@@ -89,8 +90,9 @@ def register_best(
         client.set_model_version_tag(name, version, "snugfit.max_abs_difference", repr(difference))
         if mismatch is not None:
             raise TrackingError(
-                f"models:/{name}/{version} does not predict like {bundle}: {mismatch}. "
-                f"The version is kept for a look at it; the alias '{ALIAS}' was not moved."
+                f"models:/{name}/{version}",
+                f"does not predict like {bundle}: {mismatch}",
+                f"Look at the version, which is kept; the alias '{ALIAS}' was not moved.",
             )
         client.set_registered_model_alias(name, ALIAS, version)
     return Registered(name, version, ALIAS, difference, len(example_rows), uri)
@@ -117,7 +119,7 @@ def resolve_model(
     database = database_path(uri)
     if database is not None and not database.exists():
         raise TrackingError(
-            f"{text}: there is no registry at {uri}. Give its address with --uri, or set MLFLOW_TRACKING_URI."
+            text, f"there is no registry at {uri}", "Give its address with --uri, or set MLFLOW_TRACKING_URI."
         )
     with session(uri, f"load {text}") as client:
         _check_exists(client, text)
@@ -126,7 +128,11 @@ def resolve_model(
         folder = keep.enter_context(downloaded(text, uri))
     bundles = sorted(folder.rglob(BUNDLE_FILE))
     if not bundles:
-        raise TrackingError(f"{text} was not registered by Snugfit: it has no {BUNDLE_FILE}.")
+        raise TrackingError(
+            text,
+            f"was not registered by Snugfit: it has no {BUNDLE_FILE}",
+            "Name a version that Snugfit registered.",
+        )
     return bundles[0].parent
 
 
@@ -163,10 +169,18 @@ def _bundle_of_run(run_dir: Path) -> Path:
     if (bundle / BUNDLE_FILE).is_file():
         return bundle
     if not run_dir.is_dir():
-        raise RunFolderError(f"{run_dir}: no such folder. Give a run's folder, or models:/name@{ALIAS}.")
+        raise RunFolderError(run_dir, "no such folder", f"Give a run's folder, or models:/name@{ALIAS}.")
     if (run_dir / "events.jsonl").exists():
-        raise RunFolderError(f"{run_dir} has no best model yet: it is written at the first evaluation.")
-    raise RunFolderError(f"{run_dir} is not a run's folder: it has no best/{BUNDLE_FILE}.")
+        raise RunFolderError(
+            run_dir,
+            "has no best model yet: it is written at the first evaluation",
+            f"Wait for it, or go on with the run: snugfit resume {run_dir}",
+        )
+    raise RunFolderError(
+        run_dir,
+        f"is not a run's folder: it has no best/{BUNDLE_FILE}",
+        "Name the folder of a run with a best model.",
+    )
 
 
 def _log(client: MlflowClient, bundle: Path, run_id: str, rows: Rows, predictions: Rows) -> str:
@@ -255,7 +269,7 @@ def _check_exists(client: MlflowClient, model_uri: str) -> None:
     if not at:
         name, _, version = reference.partition("/")
     if not name:
-        raise TrackingError(f"{model_uri} names no model. Write models:/NAME@{ALIAS} or models:/NAME/1")
+        raise TrackingError(model_uri, "names no model", f"Write models:/NAME@{ALIAS} or models:/NAME/1")
     try:
         registered = client.get_registered_model(name)
     except MlflowException as error:
@@ -263,7 +277,7 @@ def _check_exists(client: MlflowClient, model_uri: str) -> None:
             raise
         known = sorted(model.name for model in client.search_registered_models(max_results=20))
         said = f"Known: {', '.join(known)}." if known else "The registry is empty."
-        raise TrackingError(f"{model_uri}: no model {name!r} is registered. {said}") from error
+        raise TrackingError(model_uri, f"no model {name!r} is registered", said) from error
     try:
         if at:
             client.get_model_version_by_alias(name, alias)
@@ -271,10 +285,10 @@ def _check_exists(client: MlflowClient, model_uri: str) -> None:
             client.get_model_version(name, version)
         else:
             raise TrackingError(
-                f"{model_uri} names no version. Write models:/{name}@{ALIAS} or models:/{name}/1"
+                model_uri, "names no version", f"Write models:/{name}@{ALIAS} or models:/{name}/1"
             )
     except MlflowException as error:
         aliases = ", ".join(f"@{known}" for known in sorted(registered.aliases)) or "no aliases"
         raise TrackingError(
-            f"{model_uri}: {name!r} has no such version or alias; it has {aliases}."
+            model_uri, f"{name!r} has no such version or alias; it has {aliases}", "Name one of those."
         ) from error

@@ -75,8 +75,10 @@ class Budget:
         total = self._inputs.total()
         if total > self._limit:
             raise SettingError(
-                f"{self._setting}: the inputs of the blocks alone take {format_bytes(total)} for a micro-batch of {rows} rows, and "
-                f"the budget is {format_bytes(self._limit)}. Give more, or a smaller micro_batch."
+                self._setting,
+                f"the inputs of the blocks alone take {format_bytes(total)} for a micro-batch of {rows} rows, and the "
+                f"budget is {format_bytes(self._limit)}",
+                "Give more, or a smaller micro_batch.",
             )
         kept = set()
         order = {name: place for place, name in enumerate(self._own)}

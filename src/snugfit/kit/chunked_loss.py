@@ -167,9 +167,10 @@ def _require_alone(values: Tensor, logits: Tensor) -> None:
         reached = getattr(node, "variable", None)  # where a gradient ends
         if reached is not None and reached is not logits:
             raise SettingError(
-                "chunked_loss: the loss depends on something that learns beside the logits, such as another output of the model or a "
-                f"weight of shape {tuple(reached.shape)} of its own, whose gradient would be lost in chunks. Leave it out of the loss, or "
-                "remove chunked_loss."
+                "chunked_loss",
+                "the loss depends on something that learns beside the logits, such as another output of the model or a "
+                f"weight of shape {tuple(reached.shape)} of its own, whose gradient would be lost in chunks",
+                "Leave it out of the loss, or remove chunked_loss.",
             )
         left.extend(next for next, _ in node.next_functions)
 

@@ -20,8 +20,9 @@ def refuse_embeddings(technique: str, loss: Loss | None) -> None:
     if isinstance(own := unwrapped(loss), InfoNCE):
         name = "info_nce_symmetric" if own.symmetric else "info_nce"
         raise SettingError(
-            f"{technique}: the loss {name} compares embeddings, and it needs scores of classes. Remove {technique}, or use a loss "
-            "of logits, such as cross_entropy."
+            technique,
+            f"the loss {name} compares embeddings, and it needs scores of classes",
+            f"Remove {technique}, or use a loss of logits, such as cross_entropy.",
         )
 
 
@@ -34,8 +35,9 @@ def class_scores(technique: str, outputs: Any, loss: Loss | None) -> Tensor:
     named = "logits" in outputs if isinstance(outputs, Mapping) else hasattr(outputs, "logits")
     if not named and loss is not None and couples_rows(loss):
         raise SettingError(
-            f"{technique}: the loss compares rows, and the model's outputs do not say which are the logits, if any. Return them "
-            f"as an entry or attribute 'logits', or remove {technique}."
+            technique,
+            "the loss compares rows, and the model's outputs do not say which are the logits, if any",
+            f"Return them as an entry or attribute 'logits', or remove {technique}.",
         )
     return logits_of(outputs)
 
@@ -62,12 +64,15 @@ def find_class_dim(
     }
     if not fitting:
         raise SettingError(
-            f"{technique}: the loss has the shape {wanted} and the logits {shape}. It needs one loss for each place, and "
-            f"scores of at least two classes in {'dimension ' + str(said) if said is not None else 'dimension 1 or the last'}."
+            technique,
+            f"the loss has the shape {wanted} and the logits {shape}",
+            "Give one loss for each place, and scores of at least two classes in "
+            f"{('dimension ' + str(said) if said is not None else 'dimension 1 or the last')}.",
         )
     if len(fitting) > 1:
         raise SettingError(
-            f"{technique}.dim: the classes of logits {shape} may be dimension 1 or the last, as the loss has the shape {wanted}. "
-            f"Say which: dim: 1 or dim: -1."
+            f"{technique}.dim",
+            f"the classes of logits {shape} may be dimension 1 or the last, as the loss has the shape {wanted}",
+            "Say which: dim: 1 or dim: -1.",
         )
     return fitting.pop()

@@ -56,16 +56,20 @@ class HalfPrecision(Technique):
         """
         if not self.force and made_in_bf16(model):
             raise SettingError(
-                "plan.numerics: the weights of this model were made in bf16, whose numbers go up to 3e38: what such a model computes "
-                "may exceed 65504, the largest number of fp16, and its loss is then infinite at any scale. Use plan.numerics: "
-                f"bf16, or fp32 on a device without it; or try all the same: numerics: {{{self.card.name}: {{force: true}}}}."
+                "plan.numerics",
+                "the weights of this model were made in bf16, whose numbers go up to 3e38: what such a model computes "
+                "may exceed 65504, the largest number of fp16, and its loss is then infinite at any scale",
+                "Use plan.numerics: bf16, or fp32 on a device without it; or try all the same: numerics: "
+                f"{{{self.card.name}: {{force: true}}}}.",
             )
 
     def computing(self, context: Context) -> Seams:
         """Autocast around forward and loss, and the loss scale."""
         if not torch.amp.is_autocast_available(context.device.type):
             raise SettingError(
-                f"plan.numerics: fp16 needs autocast, which {context.device} does not have. Use plan.numerics: fp32."
+                "plan.numerics",
+                f"fp16 needs autocast, which {context.device} does not have",
+                "Use plan.numerics: fp32.",
             )
         scale = LossScale(self.initial_scale, self.growth_factor, self.backoff_factor, self.growth_interval)
 

@@ -32,7 +32,7 @@ def output_head(model: nn.Module, name: str | None, setting: str) -> nn.Module:
     found = last_linear(model) if embeddings is None else embeddings
     if found is None:
         raise SettingError(
-            f"{setting}: the model has no linear layer. Give the name of the module that makes the logits."
+            setting, "the model has no linear layer", "Give the name of the module that makes the logits."
         )
     return found
 
@@ -128,8 +128,10 @@ class LogitsInUse(SettingError):
 
 def _refuse(what: str) -> NoReturn:
     raise LogitsInUse(
-        f"the model {what} what its head returns, whose logits are made later, some tokens at a time. Such a model scales, caps or "
-        "picks its logits behind the head, or its head is another module."
+        "model",
+        f"{what} what its head returns, whose logits are made later, some tokens at a time: it scales, caps or picks its "
+        "logits behind the head, or its head is another module",
+        "Let it return them as its head makes them.",
     )
 
 

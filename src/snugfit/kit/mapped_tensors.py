@@ -38,7 +38,9 @@ def in_file(tensor: Tensor, folder: Path) -> Tensor:
             storage: Any = torch.UntypedStorage.from_file(file.name, shared=False, nbytes=source.nbytes)
     except OSError as error:
         raise RunFolderError(
-            f"The weights of {folder.name} cannot be made in {folder}: {error.strerror or error}."
+            folder,
+            f"the weights of {folder.name} cannot be made there: {error.strerror or error}",
+            "Free space, or name another folder.",
         ) from error
     return torch.empty(0, dtype=source.dtype).set_(storage).view(source.shape)
 

@@ -153,7 +153,9 @@ def with_entry(data: Mapping[str, Any], name: str, value: Any) -> Any:
 
 def _not_mixed(_packed: PackedSequence) -> NoReturn:
     raise DataError(
-        "batch: holds packed sequences, whose elements are not in rows that could be mixed. Return padded tensors from collate."
+        "batch",
+        "holds packed sequences, whose elements are not in rows that could be mixed",
+        "Return padded tensors from collate.",
     )
 
 

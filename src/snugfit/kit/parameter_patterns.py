@@ -41,9 +41,10 @@ def matching(
         earlier = next((found[name] for name in names if is_within(name, pattern)), None)
         if earlier is not None:
             raise SettingError(
-                f"{setting}: all parameters of '{pattern}' match '{earlier}' before it, and the first match counts. Put "
-                f"'{pattern}' first, or remove it."
+                setting,
+                f"all parameters of '{pattern}' match '{earlier}' before it, and the first match counts",
+                f"Put '{pattern}' first, or remove it.",
             )
         places = list(dict.fromkeys(place for name in names for place in around(name)))
-        raise SettingError(f"{setting}: '{pattern}' matches no parameter. {nearest_names(pattern, places)}")
+        raise SettingError(setting, f"'{pattern}' matches no parameter", nearest_names(pattern, places))
     return lambda name, _parameter: found[name]

@@ -126,8 +126,9 @@ class _Packer:
 
 def _unsuitable(value: Any, path: str) -> SettingError:
     return SettingError(
-        f"checkpoint: {path} is a {type(value).__name__}, which cannot be saved without a pickle. Let state_dict() return "
-        "tensors, numbers, strings, None, and lists, tuples and dicts of them."
+        "checkpoint",
+        f"{path} is a {type(value).__name__}, which cannot be saved without a pickle",
+        "Let state_dict() return tensors, numbers, strings, None, and lists, tuples and dicts of them.",
     )
 
 

@@ -104,13 +104,16 @@ def _check(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise ModelError(
-                f"model: '{name or type(module).__name__}' is a TorchScript module, which keeps its tensors outside of Python. Plan "
-                "the module that it was made of."
+                "model",
+                f"'{name or type(module).__name__}' is a TorchScript module, which keeps its tensors outside of Python",
+                "Plan the module that it was made of.",
             )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
             raise ModelError(
-                f"model: '{name}' has no shape yet, as its layer is lazy. Run the model once on a batch before it is planned."
+                "model",
+                f"'{name}' has no shape yet, as its layer is lazy",
+                "Run the model once on a batch before it is planned.",
             )
 
 

@@ -72,7 +72,9 @@ def save_bundle(
     new, old = _siblings(folder)
     if folder.exists() and not (folder / META).is_file() and any(folder.iterdir()):
         raise RunFolderError(
-            f"The best model cannot be written to {folder}: it holds files and no {META}, so they are not Snugfit's. Move them away."
+            "best",
+            f"the best model cannot be written to {folder}: it holds files and no {META}, so they are not Snugfit's",
+            "Move them away.",
         )
     try:
         shutil.rmtree(new, ignore_errors=True)
@@ -108,7 +110,11 @@ def save_bundle(
         if (problem := disk_problem(error)) is None:
             raise
         shutil.rmtree(new, ignore_errors=True)  # half a bundle, on a disk that may be full
-        raise RunFolderError(f"The best model cannot be written to {folder}: {problem}.") from error
+        raise RunFolderError(
+            "best",
+            f"the best model cannot be written to {folder}: {problem}",
+            "Free space, or name a folder that can be written.",
+        ) from error
 
 
 def load_bundle(
@@ -136,7 +142,9 @@ def load_bundle(
     for name, sha256 in meta.get("files", {}).items():
         if not (folder / name).is_file() or _sha256(folder / name) != sha256:
             raise ModelError(
-                f"model: {folder / name} is missing or damaged (its sha256 is not the recorded one)."
+                "model",
+                f"{folder / name} is missing or damaged (its sha256 is not the recorded one)",
+                "Copy the folder again from where it was made.",
             )
     resolved = (*_NAMING, *(() if model is not None else ("model", EXTENDED_BY)))
     code = named_code({key: meta.get(key) for key in resolved})
@@ -154,8 +162,9 @@ def load_bundle(
             if extended:
                 if extend is None:
                     raise ModelError(
-                        f"model: {folder} holds modules that {', '.join(next(iter(entry)) for entry in extended)} added. Make the "
-                        "model, let the technique prepare it, and give it: load_bundle(folder, model=my_model)"
+                        "model",
+                        f"{folder} holds modules that {', '.join(next(iter(entry)) for entry in extended)} added",
+                        "Make the model, let the technique prepare it, and give it: load_bundle(folder, model=my_model)",
                     )
                 model = extend(model, extended)
         _load_plain(model, folder, made_buffers)
@@ -175,9 +184,9 @@ def _made_again(folder: Path, meta: Mapping[str, Any], search: Path | None) -> n
         return made
     if not meta.get("model"):
         raise ModelError(
-            f"model: {folder} holds the weights of a model made in Python, and no "
-            "package.module:function to make it again. Give the model: load_bundle(folder, "
-            "model=my_model)"
+            "model",
+            f"{folder} holds the weights of a model made in Python, and no package.module:function to make it again",
+            "Give the model: load_bundle(folder, model=my_model)",
         )
     return load_python_model(meta["model"], folder=search)
 
@@ -193,7 +202,9 @@ def find_bundle(folder: Path) -> Path:
         if (candidate / META).is_file():
             return candidate
     raise ModelError(
-        f"model: {folder} is no bundle of Snugfit (no {META} in it). A finished run has one in best/."
+        "model",
+        f"{folder} is no bundle of Snugfit (no {META} in it)",
+        "Name the folder best/ of a finished run.",
     )
 
 
@@ -206,11 +217,17 @@ def read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta = parse_json((folder / META).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"model: {folder / META} cannot be read: {error}.") from error
+        raise ModelError(
+            "model",
+            f"{folder / META} cannot be read: {error}",
+            "Copy the folder again from where it was made.",
+        ) from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         found = meta.get("format") if isinstance(meta, dict) else None
         raise ModelError(
-            f"model: {folder / META} has format {found}; this version of Snugfit reads format {FORMAT}."
+            "model",
+            f"{folder / META} has format {found}; this version of Snugfit reads format {FORMAT}",
+            "Use the version that wrote it, or train anew.",
         )
     return meta
 
@@ -251,7 +268,9 @@ def _save_extra_states(states: Mapping[str, Any], folder: Path) -> None:
         packed = pack({EXTRA_STATE: states})
     except SettingError as error:
         raise ModelError(
-            f"model: its extra state cannot be stored without a pickle ({error}) Make it a buffer, or leave it out of get_extra_state."
+            "model",
+            f"its extra state cannot be stored without a pickle ({error})",
+            "Make it a buffer, or leave it out of get_extra_state.",
         ) from error
     (folder / f"{EXTRA_STATE}.json").write_text(json.dumps(packed.values[EXTRA_STATE]), encoding="utf-8")
     tensors = packed.tensors[EXTRA_STATE]
@@ -292,7 +311,11 @@ def _load_plain(model: nn.Module, folder: Path, made_buffers: Sequence[str] = ()
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             tied = {name: same for name, same in (file.metadata() or {}).items() if same in state}
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"model: {folder / WEIGHTS} cannot be read: {error}.") from error
+        raise ModelError(
+            "model",
+            f"{folder / WEIGHTS} cannot be read: {error}",
+            "Copy the folder again from where it was made.",
+        ) from error
     state |= {name: state[same] for name, same in tied.items()}
     _make_buffers(model, [name for name in made_buffers if name in state], state)
     state |= _extra_states(folder)
@@ -305,8 +328,9 @@ def _load_state(model: nn.Module, state: Mapping[str, Any], folder: Path) -> nn.
     except RuntimeError as error:
         what = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ModelError(
-            f"model: the weights in {folder} do not fit {type(model).__name__}: {what} Has its code changed "
-            "since?"
+            "model",
+            f"the weights in {folder} do not fit {type(model).__name__}: {what}",
+            "Put its code back as it was, if it has changed since.",
         ) from error
     return model
 
@@ -327,7 +351,11 @@ def _load_transformers(folder: Path) -> nn.Module:
                 output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"model: {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+            raise ModelError(
+                "model",
+                f"{folder} cannot be loaded: {str(error).splitlines()[0]}",
+                "Copy the folder again from where it was made.",
+            ) from error
     wrong = (
         sorted(found["missing_keys"])
         + sorted(map(str, found["mismatched_keys"]))
@@ -335,7 +363,9 @@ def _load_transformers(folder: Path) -> nn.Module:
     )
     if wrong:
         raise ModelError(
-            f"model: {folder} is damaged: its weights and its configuration differ in {wrong[0]}."
+            "model",
+            f"{folder} is damaged: its weights and its configuration differ in {wrong[0]}",
+            "Copy it again from where it was made.",
         )
     loaded: nn.Module = model
     _as_stored_(loaded, folder)
@@ -379,8 +409,10 @@ def _architecture(folder: Path) -> Any:
     kind = getattr(transformers, named[0], None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):  # not any function
         raise ModelError(
-            f"model: {folder} needs {named[0] or 'an architecture it does not name'}, which "
-            f"transformers {transformers.__version__} does not have."
+            "model",
+            f"{folder} needs {named[0] or 'an architecture it does not name'}, which transformers "
+            f"{transformers.__version__} does not have",
+            "Install the version of transformers that has it.",
         )
     return kind
 

@@ -56,12 +56,14 @@ def find_folder(source: str | Path, folder: Path | None = None) -> Path | None:
         return None
     if full.is_file():
         raise ModelError(
-            f"model: {source} is a file. Name the folder with config.json and model.safetensors."
+            "model", f"{source} is a file", "Name the folder with config.json and model.safetensors."
         )
     names = [entry.name for entry in full.parent.iterdir() if entry.is_dir()] if full.parent.is_dir() else []
     guess = nearest(full.name, names)
-    hint = f" {guess}" if guess.startswith("Did you mean") else ""
-    raise ModelError(f"model: there is no folder {source} (looked for {full.absolute()}).{hint}")
+    hint = guess if guess.startswith("Did you mean") else ""
+    raise ModelError(
+        "model", f"there is no folder {source} (looked for {full.absolute()})", hint or "Correct the path."
+    )
 
 
 def packaged_model(package: str, subfolder: str = "model") -> Path:
@@ -78,7 +80,9 @@ def packaged_model(package: str, subfolder: str = "model") -> Path:
         raise MissingExtra(package.replace("_", "-"), "demo")
     folder = Path(found.submodule_search_locations[0]) / subfolder
     if not (folder / CONFIG).is_file():
-        raise ModelError(f"model: package {package} holds no model in {folder}.")
+        raise ModelError(
+            "model", f"package {package} holds no model in {folder}", "Name another package, or a folder."
+        )
     return folder
 
 
@@ -92,13 +96,23 @@ def check_config(folder: Path) -> None:
     if not config.is_file():
         adapter = folder / "adapter_config.json"
         what = "an adapter without its base model" if adapter.is_file() else f"no {CONFIG}"
-        raise ModelError(f"model: folder {folder} holds {what}. It holds {_contents(folder)}.")
+        raise ModelError(
+            "model",
+            f"folder {folder} holds {what}. It holds {_contents(folder)}",
+            "Name a folder with config.json and model.safetensors.",
+        )
     try:
         values = parse_json(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"model: {config} cannot be read: {error}.") from error
+        raise ModelError(
+            "model", f"{config} cannot be read: {error}", "Correct it, or copy it again."
+        ) from error
     if not isinstance(values, dict) or "model_type" not in values:
-        raise ModelError(f"model: {config} names no model_type, so it is not a transformers configuration.")
+        raise ModelError(
+            "model",
+            f"{config} names no model_type, so it is not a transformers configuration",
+            "Name another folder, or add model_type.",
+        )
     check_kernels(values, str(config))
 
 
@@ -119,8 +133,9 @@ def check_kernels(values: Any, place: str) -> None:
             for name in named:
                 if isinstance(name, str) and "/" in name:
                     raise ModelError(
-                        f"model: {place}: {key} is {name!r}, code on the hub that transformers would download and run. Remove it; "
-                        "attention_kernel chooses among those that are here."
+                        "model",
+                        f"{place}: {key} is {name!r}, code on the hub that transformers would download and run",
+                        "Remove it; attention_kernel chooses among those that are here.",
                     )
         check_kernels(value, place)
 
@@ -133,31 +148,35 @@ def check_weights(folder: Path) -> None:
     """
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
-            f"model: folder {folder} holds an adapter. Merge it into its base model first (peft: "
-            "merge_and_unload)."
+            "model",
+            f"folder {folder} holds an adapter",
+            "Merge it into its base model first (peft: merge_and_unload).",
         )
     if (folder / WEIGHTS_INDEX).is_file():
         try:
             index = parse_json((folder / WEIGHTS_INDEX).read_text(encoding="utf-8"))
             files = sorted(set(index["weight_map"].values()))
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelError(f"model: {folder / WEIGHTS_INDEX} cannot be read: {error}.") from error
+            raise ModelError(
+                "model", f"{folder / WEIGHTS_INDEX} cannot be read: {error}", "Correct it, or copy it again."
+            ) from error
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
             raise ModelError(
-                f"model: folder {folder} lacks {len(missing)} of its {len(files)} weight files, the first is "
-                f"{missing[0]}."
+                "model",
+                f"folder {folder} lacks {len(missing)} of its {len(files)} weight files, the first is {missing[0]}",
+                "Copy them there.",
             )
     elif (folder / WEIGHTS).is_file():
         files = [WEIGHTS]
     else:
-        raise ModelError(_no_weights(folder))
+        raise _no_weights(folder)
     for name in files:
         with (folder / name).open("rb") as file:
             start = file.read(40)
         if start.startswith(b"version https://git-lfs"):
             raise ModelError(
-                f"model: {folder / name} is a Git LFS pointer, not the weights. Run: git lfs pull"
+                "model", f"{folder / name} is a Git LFS pointer, not the weights", "Run: git lfs pull"
             )
 
 
@@ -196,8 +215,10 @@ def check_tokenizer_files(folder: Path) -> None:
     if has_tokenizer(folder):
         return
     raise ModelError(
-        f"model: folder {folder} holds no tokenizer ({', '.join(_TOKENIZER_FILES[:4])} …). It holds "
-        f"{_contents(folder)}."
+        "model",
+        f"folder {folder} holds no tokenizer ({', '.join(_TOKENIZER_FILES[:4])} …). It holds "
+        f"{_contents(folder)}",
+        "Save the tokenizer there, with save_pretrained.",
     )
 
 
@@ -218,7 +239,7 @@ def check_hub_reachable(name: str) -> None:
         start += f"holds {_contents(Path(cached).parent)}"
     if constants.HF_HUB_OFFLINE:
         raise ModelError(
-            f"{start}, and HF_HUB_OFFLINE forbids to look on the hub. Unset it, or name a folder."
+            "model", f"{start}, and HF_HUB_OFFLINE forbids to look on the hub", "Unset it, or name a folder."
         )
     address = urlsplit(constants.ENDPOINT)
     if urllib.request.getproxies().get(address.scheme):
@@ -228,24 +249,27 @@ def check_hub_reachable(name: str) -> None:
         socket.create_connection((address.hostname or "", port), timeout=5).close()
     except OSError as error:
         raise ModelError(
-            f"{start}, and {address.hostname} cannot be reached ({error}). Check the name and the "
-            "connection, or name a folder with config.json and model.safetensors."
+            "model",
+            f"{start}, and {address.hostname} cannot be reached ({error})",
+            "Check the name and the connection, or name a folder with config.json and model.safetensors.",
         ) from error
 
 
-def _no_weights(folder: Path) -> str:
+def _no_weights(folder: Path) -> ModelError:
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
     if pickles:
         load = "from transformers import AutoModelForPreTraining as M; M.from_pretrained"
         convert = f"{load}(r'{folder}', use_safetensors=False).save_pretrained(r'{folder}')"
-        return (
-            f"model: folder {folder} holds its weights as a pickle only ({pickles[0]}). Loading a pickle can "
-            "run code, so Snugfit reads safetensors only. If you trust it, convert it once: "
-            f'python -c "{convert}"'
+        return ModelError(
+            "model",
+            f"folder {folder} holds its weights as a pickle only ({pickles[0]}). Loading a pickle can run code, so "
+            "Snugfit reads safetensors only",
+            f'If you trust it, convert it once: python -c "{convert}"',
         )
-    return (
-        f"model: folder {folder} holds no weights ({WEIGHTS}). It holds {_contents(folder)}. To train its "
-        f"architecture from scratch, write model: config:{folder}"
+    return ModelError(
+        "model",
+        f"folder {folder} holds no weights ({WEIGHTS}). It holds {_contents(folder)}",
+        f"To train its architecture from scratch, write model: config:{folder}",
     )
 
 

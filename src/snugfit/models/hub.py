@@ -44,16 +44,19 @@ def call(name: str, local: Path | None, load: Callable[..., _T]) -> _T:
         raise
     except ImportError as error:
         raise ModelError(
-            f"model: {name} needs a package that is not installed: {first_line(error)}"
+            "model", f"{name} needs a package that is not installed: {first_line(error)}", "Install it."
         ) from error
     except expected as error:
         if "trust_remote_code" in str(error):
             raise ModelError(
-                f"model: {name} brings its own Python code. Snugfit runs no code from a model's files; "
-                "import the model yourself and give it as package.module:function."
+                "model",
+                f"{name} brings its own Python code, and Snugfit runs no code from a model's files",
+                "Import the model yourself, and give it as package.module:function.",
             ) from error
         raise ModelError(
-            f"model: {name} cannot be loaded: {type(error).__name__}: {first_line(error)}"
+            "model",
+            f"{name} cannot be loaded: {type(error).__name__}: {first_line(error)}",
+            "Check its name, or name a folder.",
         ) from error
 
 

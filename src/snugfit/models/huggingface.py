@@ -116,8 +116,10 @@ def load_causal_lm(
     causal = [module.is_causal for module in loaded.model.modules() if hasattr(module, "is_causal")]
     if causal and not any(causal):
         raise ModelError(
-            f"model: {source} ({config.model_type}) is an encoder: every token sees the ones after it, so "
-            "there is nothing to predict. Take a decoder, such as gpt2, for task: causal-lm."
+            "model",
+            f"{source} ({config.model_type}) is an encoder: every token sees the ones after it, so there is nothing "
+            "to predict",
+            "Take a decoder, such as gpt2, for task: causal-lm.",
         )
     if tokenizer is not None:
         fit_tokenizer(loaded.model, tokenizer, source)
@@ -240,7 +242,9 @@ def _judge(name: str, model: Any, found: dict[str, Any]) -> _Loaded:
     if wrong or len(new) > total / 2:
         what = f"the shape of {wrong[0]} differs" if wrong else f"{len(new)} of {total} tensors are missing"
         raise ModelError(
-            f"model: the weights of {name} do not fit its configuration ({type(model).__name__}): {what}."
+            "model",
+            f"the weights of {name} do not fit its configuration ({type(model).__name__}): {what}",
+            "Name weights and a configuration that belong together.",
         )
     messages = [f"{key} is not among the weights of {name}: drawn anew" for key in lacking[:3]]
     if len(lacking) > 3:

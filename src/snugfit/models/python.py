@@ -42,7 +42,9 @@ def load_python_model(
             return copy.deepcopy(function)  # training must not change the user's own object
         if not callable(function):
             raise ModelError(
-                f"{setting}: '{spec}' is {type(function).__name__}, not a function that returns a model."
+                setting,
+                f"'{spec}' is {type(function).__name__}, not a function that returns a model",
+                "Name a function: package.module:function.",
             )
         # again: the import, which only the first call runs, may have drawn numbers of its own
         seed_device(seed, device)
@@ -51,9 +53,13 @@ def load_python_model(
             if model is None:
                 model = function(**(arguments or {}))
         except Exception as failure:
-            raise ModelError(f"{setting}: '{spec}' failed: {describe(failure)}.") from failure
+            raise ModelError(
+                setting, f"'{spec}' failed: {describe(failure)}", "Correct the function."
+            ) from failure
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{setting}: '{spec}' returned {type(model).__name__}, not a torch.nn.Module.")
+        raise ModelError(
+            setting, f"'{spec}' returned {type(model).__name__}, not a torch.nn.Module", "Return a module."
+        )
     return model
 
 

@@ -37,7 +37,9 @@ def load_tokenizer(source: str | Path, *, folder: Path | None = None) -> PreTrai
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise ModelError(
-                f"model: the tokenizer of {source} has neither a padding nor an end-of-sequence token."
+                "model",
+                f"the tokenizer of {source} has neither a padding nor an end-of-sequence token",
+                "Set tokenizer.pad_token, and save it again.",
             )
         tokenizer.pad_token = tokenizer.eos_token
     own_limit = getattr(tokenizer, "init_kwargs", {}).get(_OWN_LIMIT)
@@ -68,7 +70,9 @@ def check_length(model: nn.Module, max_length: int) -> None:
     limit = position_limit(model)
     if limit is not None and max_length > limit:
         raise SettingError(
-            f"data.max_length: {max_length} is more than the {limit} positions that this model has."
+            "data.max_length",
+            f"{max_length} is more than the {limit} positions that this model has",
+            "Lower it.",
         )
 
 
@@ -94,8 +98,9 @@ def fit_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, so
     rows = embeddings.weight.shape[0]
     if len(tokenizer) > rows:
         raise ModelError(
-            f"model: the tokenizer knows {len(tokenizer):,} tokens, {source} has embeddings for {rows:,}. "
-            "Take the tokenizer of this model."
+            "model",
+            f"the tokenizer knows {len(tokenizer):,} tokens, {source} has embeddings for {rows:,}",
+            "Take the tokenizer of this model.",
         )
     # a classifier on a decoder finds the last token by the padding's id
     model.config.pad_token_id = tokenizer.pad_token_id

@@ -50,7 +50,7 @@ def make_largest(
         UserError: the recipe cannot be run.
     """
     if what not in UNITS:
-        raise SettingError(f"--max: there is no size '{what}'. {nearest(what, list(UNITS))}")
+        raise SettingError("--max", f"there is no size '{what}'", nearest(what, list(UNITS)))
     started = time.monotonic()
     size = _SIZES[what](subject, machine, request)
     made: dict[int, Prediction] = {}
@@ -189,7 +189,9 @@ class _Sequence(_Size):
     def __post_init__(self) -> None:
         if not self.subject.window.padded:
             raise SettingError(
-                "--max sequence: the examples are no rows of tokens with an attention_mask. Ask for --max batch."
+                "--max sequence",
+                "the examples are no rows of tokens with an attention_mask",
+                "Ask for --max batch.",
             )
         limit = position_limit(self.subject.model())
         self.most = _MOST if limit is None else limit
@@ -284,8 +286,10 @@ def _longest(window: Batch, rows: int) -> list[int]:
 
 def _no_blocks() -> SettingError:
     return SettingError(
-        "--max model: needs a model that is a list of blocks of one kind, such as the layers of a transformer, and runs of which "
-        "each block adds the same. Ask for --max batch."
+        "--max model",
+        "needs a model that is a list of blocks of one kind, such as the layers of a transformer, and runs of "
+        "which each block adds the same",
+        "Ask for --max batch.",
     )
 
 

@@ -97,8 +97,9 @@ class _Shared:
         rows, world = self.subject.window.rows, self.cluster.world
         if rows < world:
             raise SettingError(
-                f"devices: {world} devices cannot share a window of {rows} examples. Raise train.global_batch to {world} or more, or "
-                "plan for fewer devices."
+                "devices",
+                f"{world} devices cannot share a window of {rows} examples",
+                f"Raise train.global_batch to {world} or more, or plan for fewer devices.",
             )
         each = math.ceil(rows / world)
         self.share = replace(self.subject, window=longest_rows(self.subject.window, each))
@@ -124,7 +125,7 @@ class _Shared:
         if found is None:
             told = "; ".join(f"{each.rung}: {each.reason}" for each in self.failed)
             raise SettingError(
-                f"devices: no way to share this among {self.cluster.world} could be planned. {told}"
+                "devices", f"no way to share this among {self.cluster.world} could be planned", told
             )
         way = found.choice.strategy
         if found is self.nearest and way in self.outcomes:

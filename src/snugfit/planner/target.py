@@ -87,7 +87,7 @@ class Target:
         check_numbers(self.worth, self.slower, self.price)
         if self.seconds is not None and not self.seconds > 0:
             raise SettingError(
-                f"seconds: got {self.seconds:g}, expected more than 0. Give how long the search may take."
+                "seconds", f"got {self.seconds:g}, expected more than 0", "Give how long the search may take."
             )
 
     def choice(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Target:
         names = [each.label for each in Fidelity]
         if self.fidelity not in names:
             raise SettingError(
-                f"budget.fidelity: there is no level '{self.fidelity}'. {nearest(self.fidelity, names)}"
+                "budget.fidelity", f"there is no level '{self.fidelity}'", nearest(self.fidelity, names)
             )
         return Fidelity[self.fidelity.upper()]
 
@@ -205,7 +205,9 @@ def cluster_of(target: Target, machine: Machine) -> Cluster:
         return Cluster(target.devices, 1, peer, peer)
     if target.network is None:
         raise SettingError(
-            f"network: {target.nodes} nodes exchange weights or gradients over a network that decides how they share the work. Name "
-            "it, such as ethernet-25 or infiniband-ndr."
+            "network",
+            f"{target.nodes} nodes exchange weights or gradients over a network that decides how they share the "
+            "work",
+            "Name it, such as ethernet-25 or infiniband-ndr.",
         )
     return Cluster(target.devices, target.nodes, peer, find_link(target.network, "network"))

@@ -108,8 +108,9 @@ class Worker:
         except Exception as error:
             self.close()
             raise SettingError(
-                f"plan: the model, the loss or the batch cannot be handed to a process of its own: {error}. Give functions that can "
-                "be pickled."
+                "plan",
+                f"the model, the loss or the batch cannot be handed to a process of its own: {error}",
+                "Give functions that can be pickled.",
             ) from error
         messages: Queue[tuple[str, Any]] = Queue()
         words: deque[bytes] = deque(maxlen=_LINES)

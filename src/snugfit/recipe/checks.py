@@ -22,18 +22,19 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
 
     for keys in m.unused(recipe.task):
         if keys[1] in (given.get(keys[0]) or {}):
-            raise places.error(keys, f"is not used by task {recipe.task}. Remove it.")
+            raise places.error(keys, f"is not used by task {recipe.task}", "Remove it.")
     _check_names(recipe, places)
     micro_batch, window = recipe.plan.micro_batch, recipe.train.global_batch
     if isinstance(micro_batch, int) and micro_batch > window:
         raise places.error(
             ("plan", "micro_batch"),
-            f"{micro_batch} is more than train.global_batch, which is {window}. Lower it, or write null.",
+            f"{micro_batch} is more than train.global_batch, which is {window}",
+            "Lower it, or write null.",
         )
     for key, size in (("memory", recipe.budget.memory), ("host_memory", recipe.budget.host_memory)):
         with placed(places, ("budget", key)):
             if size is not None and parse_bytes(size, f"budget.{key}") <= 0:
-                raise SettingError(f"budget.{key}: must be positive, found {size}.")
+                raise SettingError(f"budget.{key}", f"must be positive, found {size}", "Give a size above 0.")
     with placed(places, ("plan", "price")):
         check_goal(recipe.plan.goal, recipe.plan.price)
     _check_early_stopping(recipe, places)
@@ -41,7 +42,8 @@ def check_recipe(recipe: m.Recipe, given: Mapping[str, Any], places: Places) -> 
     try:
         check(recipe.all_techniques())
     except PlanConflict as conflict:
-        raise PlanConflict(f"{places.of(('techniques',))}: {conflict}".removeprefix(": ")) from conflict
+        place = places.of(("techniques",))
+        raise conflict.about(place or conflict.setting) from conflict
 
 
 def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
@@ -50,11 +52,13 @@ def _check_early_stopping(recipe: m.Recipe, places: Places) -> None:
         return
     if recipe.data.validation is None:
         raise places.error(
-            ("early_stopping",), "needs data.validation, which is null. Give a fraction or a file."
+            ("early_stopping",), "needs data.validation, which is null", "Give a fraction or a file."
         )
     if isinstance(rule.stop_when, str) and not is_python_path(rule.stop_when):
         raise places.error(
-            ("early_stopping", "stop_when"), f"must be package.module:function, found '{rule.stop_when}'."
+            ("early_stopping", "stop_when"),
+            f"must be package.module:function, found '{rule.stop_when}'",
+            "Write it so.",
         )
 
 
@@ -63,10 +67,10 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
         check_name(recipe.name)
     for keys, text in ((("model",), recipe.model), (("data", "train"), recipe.data.train)):
         if not text.strip():
-            raise places.error(keys, "is empty.")
+            raise places.error(keys, "is empty", "Fill it in.")
         if find(recipe.task).own_code and not is_python_path(text):
             raise places.error(
-                keys, f"must be package.module:function for task {recipe.task}, found '{text}'."
+                keys, f"must be package.module:function for task {recipe.task}, found '{text}'", "Write it so."
             )
 
 
@@ -77,7 +81,8 @@ def _check_loss_and_metrics(recipe: m.Recipe, places: Places) -> None:
     if recipe.loss not in LOSSES and not is_python_path(recipe.loss):
         raise places.error(
             ("loss",),
-            f"'{recipe.loss}' is no built-in loss and no package.module:function. {nearest(recipe.loss, LOSSES)}",
+            f"'{recipe.loss}' is no built-in loss and no package.module:function",
+            nearest(recipe.loss, LOSSES),
         )
     with placed(places, ("evaluate", "metrics")):
         check_metrics(recipe.evaluate.metrics)
@@ -94,4 +99,6 @@ def placed(places: Places, keys: Keys) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        raise places.error(keys, str(error).removeprefix(f"{'.'.join(keys)}: ")) from error
+        inner = error.setting
+        name = places.name(keys)
+        raise error.about(name if inner == ".".join(keys) else f"{name}: {inner}") from error

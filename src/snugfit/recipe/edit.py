@@ -60,7 +60,7 @@ def _edit(text: str, keys: Keys, value: float | int, path: Path) -> Edit:
             break
     if not isinstance(node, yaml.ScalarNode):
         raise SettingError(
-            f"{path}: has no place for {'.'.join(keys)}. Write it yourself: {_flow(keys, value)}"
+            path, f"has no place for {'.'.join(keys)}", f"Write it yourself: {_flow(keys, value)}"
         )
     start, end = node.start_mark.index, node.end_mark.index
     if rest and node.value == rest[0]:  # a technique without settings, as in `optimizer: sgd`
@@ -103,7 +103,7 @@ def _values(text: str, path: Path, overrides: tuple[str, ...]) -> dict[str, Any]
     places = Places(str(path))
     tree = read_yaml(text, str(path), places)
     if not isinstance(tree, Mapping):
-        raise SettingError(f"{path}: is no recipe.")
+        raise SettingError(path, "is no recipe", "Name a recipe.")
     return build(tree, overrides, places, folder=path.absolute().parent, name=path.stem).as_dict()
 
 
@@ -116,8 +116,9 @@ def _check(before: Any, after: Any, changes: Mapping[Keys, float | int], path: P
         return
     wanted = ", ".join(f"{'.'.join(keys)}={_written(value)}" for keys, value in changes.items())
     raise SettingError(
-        f"{path}: {wanted} cannot be written there: an override sets it too, or its optimizer is another one. Write what you "
-        "override into the file, or write the value yourself."
+        path,
+        f"{wanted} cannot be written there: an override sets it too, or its optimizer is another one",
+        "Write what you override into the file, or write the value yourself.",
     )
 
 
@@ -134,4 +135,6 @@ def _replace(path: Path, text: str) -> None:
         os.replace(draft, real)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise SettingError(f"{path}: cannot be written: {error.strerror}.") from error
+        raise SettingError(
+            path, f"cannot be written: {error.strerror}", "Name a file that can be written."
+        ) from error

@@ -69,9 +69,11 @@ def parse_list(entries: Any, places: Places, importer: Importer | None = None) -
     slot = _Slot(known(None), lambda technique: own_key(technique) is None, importer)
     if isinstance(entries, Mapping):
         example = next(iter(entries), "ema")
-        raise places.error(keys, f"must be a list. Write each with a dash, like: - {example}: {{…}}")
+        raise places.error(keys, "must be a list", f"Write each with a dash, like: - {example}: {{…}}")
     if not isinstance(entries, tuple):
-        raise places.error(keys, f"must be a list of techniques, found {shown(entries)}. Write [] for none.")
+        raise places.error(
+            keys, f"must be a list of techniques, found {shown(entries)}", "Write [] for none."
+        )
     split = [_split(entry, keys, places, slot.names) for entry in entries]
     return tuple(_make(name, settings, keys, places, slot) for name, settings in split)
 
@@ -96,13 +98,15 @@ def parse_numerics(entry: Any, places: Places, importer: Importer | None = None)
         return _make(name, settings, keys, places, _Slot(names, lambda _: True, None))
     if name == FULL:
         if settings:
-            raise places.error((*keys, name), "it has no settings.")
+            raise places.error((*keys, name), "it has no settings", "Remove them.")
         return FULL
     found = discover().get(name) or _imported(name, (*keys, name), places, importer)
     if found is None:
-        raise places.error(keys, f"there is no such precision: '{name}'. {suggestion(name, precisions())}")
+        raise places.error(keys, f"there is no such precision: '{name}'", suggestion(name, precisions()))
     if not found.card.precision:
-        raise places.error(keys, f"'{name}' is no precision. Put it under {own_key(found) or 'techniques'}.")
+        raise places.error(
+            keys, f"'{name}' is no precision", f"Put it under {own_key(found) or 'techniques'}."
+        )
     return _make(name, settings, keys, places, _Slot({name: found}, lambda _: True, None))
 
 
@@ -170,22 +174,26 @@ def _split(entry: Any, keys: Keys, places: Places, names: Iterable[str]) -> tupl
     if isinstance(entry, str):
         return entry, {}
     if not isinstance(entry, Mapping) or not entry:
-        raise places.error(keys, f"must be one of {', '.join(names)}, found {shown(entry)}.")
+        raise places.error(
+            keys, f"must be one of {', '.join(names)}, found {shown(entry)}", "Choose one of them."
+        )
     if len(entry) > 1:
         found = list(entry)
         if len(keys) > 1:
-            text = f"an entry holds one, found {' and '.join(found)}. Give each an entry of its own, or remove one."
-            raise places.error(keys, text)
+            text = f"an entry holds one, found {' and '.join(found)}"
+            raise places.error(keys, text, "Give each an entry of its own, or remove one.")
         if keys == ("techniques",):
             raise places.error(
-                (*keys, found[1]), f"an entry holds one technique. Begin a new one: - {found[1]}: …"
+                (*keys, found[1]), "an entry holds one technique", f"Begin a new one: - {found[1]}: …"
             )
         whole = f"{keys[0]}={{{found[-1]}: {{…}}}}"
         do = f"Write {whole}" if places.of((*keys, found[-1])).startswith("override") else "Remove one"
-        raise places.error(keys, f"a run has one, found {' and '.join(found)}. {do}.")
+        raise places.error(keys, f"a run has one, found {' and '.join(found)}", f"{do}.")
     ((name, settings),) = entry.items()
     if settings is not None and not isinstance(settings, Mapping):
-        raise places.error((*keys, name), f"must be settings like {{key: value}}, found {shown(settings)}.")
+        raise places.error(
+            (*keys, name), f"must be settings like {{key: value}}, found {shown(settings)}", "Write them so."
+        )
     return name, settings or {}
 
 
@@ -194,26 +202,27 @@ def _make(name: str, settings: Mapping[str, Any], keys: Keys, places: Places, sl
     try:
         types = settings_of(technique)
     except Exception as error:  # the annotations of the user's own class
-        text = f"the types of its settings cannot be read ({type(error).__name__}: {error}). Import what their annotations name."
-        raise places.error((*keys, name), text) from error
+        text = f"the types of its settings cannot be read ({type(error).__name__}: {error})"
+        raise places.error((*keys, name), text, "Import what their annotations name.") from error
     values: dict[str, Any] = {}
     for setting, value in settings.items():
         if setting not in types:
             hint = nearest(setting, types) if types else "It has no settings."
-            raise places.error((*keys, name, setting), f"'{name}' has no such setting. {hint}")
+            raise places.error((*keys, name, setting), f"'{name}' has no such setting", hint)
         values[setting] = _value(types[setting][0], value, (*keys, name, setting), places, slot.importer)
     missing = [setting for setting, (_, default) in types.items() if default is dataclasses.MISSING]
     for setting in missing:
         if setting not in values:
-            raise places.error((*keys, name), f"'{setting}' is missing. Give it {wanted(types[setting][0])}.")
+            raise places.error(
+                (*keys, name), f"'{setting}' is missing", f"Give it {wanted(types[setting][0])}."
+            )
     try:
         return technique(**values)
     except SettingError as error:
-        text, prefix = str(error), f"{technique.card.name}."
-        if not text.startswith(prefix):
-            raise places.error((*keys, name), text) from error
-        setting, _, problem = text.removeprefix(prefix).partition(": ")
-        raise places.error((*keys, name, setting), problem) from error
+        prefix = f"{technique.card.name}."
+        if not error.setting.startswith(prefix):
+            raise error.about(f"{places.name((*keys, name))}: {error.setting}") from error
+        raise error.about(places.name((*keys, name, error.setting.removeprefix(prefix)))) from error
 
 
 def _found(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Technique]:
@@ -225,7 +234,7 @@ def _found(name: str, keys: Keys, places: Places, slot: _Slot) -> type[Technique
     found = discover().get(name) or _imported(name, (*keys, name), places, slot.importer)
     if found is not None and name not in discover() and slot.takes(found):
         return found
-    raise places.error((*keys, name), _unknown(name, found, slot.names, keys))
+    raise places.error((*keys, name), *_unknown(name, found, slot.names, keys))
 
 
 def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) -> type[Technique] | None:
@@ -236,21 +245,24 @@ def _imported(name: str, keys: Keys, places: Places, importer: Importer | None) 
     try:
         return None if importer is None else importer.technique(name, setting, discover())
     except SettingError as error:
-        raise places.error(keys, str(error).removeprefix(f"{setting}: ")) from error
+        raise error.about(places.name(keys)) from error
 
 
 def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Importer | None) -> Any:
     """Return a setting's value, checked; an entry that it holds becomes its technique."""
-    problem = f"must be {wanted(annotation)}, found {shown(value)}."
+
+    def impossible() -> SettingError:
+        return SettingError.must_be(places.name(keys), wanted(annotation), shown(value))
+
     holds = inner(annotation)
     if holds is None:
         try:
             return check_type(annotation, value)
         except ValueError as error:
-            raise places.error(keys, problem) from error
+            raise impossible() from error
     kind, container = holds
     if container is not None and not isinstance(value, container):
-        raise places.error(keys, problem)
+        raise impossible()
     slot = _Slot(of_kind(kind), lambda technique: issubclass(technique, kind), importer)
 
     def technique(entry: Any, keys: Keys) -> Technique:
@@ -265,8 +277,8 @@ def _value(annotation: Any, value: Any, keys: Keys, places: Places, importer: Im
 
 def _unknown(
     name: str, elsewhere: type[Technique] | None, names: Mapping[str, type[Technique]], keys: Keys
-) -> str:
-    """Return why a name cannot stand under this key.
+) -> tuple[str, str]:
+    """Return why a name cannot stand under this key, and what to do.
 
     Args:
         elsewhere: the technique of that name, where there is one.
@@ -276,14 +288,16 @@ def _unknown(
         kind = "technique" if keys == ("techniques",) else keys[0]
         from snugfit.techniques import suggestion
 
-        return f"there is no such {kind}. {suggestion(name, names)}"
+        return f"there is no such {kind}", suggestion(name, names)
     if len(keys) > 1:
-        return f"'{name}' cannot stand within another. These can: {', '.join(names)}."
+        return f"'{name}' cannot stand within another", f"These can: {', '.join(names)}."
     key = own_key(elsewhere)
     if key is None:
         return (
-            f"'{name}' is no {keys[0]}. Put it under techniques. {keys[0].capitalize()}s: {', '.join(names)}."
+            f"'{name}' is no {keys[0]}",
+            f"Put it under techniques. {keys[0].capitalize()}s: {', '.join(names)}.",
         )
     if key in SEAMS_OF_THEIR_OWN:
-        return f"'{name}' is a{'n' if key[0] in 'aeiou' else ''} {key}. Write it under its own key: {key}: {{{name}: {{…}}}}."
-    return f"'{name}' is a precision. Write {key}: {name}."
+        kind = f"a{'n' if key[0] in 'aeiou' else ''} {key}"
+        return f"'{name}' is {kind}", f"Write it under its own key: {key}: {{{name}: {{…}}}}."
+    return f"'{name}' is a precision", f"Write {key}: {name}."

@@ -42,7 +42,7 @@ def infer_recipe(
     path = Path(data)
     name = re.sub(r"[^\w.-]+", "-", path.stem).strip("-.") or "run"
     if model is None:
-        raise SettingError("--model: give a Hugging Face name or a folder to start from.")
+        raise SettingError("--model", "got none", "Give a Hugging Face name or a folder to start from.")
     places = Places()
     for keys, option in (
         (("data", "train"), "--data"),
@@ -53,7 +53,11 @@ def infer_recipe(
     places.put(("model",), "--model")
     if path.suffix.lower() == ".txt":
         if label is not None or text is not None:
-            raise DataError(f"--data: {data} is plain text, so it has no columns for --text and --label.")
+            raise DataError(
+                "--data",
+                f"{data} is plain text, so it has no columns for --text and --label",
+                "Leave them out, or name a table.",
+            )
         read_table(data, setting="--data")
         tree: dict[str, Any] = {"task": causal_lm.CARD.name, "model": model, "data": {"train": data}}
         return build(tree, overrides, places, folder=Path.cwd(), name=name, allow_code=True)
@@ -83,7 +87,11 @@ def _columns(data: str) -> tuple[str, ...]:
     table = read_table(data, setting="--data")
     if not table.columns:
         fault = table.faults[0]
-        raise DataError(f"--data: {data} has no row that can be used; line {fault.line} has {fault.detail}.")
+        raise DataError(
+            "--data",
+            f"{data} has no row that can be used; line {fault.line} has {fault.detail}",
+            "Correct it, or name another file.",
+        )
     return table.columns
 
 
@@ -111,7 +119,7 @@ def _label(label: str | None, columns: tuple[str, ...] | None, data: str) -> str
 def _default(option: str, usual: str, what: str, columns: tuple[str, ...] | None, data: str) -> str:
     if columns is None or usual in columns:
         return usual
-    raise SettingError(f"{option}: name {what}: {data} has no column '{usual}'. {_listed(columns)}")
+    raise SettingError(option, f"name {what}: {data} has no column '{usual}'", _listed(columns))
 
 
 def _check(option: str, column: str, columns: tuple[str, ...] | None, data: str) -> None:
@@ -119,7 +127,7 @@ def _check(option: str, column: str, columns: tuple[str, ...] | None, data: str)
         return
     guess = nearest(column, columns)
     hint = f"{guess} " if guess.startswith("Did you mean") else ""
-    raise DataError(f"{option}: {data} has no column '{column}'. {hint}{_listed(columns)}")
+    raise DataError(option, f"{data} has no column '{column}'", f"{hint}{_listed(columns)}")
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -45,7 +45,9 @@ def load_recipe(
     if not isinstance(tree, Mapping):
         found = "nothing" if tree is None else shown(tree)
         raise SettingError(
-            f"{path}: a recipe is a list of settings such as 'task: text-classification', found {found}."
+            path,
+            f"a recipe is a list of settings such as 'task: text-classification', found {found}",
+            "Write it so.",
         )
     allowed = allow_code or code_consent.is_here(path)
     recipe = build(tree, overrides, places, folder=path.absolute().parent, name=path.stem, allow_code=allowed)
@@ -103,26 +105,32 @@ def build(
 def _read(path: Path) -> str:
     if path.is_dir():
         raise SettingError(
-            f"{path} is a folder, not a recipe. Name the YAML file; a run goes on with: snugfit resume {path}"
+            path,
+            "is a folder, not a recipe",
+            f"Name the YAML file; a run goes on with: snugfit resume {path}",
         )
     try:
         with path.open("rb") as file:
             content = file.read(_LIMIT_BYTES + 1)
     except FileNotFoundError as error:
         names = [entry.name for entry in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        hint = f" {nearest(path.name, names)}" if names else ""
-        raise SettingError(f"there is no recipe {path}.{hint}") from error
+        hint = nearest(path.name, names) if names else ""
+        raise SettingError("recipe", f"there is no recipe {path}", hint or "Correct the path.") from error
     except OSError as error:
-        raise SettingError(f"{path}: the recipe cannot be read: {error.strerror or error}.") from error
+        raise SettingError(
+            path, f"the recipe cannot be read: {error.strerror or error}", "Name a file that can be read."
+        ) from error
     if len(content) > _LIMIT_BYTES:
         raise SettingError(
-            f"{path}: is larger than {_LIMIT_BYTES // 2**20} MiB, so it is no recipe. For data, use --data."
+            path, f"is larger than {_LIMIT_BYTES // 2**20} MiB, so it is no recipe", "Use --data for data."
         )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise SettingError(f"{path}:{line}: is not UTF-8 text, so it is no recipe.") from error
+        raise SettingError(
+            f"{path}:{line}", "is not UTF-8 text, so it is no recipe", "Name a recipe, or save it as UTF-8."
+        ) from error
 
 
 def _absolute(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -161,7 +169,9 @@ def _path(text: str, folder: Path) -> str:
 def _preset(given: Mapping[str, Any], places: Places) -> Preset:
     name = given.get("preset", DEFAULT)
     if not isinstance(name, str):
-        raise places.error(("preset",), f"must be one of {', '.join(presets())}, found {shown(name)}.")
+        raise places.error(
+            ("preset",), f"must be one of {', '.join(presets())}, found {shown(name)}", "Choose one of them."
+        )
     with placed(places, ("preset",)):
         return find_preset(name)
 

@@ -39,9 +39,8 @@ def located(path: str | os.PathLike[str], overrides: Iterable[str]) -> Iterator[
 def _with_place(
     error: SettingError | DataError, path: Path, overrides: Iterable[str]
 ) -> SettingError | DataError | None:
-    name, _, rest = str(error).partition(".")
-    setting, colon, problem = rest.partition(": ")
-    if not colon or not name.isidentifier() or not setting.isidentifier():
+    name, _, setting = error.setting.partition(".")
+    if not name.isidentifier() or not setting.isidentifier():
         return None  # it is not about a setting, or has its place
     places = Places(str(path))
     try:
@@ -50,7 +49,7 @@ def _with_place(
     except (OSError, ValueError, SettingError):
         return None  # the file has changed under us: the error itself is the one to see
     keys = _keys(name, setting, _named_paths(tree))
-    return None if keys is None else type(error)(str(places.error(keys, problem)))
+    return None if keys is None else error.about(places.name(keys))
 
 
 def _keys(name: str, setting: str, paths: Iterable[str]) -> Keys | None:

@@ -39,7 +39,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Iterable[str], places: P
         found = _FORM.match(text)
         if found is None:
             raise SettingError(
-                f"'{text}' is not an override. Write it as key=value, for example train.epochs=3."
+                f"{text!r}", "is not an override", "Write it as key=value, for example train.epochs=3."
             )
         place = f"override '{text}'"
         keys = _keys(found[0], result)
@@ -84,7 +84,11 @@ def _with(node: Any, keys: Keys, value: Any, place: str, done: Keys) -> Any:
     if isinstance(node, str) and node == first:
         node = {node: {}}  # a technique without settings, as in `optimizer: sgd`
     if node is not None and not isinstance(node, Mapping):
-        raise SettingError(f"{place}: '{'.'.join(done)}' is {node!r} in this recipe, so it has no '{first}'.")
+        raise SettingError(
+            place,
+            f"'{'.'.join(done)}' is {node!r} in this recipe, so it has no '{first}'",
+            "Leave the override out, or write the whole value.",
+        )
     node = node or {}
     return {**node, first: _with(node.get(first), rest, value, place, (*done, first))}
 
@@ -93,10 +97,11 @@ def _in_list(entries: tuple[Any, ...], keys: Keys, value: Any, place: str, done:
     names = [next(iter(entry), "") if isinstance(entry, Mapping) else str(entry) for entry in entries]
     setting = ".".join(done)
     if keys[0] not in names:
-        hint = f" {nearest(keys[0], names)}" if names else ""
+        hint = f"{nearest(keys[0], names)} " if names else ""
         raise SettingError(
-            f"{place}: '{setting}' of this recipe has no '{keys[0]}'.{hint} To add it, write the whole list: "
-            f"{setting}=[{', '.join([*names, keys[0]])}]."
+            place,
+            f"'{setting}' of this recipe has no '{keys[0]}'",
+            f"{hint}To add it, write the whole list: {setting}=[{', '.join([*names, keys[0]])}].",
         )
     position = names.index(keys[0])
     changed = _with(entries[position], keys, value, place, done)

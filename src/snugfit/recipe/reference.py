@@ -71,7 +71,7 @@ def entries(key: str | None = None) -> list[Entry]:
         return found
     asked = [each for each in found if each.key == key or each.key.startswith(f"{key}.")]
     if not asked:
-        raise SettingError(f"recipe: there is no setting '{key}'. {_near(key, [each.key for each in found])}")
+        raise SettingError("recipe", f"there is no setting '{key}'", _near(key, [each.key for each in found]))
     return asked
 
 

@@ -20,15 +20,15 @@ def read_section(section: type[Sections], tree: Mapping[str, Any], places: Place
     Raises:
         SettingError: settings are unknown, missing or impossible; a line for each.
     """
-    problems: list[str] = []
+    problems: list[SettingError] = []
     found = _read(section, tree, (), places, problems)
     if found is None:
-        raise SettingError("\n".join(dict.fromkeys(problems)))
+        raise SettingError.from_text("\n".join(dict.fromkeys(map(str, problems))))
     return found
 
 
 def _read(
-    section: type[Sections], tree: Mapping[str, Any], keys: Keys, places: Places, problems: list[str]
+    section: type[Sections], tree: Mapping[str, Any], keys: Keys, places: Places, problems: list[SettingError]
 ) -> Sections | None:
     declared = section.settings()
     unknown = [key for key in tree if key not in declared]
@@ -44,20 +44,18 @@ def _read(
             try:
                 values[name] = each.check(value)
             except ValueError:
-                text = f"must be {each.takes}, found {shown(value)}.{_near(each, value)}{_default(each)}"
-                problems.append(str(places.error(here, text)))
+                hint = f"{_near(each, value)}{_default(each)}".strip()
+                problems.append(SettingError.must_be(places.name(here), each.takes, shown(value), hint))
         elif each.required and not any(_is_meant(name, key, declared) for key in unknown):
-            problems.append(str(places.error(here, f"is missing. Give it {each.takes} ({each.meaning}).")))
+            problems.append(places.error(here, "is missing", f"Give it {each.takes} ({each.meaning})."))
     for key in unknown:
-        text = f"there is no such setting. {_elsewhere(key, declared)}"
-        problems.append(str(places.error((*keys, key), text)))
+        problems.append(places.error((*keys, key), "there is no such setting", _elsewhere(key, declared)))
     if len(problems) > before:
         return None
     try:
         return section(**values)
     except SettingError as error:
-        setting, _, problem = str(error).partition(": ")
-        problems.append(str(places.error(tuple(setting.split(".")), problem)))
+        problems.append(error.about(places.name(tuple(error.setting.split(".")))))
         return None
 
 

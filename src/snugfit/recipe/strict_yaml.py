@@ -77,9 +77,13 @@ class Places:
         """Return the place of a setting, or of the nearest part around it that was written."""
         return next(self._places[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self._places)
 
-    def error(self, keys: Keys, text: str) -> SettingError:
+    def name(self, keys: Keys) -> str:
+        """Return a setting's place and full name."""
+        return ": ".join(part for part in (self.of(keys), ".".join(keys)) if part)
+
+    def error(self, keys: Keys, problem: str, remedy: str) -> SettingError:
         """Return an error about a setting, with its full name and its place."""
-        return SettingError(": ".join(part for part in (self.of(keys), ".".join(keys), text) if part))
+        return SettingError(self.name(keys), problem, remedy)
 
 
 def read_yaml(text: str, name: str, places: Places) -> Any:
@@ -106,12 +110,18 @@ def compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise SettingError(f"{name}:{line}: cannot be read: {_problem(error, line)}") from error
+        raise SettingError(
+            f"{name}:{line}", f"cannot be read: {_problem(error, line)}", "Correct the line."
+        ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise SettingError(f"{name}:{line}: holds a character that YAML does not allow.") from error
+        raise SettingError(
+            f"{name}:{line}", "holds a character that YAML does not allow", "Remove it."
+        ) from error
     except RecursionError as error:
-        raise SettingError(f"{name}: is nested too deeply for a recipe.") from error
+        raise SettingError(
+            name, "is nested too deeply for a recipe", "Write it with fewer levels."
+        ) from error
 
 
 def read_value(text: str, place: str) -> Any:
@@ -126,9 +136,9 @@ def read_value(text: str, place: str) -> Any:
     try:
         node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
-        raise SettingError(f"{place}: the value cannot be read: {_problem(error, 1)}") from error
+        raise SettingError(place, f"the value cannot be read: {_problem(error, 1)}", "Correct it.") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise SettingError(f"{place}: the value cannot be read as YAML.") from error
+        raise SettingError(place, "the value cannot be read as YAML", "Correct it.") from error
     return None if node is None else _value(node, (), lambda _: place, Places())
 
 
@@ -164,11 +174,13 @@ def _value(node: yaml.Node, keys: Keys, place: Callable[[int], str], places: Pla
         return tuple(_value(entry, keys, place, places) for entry in node.value)
     kind = node.tag.removeprefix(_TAG)
     if not isinstance(node, yaml.ScalarNode) or kind not in _SCALARS:
-        raise SettingError(f"{place(line)}: the tag {node.tag} is not for recipes. Write the plain value.")
+        raise SettingError(place(line), f"the tag {node.tag} is not for recipes", "Write the plain value.")
     try:
         return _SCALARS[kind](node.value)
     except (ValueError, KeyError, OverflowError) as error:
-        raise SettingError(f"{place(line)}: '{node.value[:40]}' is no {kind} that can be used.") from error
+        raise SettingError(
+            place(line), f"'{node.value[:40]}' is no {kind} that can be used", "Write another value."
+        ) from error
 
 
 def _mapping(
@@ -180,12 +192,14 @@ def _mapping(
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
             raise SettingError(
-                f"{place(line)}: the name of a setting must be text, found a list or a mapping."
+                place(line), "the name of a setting must be text, found a list or a mapping", "Write a name."
             )
         key = key_node.value
         if key in found:
             raise SettingError(
-                f"{place(line)}: '{'.'.join((*keys, key))}' is given twice, first on line {lines[key]}. Remove one."
+                place(line),
+                f"'{'.'.join((*keys, key))}' is given twice, first on line {lines[key]}",
+                "Remove one.",
             )
         lines[key] = line
         places.put((*keys, key), place(line))

@@ -49,7 +49,9 @@ def replace_page(path: Path, text: str) -> Path:
         os.replace(draft, path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise RunFolderError(f"{path}: the page cannot be written: {error.strerror}.") from error
+        raise RunFolderError(
+            path, f"the page cannot be written: {error.strerror}", "Name a file that can be written."
+        ) from error
     return path
 
 

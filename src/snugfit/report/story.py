@@ -101,7 +101,9 @@ def read_story(run_dir: Path) -> Story:
     events = read_events(run_dir / SPOOL_NAME)
     if not events:
         raise RunFolderError(
-            f"{run_dir / SPOOL_NAME}: no event has been written yet, so there is nothing to report."
+            run_dir / SPOOL_NAME,
+            "no event has been written yet, so there is nothing to report",
+            "Wait for the first, or name another run.",
         )
     kinds: dict[str, list[Event]] = {}
     for event in events:

@@ -44,7 +44,7 @@ def check_name(name: str) -> None:
         or len(name.encode("utf-8", "surrogatepass")) > 200
     ):
         raise SettingError(
-            f"name: {name!r} cannot be a folder's name. Write at most 200 letters, digits, - and _."
+            "name", f"{name!r} cannot be a folder's name", "Write at most 200 letters, digits, - and _."
         )
 
 
@@ -83,7 +83,9 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             raise RunFolderError(
-                f"output: the run's folder {path} cannot be written: {error.strerror}. Choose another `output`."
+                "output",
+                f"the run's folder {path} cannot be written: {error.strerror}",
+                "Choose another `output`.",
             ) from error
         _made_here.update(folder.resolve() for folder in missing)
         return cls(path.resolve())
@@ -96,10 +98,10 @@ class RunFolder:
             RunFolderError: it is not one.
         """
         if not path.is_dir():
-            raise RunFolderError(f"{path}: no such run folder. Runs live in <output>/<name>/<id>.")
+            raise RunFolderError(path, "no such run folder", "Name one: runs live in <output>/<name>/<id>.")
         if not any((path / name).exists() for name in ("events.jsonl", "plan.json")):
             raise RunFolderError(
-                f"{path}: not a run's folder: it has no events.jsonl. Give <output>/<name>/<id>."
+                path, "not a run's folder: it has no events.jsonl", "Give <output>/<name>/<id>."
             )
         return cls(path.resolve())
 
@@ -111,7 +113,9 @@ class RunFolder:
         """
         if not self.path.is_dir():
             raise RunFolderError(
-                f"{self.path}: the run's folder is gone: somebody removed or renamed it, or its disk was unmounted. Put it back."
+                self.path,
+                "the run's folder is gone: somebody removed or renamed it, or its disk was unmounted",
+                "Put it back.",
             )
 
     @contextmanager
@@ -132,7 +136,7 @@ class RunFolder:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError) as error:
                 raise RunFolderError(
-                    f"{self.path}: another process is training this run. Wait until it ends, or stop it."
+                    self.path, "another process is training this run", "Wait until it ends, or stop it."
                 ) from error
             yield
 
@@ -182,7 +186,11 @@ class RunFolder:
             temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, self.path / name)
         except OSError as error:
-            raise RunFolderError(f"{self.path / name}: cannot be written: {error.strerror}.") from error
+            raise RunFolderError(
+                self.path / name,
+                f"cannot be written: {error.strerror}",
+                "Free space, or make the folder writable.",
+            ) from error
 
     def read_json(self, name: str) -> Any:
         """Read `name`.
@@ -193,4 +201,6 @@ class RunFolder:
         try:
             return parse_json((self.path / name).read_text())
         except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.path / name}: cannot be read: {error}.") from error
+            raise RunFolderError(
+                self.path / name, f"cannot be read: {error}", "Put a whole file back."
+            ) from error

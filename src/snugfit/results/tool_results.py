@@ -41,7 +41,11 @@ def keep(
         told = {"tool": tool, "identity": dict(identity), "summary": summary}
         RunFolder(folder).write_json(FOUND, told | dict(found))
     except OSError as error:
-        raise RunFolderError(f"{folder}: what was found cannot be written: {error.strerror}.") from error
+        raise RunFolderError(
+            folder,
+            f"what was found cannot be written: {error.strerror}",
+            "Free space, or name a folder that can be written.",
+        ) from error
     return folder / FOUND
 
 

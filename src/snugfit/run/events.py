@@ -53,12 +53,15 @@ def _check_starts_again(folder: RunFolder) -> None:
     kinds = {event["event"] for event in events}
     if "checkpoint" in kinds:
         raise RunFolderError(
-            f"{folder.path}: the run has saved checkpoints, and {folder.checkpoints.name}/ has none of them. Put them back, or start a "
-            "new run with snugfit train."
+            folder.path,
+            f"the run has saved checkpoints, and {folder.checkpoints.name}/ has none of them",
+            "Put them back, or start a new run with snugfit train.",
         )
     if "run" not in kinds and not (folder.path / "plan.json").exists():
         raise RunFolderError(
-            f"{folder.path}: not a run's folder: no run has begun in it. Give <output>/<name>/<id>, or start one with snugfit train."
+            folder.path,
+            "not a run's folder: no run has begun in it",
+            "Give <output>/<name>/<id>, or start one with snugfit train.",
         )
 
 

@@ -104,9 +104,11 @@ def module_spec(
     if not isinstance(metrics, Mapping):
         metrics = {metric: metric for metric in metrics}
     if given["accept_changes"] and given["resume"] is None:
-        raise SettingError("accept_changes: got names, and no run to resume. Give resume, the run's folder.")
+        raise SettingError(
+            "accept_changes", "got names, and no run to resume", "Give resume, the run's folder."
+        )
     if validation is None and metrics:
-        raise SettingError(f"metrics: {', '.join(metrics)} need data to be measured on. Give validation.")
+        raise SettingError("metrics", f"{', '.join(metrics)} need data to be measured on", "Give validation.")
     world, every = this_world(), given["evaluate_every"]
     job = Job.of(
         **{name: given[name] for name in OF_JOB},
@@ -183,7 +185,9 @@ def _techniques(
     if preset is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
             raise SettingError(
-                "preset: brings an optimizer, and a torch optimizer is given too. Give its schedule and techniques by name."
+                "preset",
+                "brings an optimizer, and a torch optimizer is given too",
+                "Give its schedule and techniques by name.",
             )
         from snugfit.recipe.presets import completed  # recipes, which most runs from Python do without
 

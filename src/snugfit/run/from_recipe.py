@@ -91,7 +91,7 @@ def recipe_of(run: str | Path, changes: Sequence[str] = (), *, allow_code: bool 
     folder = RunFolder.open(Path(run))
     if not (folder.path / RECIPE).exists():
         raise RunFolderError(
-            f"{run}: has no {RECIPE}. Runs made in Python go on with snugfit.train(…, resume=…)."
+            run, f"has no {RECIPE}", "Go on with it in Python, where it was made: snugfit.train(…, resume=…)."
         )
     return load_recipe(folder.path / RECIPE, changes, allow_code=allow_code)
 
@@ -181,8 +181,9 @@ def _tracking(recipe: Recipe, options: RunOptions, folder: RunFolder | None) -> 
     track = recipe.track
     if track.register and recipe.task not in predictable():
         raise SettingError(
-            f"track.register: only {' and '.join(predictable())} models can be registered, the task is {recipe.task}. Remove it; "
-            "the best model is in the run's folder."
+            "track.register",
+            f"only {' and '.join(predictable())} models can be registered, the task is {recipe.task}",
+            "Remove it; the best model is in the run's folder.",
         )
     if not track.mlflow or options.is_smoke or not this_world().leads:
         return None

@@ -297,7 +297,9 @@ def _error(failure: Failure, folder: RunFolder) -> errors.SnugfitError:
         failure["rank"] == 0 or failure["lost"]
     )  # the first speaks for all, and who lost others names itself
     message = failure["message"] if known else f"rank {failure['rank']}: {failure['message']}"
-    error = errors.UserError(message) if kind is errors.MissingExtra else kind(message)
+    error: errors.SnugfitError = (
+        kind.from_text(message) if issubclass(kind, errors.UserError) else kind(message)
+    )
     if isinstance(error, OutOfMemory):
         error.finer = failure["finer"]
     return error if not failure["lost"] else kind(f"{message} {_way_on(folder)}")

@@ -53,7 +53,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.fast_dev_run and self.overfit_batches is not None:
             raise SettingError(
-                "--fast-dev-run and --overfit-batches are two different runs. Give one of them."
+                "--fast-dev-run", "it and --overfit-batches are two different runs", "Give one of them."
             )
 
     @property

@@ -130,10 +130,12 @@ def with_defaults(settings: TrainSettings, function: str = "train") -> dict[str,
         try:
             check_type(annotation, given[name])
         except ValueError as error:
-            raise SettingError(f"{name}: got {shown(given[name])}, expected {words}.") from error
+            raise SettingError.must_be(name, words, shown(given[name])) from error
     for metric in given["metrics"]:
         if not isinstance(metric, str):
-            raise SettingError(f"metrics: got {shown(metric)} among the names, expected text.")
+            raise SettingError(
+                "metrics", f"got {shown(metric)} among the names, expected text", "Give names and functions."
+            )
     return given
 
 

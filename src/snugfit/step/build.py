@@ -95,8 +95,10 @@ def make_step(
     sharded = strategy is not None and strategy.shards
     if sharded and staying:
         raise PlanConflict(
-            f"'{staying[0]}' and {len(staying) - 1} more modules are to stay in host memory by a technique, and a sharded model is "
-            "spread over the devices. Remove the technique, or copy the model to each device (ddp)."
+            "strategy",
+            f"'{staying[0]}' and {len(staying) - 1} more modules are to stay in host memory by a technique, and a "
+            "sharded model is spread over the devices",
+            "Remove the technique, or copy the model to each device (ddp).",
         )
     step = Step(
         material.model if sharded else place_(material.model, plan.device, staying),
@@ -128,16 +130,18 @@ def check_dataset(setting: str, dataset: Any) -> None:
     """
     if isinstance(dataset, DataLoader):
         raise DataError(
-            f"{setting}: is a DataLoader. Give its data set: Snugfit makes the batches itself, by global_batch, collate and "
-            "num_workers."
+            setting,
+            "is a DataLoader",
+            "Give its data set: Snugfit makes the batches itself, by global_batch, collate and num_workers.",
         )
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
-            f"{setting}: is a {type(dataset).__name__}. Give a data set with a length and an index: a list, or a "
-            "torch.utils.data.Dataset."
+            setting,
+            f"is a {type(dataset).__name__}",
+            "Give a data set with a length and an index: a list, or a torch.utils.data.Dataset.",
         )
     if len(dataset) == 0:
-        raise DataError(f"{setting}: holds no examples.")
+        raise DataError(setting, "holds no examples", "Give at least one.")
 
 
 def find_device(setting: str) -> str:
@@ -157,11 +161,17 @@ def hold_out(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
     count = len(dataset)
     if not 0 < fraction < 1:
         raise DataError(
-            f"data.validation: got {fraction:g}, expected a fraction between 0 and 1, such as 0.1."
+            "data.validation",
+            f"got {fraction:g}, expected a fraction between 0 and 1, such as 0.1",
+            "Give such a fraction.",
         )
     held_out = round(count * fraction)
     if not 0 < held_out < count:
-        raise DataError(f"data.validation: {fraction:g} of {count} examples leaves one part empty.")
+        raise DataError(
+            "data.validation",
+            f"{fraction:g} of {count} examples leaves one part empty",
+            "Give another fraction, or more examples.",
+        )
     generator = torch.Generator().manual_seed(derive_seed(seed, "hold out"))
     order = torch.randperm(count, generator=generator).tolist()
     return Subset(dataset, sorted(order[held_out:])), Subset(dataset, sorted(order[:held_out]))

@@ -57,8 +57,10 @@ class Inputs:
         if any(_version(leaf) != version for leaf, version in self._noted):
             self.copied, self._noted = True, []
             raise SettingError(
-                "forward: changes its inputs in place, which it did not do in the first window, so this window cannot be run again. "
-                "Write to a copy in forward: inputs = inputs.clone()."
+                "forward",
+                "changes its inputs in place, which it did not do in the first window, so this window cannot be run "
+                "again",
+                "Write to a copy in forward: inputs = inputs.clone().",
             )
 
     def end(self) -> None:

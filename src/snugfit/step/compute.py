@@ -108,8 +108,9 @@ class WindowCompute:
             if is_out_of_memory(error):
                 raise
             raise PlanConflict(
-                f"the outputs of different micro-batches cannot be joined ({error}). A loss over the whole window needs "
-                "outputs of one shape a row, such as embeddings."
+                "micro_batch",
+                f"the outputs of different micro-batches cannot be joined ({error})",
+                "Return outputs of one shape a row, such as embeddings, which a loss over the whole window needs.",
             ) from error
 
     def scored(self) -> Iterator[tuple[Batch, Any, bool]]:
@@ -158,8 +159,10 @@ class WindowCompute:
         assert self.step.strategy.world_size == 1, "who asks for parts refuses several devices beforehand"
         if rows % self.batch.group:
             raise SettingError(
-                f"parts of {rows} rows would cut the groups of {self.batch.group} examples that are mixed with each other. Give a "
-                f"multiple of {self.batch.group}."
+                "micro_batch",
+                f"parts of {rows} rows would cut the groups of {self.batch.group} examples that are mixed with each "
+                "other",
+                f"Give a multiple of {self.batch.group}.",
             )
         first = self.step.at_first_pass
         count = self.batch.rows
@@ -243,7 +246,13 @@ class WindowCompute:
 
         def hand(parameter: nn.Parameter) -> None:
             if parameter not in left:
-                raise PlanConflict(_PARTIAL.format(shape=tuple(parameter.shape)))
+                raise PlanConflict(
+                    "techniques",
+                    f"the gradient of a parameter of shape {tuple(parameter.shape)} comes more than once in one backward, so "
+                    "what was handed over first was a part of it. Torch's reentrant checkpoint does that to a block that is "
+                    "used twice, and so does sharding",
+                    "Recompute with use_reentrant=False, or step after the backward.",
+                )
             left.discard(parameter)
             gradients = gradients_of([parameter])
             _divide(gradients, share)
@@ -282,13 +291,6 @@ class WindowCompute:
     def _share(self, alone: bool, weight: Tensor | float, factor: float) -> Tensor | float:
         """Return what gradients that were added up are multiplied by to be the true one."""
         return 1.0 / factor if alone else self.step.nominal / (_divisor(weight) * factor)
-
-
-_PARTIAL = (
-    "the gradient of a parameter of shape {shape} comes more than once in one backward, so what was handed over first was a part "
-    "of it. Torch's reentrant checkpoint does that to a block that is used twice, and so does sharding: recompute with "
-    "use_reentrant=False, or step after the backward."
-)
 
 
 def _divide(gradients: list[Tensor], share: Tensor | float) -> None:

@@ -99,7 +99,7 @@ def evaluate(
     told = scored.strategy.tell((len(sums), *_totals(sums, weights)))
     count, total, weight = (sum(of_ranks) for of_ranks in zip(*told, strict=True))
     if not count:
-        raise SettingError("evaluate: the data holds no rows.")
+        raise SettingError("evaluate", "the data holds no rows", "Give at least one.")
     check_weight(weight)
     found = {"loss": total / weight if weight > 0 else math.nan}
     for name in metrics:

@@ -116,12 +116,16 @@ def probing(
     """
     if step.coupling:
         raise SettingError(
-            f"plan.micro_batch: auto would let the machine decide what is learned: '{step.coupling[0]}' makes each example's loss "
-            "depend on the others of its micro-batch. Give a number."
+            "plan.micro_batch",
+            f"auto would let the machine decide what is learned: '{step.coupling[0]}' makes each example's loss "
+            "depend on the others of its micro-batch",
+            "Give a number.",
         )
     if step.strategy.shards:
         raise SettingError(
-            "plan.micro_batch: auto tries what fits on a device by itself, and here weights are gathered by all together. Give a number."
+            "plan.micro_batch",
+            "auto tries what fits on a device by itself, and here weights are gathered by all together",
+            "Give a number.",
         )
     batch = (window if isinstance(window, Batch) else Batch.of(window)).to(step.device)
     with preserved_randomness(step.device), _kept(step):

@@ -26,8 +26,10 @@ def joining(strategy: Strategy, batch: Batch) -> Callable[[Tensor], Tensor]:
             return strategy.join(rows, share.counts)
         except ValueError as error:
             raise PlanConflict(
-                f"rows of shape {tuple(rows.shape)} cannot be joined over ranks ({error}). A loss that compares all rows of a window needs "
-                "tensors of one shape a row on all ranks: embeddings, and texts padded to one length."
+                "loss",
+                f"rows of shape {tuple(rows.shape)} cannot be joined over ranks ({error}), which a loss that compares "
+                "all rows of a window needs",
+                "Give tensors of one shape a row on all ranks: embeddings, and texts padded to one length.",
             ) from error
 
     return joined
@@ -63,6 +65,7 @@ def everywhere(strategy: Strategy, batch: Batch) -> Batch:
 
 def _not_joined(_packed: PackedSequence) -> NoReturn:
     raise PlanConflict(
-        "packed sequences cannot be joined over ranks, which a loss that compares all rows of a window needs. Return padded tensors from "
-        "collate."
+        "loss",
+        "packed sequences cannot be joined over ranks, which a loss that compares all rows of a window needs",
+        "Return padded tensors from collate.",
     )

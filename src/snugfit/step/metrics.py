@@ -47,8 +47,9 @@ class _RowMean:
         if not isinstance(values, Tensor) or values.shape != (part.rows,):
             found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
             raise SettingError(
-                f"evaluate.metrics: {getattr(self.function, '__name__', 'a metric')} returned {found} for {part.rows} rows. "
-                "Return one value a row, shape (rows,): Snugfit takes the mean over all rows."
+                "evaluate.metrics",
+                f"{getattr(self.function, '__name__', 'a metric')} returned {found} for {part.rows} rows",
+                "Return one value a row, shape (rows,): Snugfit takes the mean over all rows.",
             )
         self.values.append(values.detach().clone())  # a view would keep the outputs
 
@@ -72,13 +73,16 @@ class _Classification:
         logits, labels = logits_of(outputs), labels_of(part.data)
         if labels.dtype.is_floating_point:
             raise SettingError(
-                "evaluate.metrics: accuracy and macro_f1 need integer labels. Use mse or mae, or for soft "
-                "labels a metric of your own."
+                "evaluate.metrics",
+                "accuracy and macro_f1 need integer labels",
+                "Use mse or mae, or for soft labels a metric of your own.",
             )
         if logits.shape[:-1] != labels.shape or logits.shape[-1] < 2:
             raise SettingError(
-                f"evaluate.metrics: accuracy and macro_f1 need a logit for each of two or more classes, found outputs of "
-                f"shape {tuple(logits.shape)} for labels of shape {tuple(labels.shape)}."
+                "evaluate.metrics",
+                "accuracy and macro_f1 need a logit for each of two or more classes, found outputs of shape "
+                f"{tuple(logits.shape)} for labels of shape {tuple(labels.shape)}",
+                "Choose other metrics, or give such logits.",
             )
         self._ready(logits.shape[-1])
         self._metric.to(logits.device).update(logits.argmax(dim=-1).flatten(), labels.flatten())
@@ -133,7 +137,7 @@ def check_metrics(names: Iterable[str]) -> None:
     known = ["perplexity", *METRICS]
     for name in names:
         if name not in known:
-            raise SettingError(f"evaluate.metrics: no metric '{name}'. {nearest(name, known)}")
+            raise SettingError("evaluate.metrics", f"no metric '{name}'", nearest(name, known))
         if name in METRICS and find_spec("torchmetrics") is None:  # to be said now, not after an epoch
             raise MissingExtra("torchmetrics", "metrics")
 
@@ -147,12 +151,13 @@ def check_fit(metrics: Iterable[str | RowMetric], loss: str | Loss) -> None:
     for metric in metrics:
         if loss == "causal_lm" and isinstance(metric, str) and metric != "perplexity":
             raise SettingError(
-                f"evaluate.metrics: {metric} compares each output with the label at its place, and causal_lm predicts the "
-                "next one. Use perplexity, or a metric of your own."
+                "evaluate.metrics",
+                f"{metric} compares each output with the label at its place, and causal_lm predicts the next one",
+                "Use perplexity, or a metric of your own.",
             )
         if loss == "mse" and metric == "perplexity":
             raise SettingError(
-                "evaluate.metrics: perplexity is of a cross-entropy, and the loss is mse. Use mae."
+                "evaluate.metrics", "perplexity is of a cross-entropy, and the loss is mse", "Use mae."
             )
 
 
@@ -190,7 +195,7 @@ def monitored(best: str, known: Iterable[str]) -> tuple[str, bool]:
     name = best.rpartition(":")[2]
     if name not in names:
         raise SettingError(
-            f"evaluate.best: '{name}' is not among the evaluated metrics. {nearest(name, names)}"
+            "evaluate.best", f"'{name}' is not among the evaluated metrics", nearest(name, names)
         )
     return name_and_direction("evaluate.best", best)
 
@@ -209,11 +214,13 @@ def check_watched(techniques: Iterable[Technique], known: Iterable[str], validat
         for metric in technique.metrics():
             if not validated:
                 raise SettingError(
-                    f"{name}: looks at '{metric}' of each evaluation, and there is no data to evaluate on. Give "
-                    f"data.validation, or remove '{name}'."
+                    name,
+                    f"looks at '{metric}' of each evaluation, and there is no data to evaluate on",
+                    f"Give data.validation, or remove '{name}'.",
                 )
             if metric not in names:
                 raise SettingError(
-                    f"{name}: looks at '{metric}', which is not among the evaluated metrics. {nearest(metric, names)} Add it "
-                    "to evaluate.metrics, or choose another."
+                    name,
+                    f"looks at '{metric}', which is not among the evaluated metrics",
+                    f"{nearest(metric, names)} Add it to evaluate.metrics, or choose another.",
                 )

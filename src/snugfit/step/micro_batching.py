@@ -72,8 +72,10 @@ def check_whole(step: Step, window: Batch) -> None:
     if window.total > size:
         parts = "micro-batches" if window.total == window.rows else "ranks"
         raise SettingError(
-            f"loss: compares the rows of a window with each other, and {parts} of {size} would show it parts of the {window.total} "
-            f"rows: fewer negatives, another gradient. Add the technique {coupling_techniques()}, or take the window whole."
+            "loss",
+            f"compares the rows of a window with each other, and {parts} of {size} would show it parts of the "
+            f"{window.total} rows: fewer negatives, another gradient",
+            f"Add the technique {coupling_techniques()}, or take the window whole.",
         )
 
 

@@ -59,7 +59,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     try:
         optimizer.load_state_dict(state)
     except ValueError as error:
-        raise SettingError(f"optimizer: the state is of another one: {error}.") from error
+        raise SettingError(
+            "optimizer", f"the state is of another one: {error}", "Use the optimizer that saved it."
+        ) from error
     for parameter, kept in optimizer.state.items():
         optimizer.state[parameter] = laid_out_like(parameter, spread_state(parameter, kept))
 
@@ -90,15 +92,20 @@ def _momentum_to_move(group: dict[str, Any]) -> float:
     momentum = momentum_of(group)
     if not momentum:
         raise SettingError(
-            f"schedule: moves the momentum, and the optimizer has {'none' if momentum is None else 'one of 0, which is none'}. "
-            "Give the optimizer a momentum, choose another of the two, or let the schedule leave it alone (momentum: null)."
+            "schedule",
+            "moves the momentum, and the optimizer has "
+            f"{('none' if momentum is None else 'one of 0, which is none')}",
+            "Give the optimizer a momentum, choose another of the two, or let the schedule leave it alone "
+            "(momentum: null).",
         )
     return momentum
 
 
 def _made(seams: Composition, model: nn.Module) -> torch.optim.Optimizer:
     if seams.make_optimizer is None:
-        raise SettingError("optimizer: none given. Pass a torch optimizer, or a technique such as AdamW().")
+        raise SettingError(
+            "optimizer", "none given", "Pass a torch optimizer, or a technique such as AdamW()."
+        )
     make = seams.stepping(seams.make_optimizer)
     return make(seams.groups(parameter_groups(model)))
 
@@ -108,30 +115,36 @@ def _checked(
 ) -> torch.optim.Optimizer:
     if seams.regroup:
         raise SettingError(
-            f"optimizer: '{seams.regroup[0]}' has a say in how the optimizer is made, and a torch optimizer is made already. "
-            f"Give the optimizer as a technique, such as AdamW(), or remove '{seams.regroup[0]}'."
+            "optimizer",
+            f"'{seams.regroup[0]}' has a say in how the optimizer is made, and a torch optimizer is made already",
+            f"Give the optimizer as a technique, such as AdamW(), or remove '{seams.regroup[0]}'.",
         )
     if seams.make_optimizer is not None:
-        raise SettingError("optimizer: given twice, as a torch optimizer and as a technique. Remove one.")
+        raise SettingError("optimizer", "given twice, as a torch optimizer and as a technique", "Remove one.")
     closure = inspect.signature(type(given).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise SettingError(
-            f"optimizer: {type(given).__name__} evaluates the loss as often as it likes, and a step computes each window's gradient "
-            "once. Give another one, such as AdamW()."
+            "optimizer",
+            f"{type(given).__name__} evaluates the loss as often as it likes, and a step computes each window's "
+            "gradient once",
+            "Give another one, such as AdamW().",
         )
     own = {id(parameter) for parameter in model.parameters()}
     foreign = sum(id(parameter) not in own for group in given.param_groups for parameter in group["params"])
     if foreign:
         raise SettingError(
-            f"optimizer: {foreign} of its parameters are not of the model, so their gradients would be neither divided nor "
-            "cleared, and no checkpoint would hold them. Make it from model.parameters(); put parameters of the loss "
-            "into the model."
+            "optimizer",
+            f"{foreign} of its parameters are not of the model, so their gradients would be neither divided nor "
+            "cleared, and no checkpoint would hold them",
+            "Make it from model.parameters(); put parameters of the loss into the model.",
         )
     held = {id(parameter) for group in given.param_groups for parameter in group["params"]}
     left_out = [name for name, parameter in added.items() if id(parameter) not in held]
     if left_out:
         raise SettingError(
-            f"optimizer: it was made before techniques added {len(left_out)} parameters to the model, such as "
-            f"'{left_out[0]}', and would not train them. Give the optimizer as a technique, such as AdamW()."
+            "optimizer",
+            f"it was made before techniques added {len(left_out)} parameters to the model, such as '{left_out[0]}', "
+            "and would not train them",
+            "Give the optimizer as a technique, such as AdamW().",
         )
     return given

@@ -39,15 +39,18 @@ class OutsideBuffers:
         for setting, name, weight, version in self.frozen:
             if weight._version != version:
                 raise SettingError(
-                    f"{setting}: changes the frozen weight '{name}', such as an average's, which is outside of the model, so that no "
-                    f"checkpoint would hold it. {_REMEDY}"
+                    setting,
+                    f"changes the frozen weight '{name}', such as an average's, which is outside of the model, so that no "
+                    "checkpoint would hold it",
+                    _REMEDY,
                 )
         for setting, name, module, buffer, version in self.marks:
             now = module.get_buffer(name)
             if now is not buffer or now._version != version:
                 raise SettingError(
-                    f"{setting}: changes its buffer '{name}', which is outside of the model, so that no checkpoint would hold it. "
-                    f"{_REMEDY}"
+                    setting,
+                    f"changes its buffer '{name}', which is outside of the model, so that no checkpoint would hold it",
+                    _REMEDY,
                 )
 
 
@@ -81,9 +84,11 @@ def check_outside(
             if trained:
                 name = f"{where}.{trained[0][0]}".strip(".")
                 raise SettingError(
-                    f"{setting}: got {len(trained)} trainable weights outside of the model, such as '{name}' of shape "
-                    f"{tuple(trained[0][1].shape)}, which no optimizer or checkpoint would hold. {_REMEDY} If they are not to train, as a "
-                    f"teacher's that is called under no_grad, freeze them: {where or 'weight'}.requires_grad_(False)."
+                    setting,
+                    f"got {len(trained)} trainable weights outside of the model, such as '{name}' of shape "
+                    f"{tuple(trained[0][1].shape)}, which no optimizer or checkpoint would hold",
+                    f"{_REMEDY} If they are not to train, as a teacher's that is called under no_grad, freeze them: "
+                    f"{where or 'weight'}.requires_grad_(False).",
                 )
             if isinstance(value, Tensor):
                 continue
@@ -95,8 +100,10 @@ def check_outside(
             foreign = [(name, each) for name, each in value.named_buffers() if id(each) not in own]
             if foreign and value.training and has_batch_norm(value):
                 raise SettingError(
-                    f"{setting}: got batch norm in training mode outside of the model, in '{where}': no checkpoint would hold its "
-                    f"statistics. {_REMEDY} Call eval() on it if its statistics are to stay."
+                    setting,
+                    f"got batch norm in training mode outside of the model, in '{where}': no checkpoint would hold its "
+                    "statistics",
+                    f"{_REMEDY} Call eval() on it if its statistics are to stay.",
                 )
             buffers.marks += [(setting, name, value, each, each._version) for name, each in foreign]
     return buffers

@@ -127,8 +127,9 @@ class RouterLoss:
             terms = compute.loss(outputs, batch)
             if self._is_used(terms, outputs):
                 raise SettingError(
-                    "loss: uses outputs.aux_loss, which is of the tokens of one micro-batch. Leave it out: with "
-                    "output_router_logits=True it is added, over the whole window."
+                    "loss",
+                    "uses outputs.aux_loss, which is of the tokens of one micro-batch",
+                    "Leave it out: with output_router_logits=True it is added, over the whole window.",
                 )
             terms = terms.by_row()
             assert terms.weights is not None and self.coefficient is not None and self.top_k is not None
@@ -187,8 +188,10 @@ class RouterLoss:
         apart = read((outputs.aux_loss - own).abs() / own, assume=0.0)
         if apart > _TOLERANCE:
             raise SettingError(
-                f"plan.micro_batch: the aux_loss of {type(self.model).__name__} is {apart:.1e} off the load-balancing loss that can be "
-                "taken over micro-batches or ranks. Give micro_batch=None on one device, or set output_router_logits=False."
+                "plan.micro_batch",
+                f"the aux_loss of {type(self.model).__name__} is {apart:.1e} off the load-balancing loss that can be "
+                "taken over micro-batches or ranks",
+                "Give micro_batch=None on one device, or set output_router_logits=False.",
             )
 
 

@@ -147,9 +147,12 @@ def require_uncoupled(comparison: Comparison, ranks: int) -> None:
         else "take the window whole (plan.micro_batch: null)"
     )
     raise SettingError(
-        f"loss: a row's loss differs by {error:.1g} with the rows beside it, and rounding accounts for {allowed:.1g}. The loss or the "
-        f"model compares rows, or divides by their number, so {'ranks' if ranks > 1 else 'micro-batches'} would change what is learned. "
-        f"Return a loss for each row by itself; or set couples_rows = True on the loss and add {coupling_techniques()}; or {whole}."
+        "loss",
+        f"a row's loss differs by {error:.1g} with the rows beside it, and rounding accounts for {allowed:.1g}. "
+        "The loss or the model compares rows, or divides by their number, so "
+        f"{('ranks' if ranks > 1 else 'micro-batches')} would change what is learned",
+        "Return a loss for each row by itself; or set couples_rows = True on the loss and add "
+        f"{coupling_techniques()}; or {whole}.",
     )
 
 

@@ -93,8 +93,10 @@ class SharedBuffers:
         for name, of_ranks in zip(names, zip(*shapes, strict=True), strict=True):
             if len({*of_ranks}) > 1:
                 raise SettingError(
-                    f"model: buffer '{name}' has the shapes {' and '.join(map(str, of_ranks))} on the ranks, and one model is saved. "
-                    "Give it one shape, or register it with persistent=False."
+                    "model",
+                    f"buffer '{name}' has the shapes {' and '.join(map(str, of_ranks))} on the ranks, and one model is "
+                    "saved",
+                    "Give it one shape, or register it with persistent=False.",
                 )
 
     def _warn(self, buffers: Mapping[str, Tensor], names: Sequence[str]) -> None:

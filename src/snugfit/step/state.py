@@ -57,7 +57,9 @@ def load(step: Step, saved: Mapping[str, Any]) -> None:
         _check_extra_states(step.model, beside["extra_states"])
     if set(saved["techniques"]) != set(step.seams.states):
         raise SettingError(
-            f"techniques: the state has {sorted(saved['techniques'])}, the step {sorted(step.seams.states)}."
+            "techniques",
+            f"the state has {sorted(saved['techniques'])}, the step {sorted(step.seams.states)}",
+            "Give the step the same techniques.",
         )
     load_optimizer(step.optimizer, saved["optimizer"])
     _set_buffers(step, buffers)
@@ -101,8 +103,9 @@ def check_saved(step: Step) -> None:
                 pack({"extra_state": module.get_extra_state()})
             except SettingError as error:
                 raise SettingError(
-                    f"model: '{name or type(module).__name__}' has extra state that cannot be saved without a pickle ({error}) Let "
-                    "get_extra_state() return tensors, numbers, strings, None, and lists, tuples and dicts of them."
+                    "model",
+                    f"'{name or type(module).__name__}' has extra state that cannot be saved without a pickle ({error})",
+                    "Let get_extra_state() return tensors, numbers, strings, None, and lists, tuples and dicts of them.",
                 ) from error
 
 
@@ -187,7 +190,11 @@ def _check_extra_states(model: nn.Module, saved: Mapping[str, Any]) -> None:
     differing = {name for name, module in model.named_modules() if has_extra_state(module)} ^ set(saved)
     if differing:
         names = ", ".join(f"'{name}'" for name in sorted(differing)[:5])
-        raise SettingError(f"model: extra state is kept by other modules than in the saved state: {names}.")
+        raise SettingError(
+            "model",
+            f"extra state is kept by other modules than in the saved state: {names}",
+            "Give the model that was saved.",
+        )
 
 
 def _check_same(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], kind: str) -> None:
@@ -197,4 +204,8 @@ def _check_same(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], kind: st
             differing.add(name)
     if differing:
         names = ", ".join(sorted(differing)[:5])
-        raise SettingError(f"model: its {kind} are not those of the saved state, by name or shape: {names}.")
+        raise SettingError(
+            "model",
+            f"its {kind} are not those of the saved state, by name or shape: {names}",
+            "Give the model that was saved.",
+        )

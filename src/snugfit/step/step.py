@@ -113,8 +113,9 @@ class Step:
         if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
             auto = " A run finds it: train(…, micro_batch='auto'); or ask snugfit.step.find_micro_batch.find_micro_batch(step, window)."
             raise SettingError(
-                f"micro_batch: must be at least 1 and whole, or None, found {micro_batch!r}."
-                f"{auto if str(micro_batch) == AUTO else ''}"
+                "micro_batch",
+                f"must be at least 1 and whole, or None, found {micro_batch!r}",
+                auto if str(micro_batch) == AUTO else "Give such a number.",
             )
         techniques = listed(optimizer, techniques)
         check(techniques)
@@ -122,8 +123,9 @@ class Step:
         check_shared(techniques, self.strategy.sharing)
         if self.strategy.shards and isinstance(optimizer, torch.optim.Optimizer):
             raise SettingError(
-                "optimizer: a torch optimizer holds the whole parameters, in whose place sharding puts parts of them. Give a technique, "
-                "such as AdamW()."
+                "optimizer",
+                "a torch optimizer holds the whole parameters, in whose place sharding puts parts of them",
+                "Give a technique, such as AdamW().",
             )
         check_module(model)
         model = unwrapped(model)
@@ -143,9 +145,11 @@ class Step:
         self.parameters = list(model.parameters())
         if not any(parameter.requires_grad for parameter in self.parameters):
             by = [each.card.name for each in techniques if Stage.QUANTISE in each.card.stages]
-            hint = f" {by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
+            hint = f"{by[0]} freezes what it quantises: add adapters, such as lora." if by else ""
             raise SettingError(
-                f"model: has no parameter that requires a gradient, so there is nothing to train.{hint}"
+                "model",
+                "has no parameter that requires a gradient, so there is nothing to train",
+                hint or "Unfreeze what is to train.",
             )
         self.device = self.parameters[0].device if device is None else torch.empty(0, device=device).device
         self.model.train()  # parts of it, such as a pretrained encoder, may have arrived in eval mode
@@ -212,8 +216,10 @@ class Step:
             share = share._replace(tokens=max(strategy.counts(window.tokens)))
         if share.first % self.together:
             raise SettingError(
-                f"batch: begins at row {share.first} of the window on rank {share.rank}, and neighbours are mixed {self.together} at a "
-                f"time. Give each rank a multiple of {self.together} rows."
+                "batch",
+                f"begins at row {share.first} of the window on rank {share.rank}, and neighbours are mixed "
+                f"{self.together} at a time",
+                f"Give each rank a multiple of {self.together} rows.",
             )
         return replace(window, share=share)
 

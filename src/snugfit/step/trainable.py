@@ -21,9 +21,13 @@ def check_module(model: object) -> None:
     if isinstance(model, type) or inspect.isroutine(model):
         kind = "class" if isinstance(model, type) else "function"
         raise SettingError(
-            f"model: got the {kind} {model.__name__}, expected an nn.Module. Call it: {model.__name__}(…)."
+            "model",
+            f"got the {kind} {model.__name__}, expected an nn.Module",
+            f"Call it: {model.__name__}(…).",
         )
-    raise SettingError(f"model: got a {type(model).__name__}, expected an nn.Module. Give the module itself.")
+    raise SettingError(
+        "model", f"got a {type(model).__name__}, expected an nn.Module", "Give the module itself."
+    )
 
 
 def check_trainable(model: nn.Module) -> None:
@@ -35,22 +39,29 @@ def check_trainable(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise SettingError(
-                f"model: '{name}' has no shape yet, as a lazy layer's before its first batch. Run a batch through the model first."
+                "model",
+                f"'{name}' has no shape yet, as a lazy layer's before its first batch",
+                "Run a batch through the model first.",
             )
         if parameter.is_complex() and parameter.requires_grad:
             raise SettingError(
-                f"model: '{name}' is complex, and parameters are expected to be real. Keep it as "
-                "nn.Parameter(torch.view_as_real(weight)) and take torch.view_as_complex of it in forward."
+                "model",
+                f"'{name}' is complex, and parameters are expected to be real",
+                "Keep it as nn.Parameter(torch.view_as_real(weight)) and take torch.view_as_complex of it in forward.",
             )
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise SettingError(
-                f"model: '{name or type(module).__name__}' has max_norm, which changes weights in forward, also of windows that make no update. "
-                "Leave it out, and scale the embedded rows in forward."
+                "model",
+                f"'{name or type(module).__name__}' has max_norm, which changes weights in forward, also of windows "
+                "that make no update",
+                "Leave it out, and scale the embedded rows in forward.",
             )
         sparse = isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
         if sparse and module.weight.requires_grad:
             raise SettingError(
-                f"model: '{name or type(module).__name__}' gives sparse gradients, which cannot be added up over micro-batches and ranks. "
-                "Make it with sparse=False."
+                "model",
+                f"'{name or type(module).__name__}' gives sparse gradients, which cannot be added up over micro-batches "
+                "and ranks",
+                "Make it with sparse=False.",
             )

@@ -36,8 +36,8 @@ def agreed() -> Iterator[None]:
         return
     rank, host, message = wrong[0]
     if dist.get_rank() > 0:
-        raise SaidElsewhere(message) from mine
-    raise mine or SettingError(f"ranks: {host} (rank {rank}): {message}")
+        raise SaidElsewhere.from_text(message) from mine
+    raise mine or SettingError.from_text(f"ranks: {host} (rank {rank}): {message}")
 
 
 @contextmanager
@@ -93,8 +93,9 @@ def check_same(identity: Mapping[str, Any]) -> None:
     for other, rank, its in found[1:]:
         for name in sorted({*first, *its}):
             if first.get(name) != its.get(name):
-                error = SettingError if dist.get_rank() == 0 else SaidElsewhere
-                raise error(
-                    f"ranks: '{name}' is {its.get(name)!r} on {other} (rank {rank}) and {first.get(name)!r} on {host} (rank 0). Give all "
-                    "of them the same recipe, data and versions."
+                error = SettingError(
+                    "ranks",
+                    f"'{name}' is {its.get(name)!r} on {other} (rank {rank}) and {first.get(name)!r} on {host} (rank 0)",
+                    "Give all of them the same recipe, data and versions.",
                 )
+                raise error if dist.get_rank() == 0 else SaidElsewhere.from_text(str(error))

@@ -39,8 +39,10 @@ def check_devices(device: str, count: int) -> None:
     there = torch.accelerator.device_count()
     if kind != "cpu" and count > there:
         raise SettingError(
-            f"plan.devices: {count} processes are to train on this host, which has {there} {kind} "
-            f"{'device' if there == 1 else 'devices'}. Give plan.devices={there}, or start others on other hosts."
+            "plan.devices",
+            f"{count} processes are to train on this host, which has {there} {kind} "
+            f"{('device' if there == 1 else 'devices')}",
+            f"Give plan.devices={there}, or start others on other hosts.",
         )
 
 
@@ -108,11 +110,12 @@ def _check_apart(gpu: str) -> None:
     dist.all_gather_object(found, (socket.gethostname(), gpu))
     for rank, place in enumerate(found):
         if (first := found.index(place)) < rank:
-            error = SettingError if dist.get_rank() == 0 else SaidElsewhere
-            raise error(
-                f"ranks: {first} and {rank} have the same GPU of {place[0]}. Start one process for each GPU, as srun --gpus-per-task=1 or "
-                "torchrun --nproc-per-node does."
+            error = SettingError(
+                "ranks",
+                f"{first} and {rank} have the same GPU of {place[0]}",
+                "Start one process for each GPU, as srun --gpus-per-task=1 or torchrun --nproc-per-node does.",
             )
+            raise error if dist.get_rank() == 0 else SaidElsewhere.from_text(str(error))
 
 
 def _meeting_point() -> None:
@@ -129,6 +132,8 @@ def _meeting_point() -> None:
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise SettingError(
-            f"ranks: the hosts of SLURM_STEP_NODELIST={hosts} cannot be listed ({error}). Set MASTER_ADDR to the first of them."
+            "ranks",
+            f"the hosts of SLURM_STEP_NODELIST={hosts} cannot be listed ({error})",
+            "Set MASTER_ADDR to the first of them.",
         ) from error
     os.environ["MASTER_ADDR"] = shown.split()[0]

@@ -65,8 +65,9 @@ def check_processes(plan: Plan, world: World) -> None:
     """
     if plan.devices != world.size:
         raise SettingError(
-            f"plan.devices: is {plan.devices}, and {world.size} {'process trains' if world.size == 1 else 'processes train'}. Start it by "
-            f"snugfit train --devices {plan.devices}, or by torchrun --nproc-per-node {plan.devices}."
+            "plan.devices",
+            f"is {plan.devices}, and {world.size} {('process trains' if world.size == 1 else 'processes train')}",
+            f"Start it by snugfit train --devices {plan.devices}, or by torchrun --nproc-per-node {plan.devices}.",
         )
 
 
@@ -80,7 +81,7 @@ def known_strategy(name: str) -> StrategyName:
         if known == name:
             return known
     raise SettingError(
-        f"plan.strategy: there is no {name!r} for several devices. {nearest(name, ('auto', *STRATEGY_NAMES))}"
+        "plan.strategy", f"there is no {name!r} for several devices", nearest(name, ("auto", *STRATEGY_NAMES))
     )
 
 
@@ -104,8 +105,10 @@ def nodes_and_devices(local_ranks: Sequence[int]) -> tuple[int, int]:
     nodes = len(local_ranks) // devices
     if [*local_ranks] != [*range(devices)] * nodes:
         raise SettingError(
-            f"plan.strategy: {HYBRID} needs as many processes on each node, one after the other, and by their places on it the processes "
-            f"are {', '.join(map(str, local_ranks))}. Start as many on each node, or take fsdp."
+            "plan.strategy",
+            f"{HYBRID} needs as many processes on each node, one after the other, and by their places on it the "
+            f"processes are {', '.join(map(str, local_ranks))}",
+            "Start as many on each node, or take fsdp.",
         )
     check_hybrid(nodes, devices)
     return nodes, devices
@@ -120,6 +123,8 @@ def check_hybrid(nodes: int, devices: int) -> None:
     if nodes == 1 or devices == 1:
         what, other = ("node", "fsdp") if nodes == 1 else ("device on each node", "ddp")
         raise SettingError(
-            f"plan.strategy: {HYBRID} spreads a model over the devices of each node and has a copy on each, and there is one {what}. Take "
-            f"{other}, which is the same there."
+            "plan.strategy",
+            f"{HYBRID} spreads a model over the devices of each node and has a copy on each, and there is one "
+            f"{what}",
+            f"Take {other}, which is the same there.",
         )

@@ -74,8 +74,9 @@ def require(code: Code, origin: Path | str, *, folder: Path | None, allowed: boo
     unconsented = {setting: name for setting, name in code.items() if (name, folder) not in _granted}
     if unconsented and not allowed:
         raise CodeRefused(
-            f"{origin}: names code to run ({words(unconsented)}), and nothing of it was run. Read that code first. To run it, add "
-            "--allow-code, or allow_code=True in Python."
+            origin,
+            f"names code to run ({words(unconsented)}), and nothing of it was run",
+            "Read that code first. To run it, add --allow-code, or allow_code=True in Python.",
         )
     grant(code, folder)
 

@@ -32,7 +32,9 @@ def deterministic(wanted: bool) -> Iterator[None]:
     workspace = os.environ.setdefault(WORKSPACE, WORKSPACES[0])
     if workspace not in WORKSPACES:
         raise SettingError(
-            f"plan.deterministic: got {WORKSPACE}={workspace}, expected {' or '.join(WORKSPACES)}. Set it so before Python starts, or unset it."
+            "plan.deterministic",
+            f"got {WORKSPACE}={workspace}, expected {' or '.join(WORKSPACES)}",
+            "Set it so before Python starts, or unset it.",
         )
     before = torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
@@ -45,8 +47,9 @@ def deterministic(wanted: bool) -> Iterator[None]:
         if operator is None:
             raise
         raise SettingError(
-            f"plan.deterministic: the operator {operator[1]} has no deterministic implementation on this device. Replace it in the model, "
-            "or set plan.deterministic: false."
+            "plan.deterministic",
+            f"the operator {operator[1]} has no deterministic implementation on this device",
+            "Replace it in the model, or set plan.deterministic: false.",
         ) from error
     finally:
         torch.set_deterministic_debug_mode(before)

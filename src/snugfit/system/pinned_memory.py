@@ -26,8 +26,9 @@ def pin(memory: Tensor, owner: object, setting: str, otherwise: str) -> None:
     code = int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
     if code != 0:
         raise SettingError(
-            f"{setting}: {format_bytes(memory.nbytes)} of host memory cannot be pinned (CUDA error {code}). Raise the limit of locked "
-            f"memory (ulimit -l), or {otherwise}."
+            setting,
+            f"{format_bytes(memory.nbytes)} of host memory cannot be pinned (CUDA error {code})",
+            f"Raise the limit of locked memory (ulimit -l), or {otherwise}.",
         )
     weakref.finalize(owner, _unpin, memory).atexit = False  # when the device is gone
 

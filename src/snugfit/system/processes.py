@@ -85,8 +85,10 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
             rank, size, local_rank = (int(found[name]) for name in names)
         except (KeyError, ValueError) as error:
             raise SettingError(
+                "ranks",
                 f"{names[1]} is set, which says that several processes train together, and {' or '.join(names)} is missing or no "
-                f"number ({error}). Start them by torchrun, srun or --devices."
+                f"number ({error})",
+                "Start them by torchrun, srun or --devices.",
             ) from error
         one = len(found.get("CUDA_VISIBLE_DEVICES", "").split(",")) == 1 and found.get("CUDA_VISIBLE_DEVICES")
         return World(rank, size, local_rank, own_device=names[0].startswith("SLURM") and bool(one))

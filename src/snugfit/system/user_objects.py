@@ -53,7 +53,7 @@ def load_object(
         error: not of the form `package.module:function`, no such module or object, or the import failed.
     """
     if not is_python_path(spec):
-        raise error(f"{setting}: '{spec}' is not of the form package.module:function.")
+        raise error(setting, f"'{spec}' is not of the form package.module:function", "Write it so.")
     module_name, _, object_name = spec.partition(":")
     with import_path(folder):
         _refuse_shadowed(module_name, setting, folder, error)
@@ -62,20 +62,24 @@ def load_object(
         except ModuleNotFoundError as missing:
             if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
                 raise error(
-                    f"{setting}: importing '{module_name}' failed: it needs '{missing.name}', which is not "
-                    "installed."
+                    setting,
+                    f"importing '{module_name}' failed: it needs '{missing.name}', which is not installed",
+                    f"Install {missing.name}.",
                 ) from missing
             places = "the Python path" if folder is None else f"{folder} or on the Python path"
             raise error(
-                f"{setting}: there is no module '{missing.name}' in {places}, asked for by '{spec}'."
-                + _near_modules(missing.name, folder)
+                setting,
+                f"there is no module '{missing.name}' in {places}, asked for by '{spec}'",
+                _near_modules(missing.name, folder) or "Correct the name, or install what has it.",
             ) from missing
         except Exception as failure:
-            raise error(f"{setting}: importing '{module_name}' failed: {describe(failure)}.") from failure
+            raise error(
+                setting, f"importing '{module_name}' failed: {describe(failure)}", "Correct the module."
+            ) from failure
     for part in object_name.split("."):
         if not hasattr(found, part):
             names = [name for name in vars(found) if not name.startswith("_")]
-            raise error(f"{setting}: '{module_name}' has no '{object_name}'. {nearest(part, names)}")
+            raise error(setting, f"'{module_name}' has no '{object_name}'", nearest(part, names))
         found = getattr(found, part)
     return found
 
@@ -106,8 +110,9 @@ def _refuse_shadowed(module_name: str, setting: str, folder: Path | None, error:
     mine = next((path for path in here if path.is_file()), None)
     if mine is not None and (origin is None or Path(origin).resolve() != mine.resolve()):
         raise error(
-            f"{setting}: the module name '{name}' is taken by {origin or 'a built-in module'}, "
-            f"so {mine} cannot be imported. Rename the file."
+            setting,
+            f"the module name '{name}' is taken by {origin or 'a built-in module'}, so {mine} cannot be imported",
+            "Rename the file.",
         )
 
 
@@ -115,4 +120,4 @@ def _near_modules(name: str, folder: Path | None) -> str:
     if folder is None or not folder.is_dir() or "." in name:
         return ""
     names = [path.stem for path in folder.glob("*.py") if path.stem.isidentifier()]
-    return f" {nearest(name, names)}" if names else ""
+    return nearest(name, names) if names else ""

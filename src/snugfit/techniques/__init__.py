@@ -98,7 +98,7 @@ def find(name: str, setting: str = "techniques") -> type[Technique]:
     if is_python_path(name) and (own := loaded(name)) is not None:
         return own
     if name not in known:
-        raise SettingError(f"{setting}: no technique '{name}'. {suggestion(name, known)}")
+        raise SettingError(setting, f"no technique '{name}'", suggestion(name, known))
     return known[name]
 
 
@@ -118,6 +118,6 @@ def find_any(name: str, folder: Path, others: Iterable[str] = ()) -> type[Techni
     own = Importer(folder=folder, allowed=True).technique(name, "techniques", known)
     if own is None:
         raise SettingError(
-            f"techniques: there is no '{name}'. {suggestion(name, [*known, *entry_points(), *others])}"
+            "techniques", f"there is no '{name}'", suggestion(name, [*known, *entry_points(), *others])
         )
     return own

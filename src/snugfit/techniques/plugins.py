@@ -56,7 +56,9 @@ def only_entry_point(name: str, setting: str) -> EntryPoint | None:
     if len(entries) > 1:
         listed = " and ".join(f"{import_path(entry)} of {distribution(entry)}" for entry in entries)
         raise SettingError(
-            f"{setting}: got '{name}', which {len(entries)} packages list: {listed}. Write the path of the one you mean, or uninstall the other."
+            setting,
+            f"got '{name}', which {len(entries)} packages list: {listed}",
+            "Write the path of the one you mean, or uninstall the other.",
         )
     return entries[0] if entries else None
 
@@ -122,20 +124,24 @@ def load_entry_point(entry: EntryPoint, setting: str, ours: Collection[str]) -> 
     by = f"the entry point '{entry.name}' of {distribution(entry)}"
     if entry.name in ours:
         raise SettingError(
-            f"{setting}: {by} has the name of a technique of Snugfit's, which it cannot replace. Name its class: {import_path(entry)}, "
-            "under another name on its card."
+            setting,
+            f"{by} has the name of a technique of Snugfit's, which it cannot replace",
+            f"Name its class: {import_path(entry)}, under another name on its card.",
         )
     path = import_path(entry)
     try:
         found = check_technique(load_object(path, setting=setting), path, setting, ours)
     except SettingError as error:
-        reason = str(error).removeprefix(f"{setting}: ")
         raise SettingError(
-            f"{setting}: {by} cannot be used: {reason} Upgrade or uninstall that package, or remove the technique."
+            setting,
+            f"{by} cannot be used: {error.problem}. {error.remedy}",
+            "Upgrade or uninstall that package, or remove the technique.",
         ) from error
     if found.card.name != entry.name:
         raise SettingError(
-            f"{setting}: {by} is a technique whose card is named '{found.card.name}'. Give both one name in that package."
+            setting,
+            f"{by} is a technique whose card is named '{found.card.name}'",
+            "Give both one name in that package.",
         )
     return found
 
@@ -154,31 +160,41 @@ def check_technique(value: Any, path: str, setting: str, ours: Collection[str]) 
     if not isinstance(value, type):
         kind = f"a {type(value).__name__}"
         raise SettingError(
-            f"{setting}: got '{path}', which is {kind}, expected the class of a technique. {_EXAMPLE}"
+            setting, f"got '{path}', which is {kind}, expected the class of a technique", _EXAMPLE
         )
     if not issubclass(value, Technique):
-        raise SettingError(f"{setting}: got '{path}', a class that is no Technique. {_EXAMPLE}")
+        raise SettingError(setting, f"got '{path}', a class that is no Technique", _EXAMPLE)
     if not dataclasses.is_dataclass(value):
         raise SettingError(
-            f"{setting}: got '{path}', which is no dataclass, so that its settings are not known. Put @dataclass(frozen=True) above it."
+            setting,
+            f"got '{path}', which is no dataclass, so that its settings are not known",
+            "Put @dataclass(frozen=True) above it.",
         )
     if not value.__dataclass_params__.frozen:
         raise SettingError(
-            f"{setting}: got '{path}', a dataclass that may change during a run. Put @dataclass(frozen=True) above it."
+            setting,
+            f"got '{path}', a dataclass that may change during a run",
+            "Put @dataclass(frozen=True) above it.",
         )
     card = getattr(value, "card", None)
     if not isinstance(card, Card):
         found = "no card" if card is None else f"a card that is {card!r}"
         raise SettingError(
-            f"{setting}: '{path}' has {found}, expected `card: ClassVar[Card] = Card(name=…, summary=…, …)`. Add it to the class."
+            setting,
+            f"'{path}' has {found}, expected `card: ClassVar[Card] = Card(name=…, summary=…, …)`",
+            "Add it to the class.",
         )
     if not card.name.isidentifier():
         raise SettingError(
-            f"{setting}: the card of '{path}' is named '{card.name}', expected a name such as 'my_technique'. Rename it on the card."
+            setting,
+            f"the card of '{path}' is named '{card.name}', expected a name such as 'my_technique'",
+            "Rename it on the card.",
         )
     if card.name in ours:
         raise SettingError(
-            f"{setting}: the card of '{path}' is named '{card.name}', as a technique of Snugfit's is. Give it another name on the card."
+            setting,
+            f"the card of '{path}' is named '{card.name}', as a technique of Snugfit's is",
+            "Give it another name on the card.",
         )
     return value
 
@@ -196,11 +212,13 @@ def example_of(technique: type[Technique]) -> Technique:
         raise
     except Exception as error:  # of the user's own class
         raise SettingError(
-            f"{name}: its example settings cannot be made ({type(error).__name__}: {error}). Give every setting a default, or define "
-            "`example()`, a class method that returns the technique with settings that matter on a tiny model."
+            name,
+            f"its example settings cannot be made ({type(error).__name__}: {error})",
+            "Give every setting a default, or define `example()`, a class method that returns the technique with "
+            "settings that matter on a tiny model.",
         ) from error
     if not isinstance(made, technique):
         raise SettingError(
-            f"{name}: example() gave {made!r}, expected a {technique.__name__}. Return one from it."
+            name, f"example() gave {made!r}, expected a {technique.__name__}", "Return one from it."
         )
     return made

@@ -114,12 +114,16 @@ def module_setup(model: nn.Module, data: Any, **settings: Unpack[TrainSettings])
     for name in _OF_RUNS:
         if name in settings and given[name]:
             raise SettingError(
-                f"{name}: got {given[name]!r}, and this trains copies of the model, without a run's folder. Leave it to sf.train."
+                name,
+                f"got {given[name]!r}, and this trains copies of the model, without a run's folder",
+                "Leave it to sf.train.",
             )
     if isinstance(data, DataLoader):
         if data.batch_size is None:
             raise DataError(
-                "data: is a DataLoader with a batch sampler of its own. Give its data set, and global_batch."
+                "data",
+                "is a DataLoader with a batch sampler of its own",
+                "Give its data set, and global_batch.",
             )
         given |= {"global_batch": data.batch_size, "collate": given["collate"] or data.collate_fn}
         data = data.dataset

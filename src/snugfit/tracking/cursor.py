@@ -57,7 +57,9 @@ class Cursors:
             self.current = content["current"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(
-                f"{path} cannot be read ({error}). Remove it to send the whole run again as a new tracker run."
+                path,
+                f"cannot be read ({error})",
+                "Remove it to send the whole run again as a new tracker run.",
             ) from error
 
     def get(self, uri: str) -> Cursor | None:
@@ -125,7 +127,7 @@ def sending(run_dir: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise TrackingError(
-                f"{run_dir}: its events are being sent by another process. Wait until that is done."
+                run_dir, "its events are being sent by another process", "Wait until that is done."
             ) from error
         try:
             yield

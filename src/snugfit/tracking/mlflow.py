@@ -196,7 +196,9 @@ def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
                 raise
     if experiment.lifecycle_stage == "deleted":
         raise TrackingError(
-            f"track.experiment: {name!r} has been deleted in the tracker. Restore it there, or choose another name."
+            "track.experiment",
+            f"{name!r} has been deleted in the tracker",
+            "Restore it there, or choose another name.",
         )
     return str(experiment.experiment_id)
 

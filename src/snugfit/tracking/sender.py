@@ -117,7 +117,9 @@ def replay(
     """
     run_dir = Path(run_dir)
     if not (run_dir / SPOOL_NAME).is_file():
-        raise RunFolderError(f"{run_dir} is not a run's folder: it has no {SPOOL_NAME}.")
+        raise RunFolderError(
+            run_dir, f"is not a run's folder: it has no {SPOOL_NAME}", "Name the folder of a run."
+        )
     cursors = Cursors(run_dir)
     own, own_experiment = _own_tracker(run_dir)
     stored = cursors.current_uri
@@ -142,8 +144,10 @@ def replay(
             raise
         except Exception as error:
             raise TrackingError(
-                f"{redact(uri)} did not take the events of {run_dir}: {reason(error)} "
-                f"Sent: {sender.sent}, still to send: {sender.unsent()}. Call it again when the tracker answers."
+                redact(uri),
+                f"did not take the events of {run_dir}: {reason(error)} Sent: {sender.sent}, still to send: "
+                f"{sender.unsent()}",
+                "Call it again when the tracker answers.",
             ) from error
         finally:
             client.close()
@@ -164,7 +168,9 @@ def _own_tracker(run_dir: Path) -> tuple[str | None, str]:
     except FileNotFoundError:  # a run that was made in Python
         recipe = None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunFolderError(f"{run_dir / 'recipe.yaml'}: cannot be read: {error}.") from error
+        raise RunFolderError(
+            run_dir / "recipe.yaml", f"cannot be read: {error}", "Put a whole file back."
+        ) from error
     track = recipe.get("track") if isinstance(recipe, dict) else None
     track = track if isinstance(track, dict) else {}
     return track.get("uri"), track.get("experiment") or "snugfit"

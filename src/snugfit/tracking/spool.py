@@ -63,7 +63,11 @@ class Spool:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY, 0o644)
         except OSError as error:
-            raise RunFolderError(f"{self.path}: events cannot be written here: {error.strerror}.") from error
+            raise RunFolderError(
+                self.path,
+                f"events cannot be written here: {error.strerror}",
+                "Free space, or make the folder writable.",
+            ) from error
         size = os.fstat(self._descriptor).st_size
         if size > 0:
             os.lseek(self._descriptor, size - 1, os.SEEK_SET)  # what is written goes to the end all the same
@@ -130,7 +134,9 @@ class Spool:
             self._descriptor = -1
         if self.problem is not None:
             raise RunFolderError(
-                f"{self.path}: the last events cannot be written: {self.problem}. {len(self._waiting) + self._lost} of them are lost."
+                self.path,
+                f"the last events cannot be written: {self.problem}; {len(self._waiting) + self._lost} of them are lost",
+                "Free space before the run goes on.",
             )
 
     def __enter__(self) -> Self:
@@ -157,7 +163,9 @@ def read_events(path: str | os.PathLike[str], *, raw: bool = False) -> Events:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RunFolderError(f"{path}: the run's events cannot be read: {error.strerror}.") from error
+        raise RunFolderError(
+            path, f"the run's events cannot be read: {error.strerror}", "Put a whole file back."
+        ) from error
     events = Events()
     for line in content.split(b"\n"):
         if not line:

@@ -74,12 +74,13 @@ def check_uri(uri: str, *, experiment: str | None = None, model: str | None = No
     scheme = "databricks" if uri in DATABRICKS else uri.partition(":")[0].lower() if ":" in uri else ""
     base = scheme.partition("+")[0]
     if uri != uri.strip() or any(character.isspace() and character != " " for character in uri):
-        raise TrackingError(f"{said} has spaces around it or a line break in it.")
+        raise TrackingError(said, "has spaces around it or a line break in it", "Remove them.")
     if scheme in ("", "file") or (len(scheme) == 1 and scheme.isalpha()):
         path = uri.removeprefix("file:").removeprefix("//") or "runs"
         raise TrackingError(
-            f"{said} is a folder, which MLflow no longer writes to. "
-            f"Use a database: {'sqlite:///' + path.rstrip('/') + '/' + DEFAULT_DATABASE}"
+            said,
+            "is a folder, which MLflow no longer writes to",
+            f"Use a database: {'sqlite:///' + path.rstrip('/') + '/' + DEFAULT_DATABASE}",
         )
     if base in ("http", "https"):
         _check_server(uri, said)
@@ -92,7 +93,7 @@ def check_uri(uri: str, *, experiment: str | None = None, model: str | None = No
     elif not _has_plugin(scheme):
         known = ["http", "https", *DATABASES, "databricks"]
         raise TrackingError(
-            f"{said} begins with {scheme!r}, which no MLflow store is for. {nearest(scheme, known)}"
+            said, f"begins with {scheme!r}, which no MLflow store is for", nearest(scheme, known)
         )
     if experiment is not None:
         _check_experiment(experiment, uri)
@@ -108,12 +109,16 @@ def check_model_name(name: str, uri: str) -> None:
     """
     said = f"track.register: {name!r}"
     if not name.strip() or name in (".", "..") or re.search(r"[/:@]", name):
-        raise TrackingError(f"{said} cannot be a model's name: it must not be empty or contain / : or @.")
+        raise TrackingError(
+            said, "cannot be a model's name: it must not be empty or contain / : or @", "Give another name."
+        )
     if is_databricks(uri):
         levels = name.split(".")
         if len(levels) != 3 or not all(levels):
             raise TrackingError(
-                f"{said}: Databricks (Unity Catalog) needs three levels, catalog.schema.model; this has {len(levels)}."
+                said,
+                f"has {len(levels)} levels, and Databricks (Unity Catalog) needs three",
+                "Write catalog.schema.model.",
             )
 
 
@@ -141,48 +146,56 @@ def _check_server(uri: str, said: str) -> None:
     except ValueError as error:
         # without the error's own words, which hold a part of a password
         raise TrackingError(
-            f"{said} cannot be parsed. Write it like http://host:5000; @, /, ? and # in a password are written %40, %2F, %3F and %23."
+            said,
+            "cannot be parsed",
+            "Write it like http://host:5000; @, /, ? and # in a password are written %40, %2F, %3F and %23.",
         ) from error
     if not host or "://" not in uri:
-        raise TrackingError(f"{said} names no host. Write it like {parts.scheme}://host:5000")
+        raise TrackingError(said, "names no host", f"Write it like {parts.scheme}://host:5000")
     if " " in parts.netloc or port == 0:
         raise TrackingError(
-            f"{said} has a host or port that cannot be. Write it like {parts.scheme}://host:5000"
+            said, "has a host or port that cannot be", f"Write it like {parts.scheme}://host:5000"
         )
 
 
 def _check_sqlite(uri: str, said: str) -> None:
     path = database_path(uri)
     if path is None:
-        raise TrackingError(f"{said} names no file. Write it like sqlite:///runs/mlflow.db")
+        raise TrackingError(said, "names no file", "Write it like sqlite:///runs/mlflow.db")
     try:
         if path.is_dir():
             raise TrackingError(
-                f"{said} names a folder. Add the file's name: {uri.rstrip('/')}/{DEFAULT_DATABASE}"
+                said, "names a folder", f"Add the file's name: {uri.rstrip('/')}/{DEFAULT_DATABASE}"
             )
         if path.is_file():
             with path.open("rb") as file:
                 head = file.read(16)
             if head and head != b"SQLite format 3\0":
-                raise TrackingError(f"{said} is a file, but not a SQLite database. Choose another file.")
+                raise TrackingError(said, "is a file, but not a SQLite database", "Choose another file.")
             if not os.access(path, os.W_OK):
-                raise TrackingError(f"{said} cannot be written (permission).")
+                raise TrackingError(said, "cannot be written (permission)", "Choose another file.")
         else:
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             if not folder.is_dir() or not os.access(folder, os.W_OK):
                 raise TrackingError(
-                    f"{said} cannot be created: {folder} is not a folder that can be written."
+                    said,
+                    f"cannot be created: {folder} is not a folder that can be written",
+                    "Name another folder.",
                 )
     except OSError as error:
-        raise TrackingError(f"{said} cannot be opened: {error.strerror}.") from error
+        raise TrackingError(
+            said, f"cannot be opened: {error.strerror}", "Name a file that can be opened."
+        ) from error
 
 
 def _check_experiment(experiment: str, uri: str) -> None:
     if not experiment.strip():
-        raise TrackingError("track.experiment is empty. Give the experiment a name.")
+        raise TrackingError("track.experiment", "is empty", "Give the experiment a name.")
     if is_databricks(uri) and not experiment.startswith("/"):
         raise TrackingError(
-            f"track.experiment: {experiment!r}: on Databricks it is a path in the workspace, like /Users/me@firm.com/name"
+            "track.experiment",
+            f"got {experiment!r}, which is no path in a Databricks workspace",
+            "Write it like /Users/me@firm.com/name",
         )
 
 

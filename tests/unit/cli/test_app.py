@@ -142,8 +142,8 @@ def test_resume_takes_a_run_and_a_time(train):
     [
         (["train", "none.yaml"], "SettingError", "there is no recipe none.yaml"),
         (["train", "a.yaml", "b.yaml"], "SettingError", "one recipe at a time"),
-        (["train"], "SettingError", "name a recipe, or a data file"),
-        (["train", "train.epochs=1"], "SettingError", "name a recipe, or a data file"),
+        (["train"], "SettingError", "Name a recipe, or a data file"),
+        (["train", "train.epochs=1"], "SettingError", "Name a recipe, or a data file"),
         (["train", "my.yaml", "--data", "a.csv"], "SettingError", "data.train=FILE"),
         (["train", "my.yaml", "train.epoch=1"], "SettingError", "Did you mean 'epochs'"),
         (["train", "my.yaml", "--stop-after", "soon"], "SettingError", "--stop-after: 'soon' cannot be read"),
@@ -159,7 +159,7 @@ def test_resume_takes_a_run_and_a_time(train):
         (["predict", "runs/my/1"], "UsageError", "DATA"),
         (["predict", "runs/my/1", "new.csv"], "UsageError", "--output"),
         (["track"], "UsageError", "snugfit track --help"),
-        (["plan"], "SettingError", "name a recipe"),
+        (["plan"], "SettingError", "Name a recipe"),
         (["resume", "nowhere"], "RunFolderError", "nowhere"),
         (["report", "nowhere"], "RunFolderError", "nowhere"),
         (["track", "replay", "nowhere"], "RunFolderError", "nowhere"),
@@ -261,7 +261,7 @@ def test_an_inferred_recipe_replaces_no_file(tmp_path, train, rows):
 
 
 def test_nothing_is_saved_when_the_data_cannot_be_used(tmp_path, train, rows):
-    train.outcome = DataError("data.train: one label only")
+    train.outcome = DataError.from_text("data.train: one label only")
     assert main(["train", "--data", rows, "--text", "text", "--model", "some/encoder"]) == 2
     assert [path.name for path in tmp_path.iterdir()] == [rows]
 

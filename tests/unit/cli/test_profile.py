@@ -80,7 +80,7 @@ def test_what_is_said_names_limit_culprits_and_files(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [([], "name a recipe"), (["small.yaml", "--updates", "0"], "--updates: must be at least 1, found 0")],
+    [([], "Name a recipe"), (["small.yaml", "--updates", "0"], "--updates: must be at least 1, found 0")],
 )
 def test_bad_input_is_one_clear_error(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]

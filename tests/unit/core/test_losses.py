@@ -378,7 +378,7 @@ def test_labels_that_do_not_fit_the_logits_are_refused_with_both_shapes() -> Non
 
 def test_a_label_beyond_the_scores_is_named_with_the_range() -> None:
     with pytest.raises(
-        DataError, match=r"Target 3 is out of bounds. The model gives 3 scores, so labels go from 0 to 2"
+        DataError, match=r"Target 3 is out of bounds. Give labels from 0 to 2, as the model gives 3 scores"
     ):
         cross_entropy(torch.zeros(2, 3), (None, torch.tensor([0, 3])))
 

@@ -25,7 +25,7 @@ def windows(events: list[Any], count: int = 3, broken: int | None = None) -> Gen
     try:
         for number in range(count):
             if number == broken:
-                raise DataError("data: row 7 is broken.")
+                raise DataError.from_text("data: row 7 is broken.")
             events.append(number)
             yield Batch({}, number)
     finally:

@@ -21,7 +21,9 @@ def test_failing_tells_all_faults_in_one_message():
     with pytest.raises(DataError) as caught:
         settle(FAULTS, "fail")
     message = str(caught.value)
-    assert message.startswith("8 rows cannot be used: empty text (7), ragged row (1).\n  a.csv:2: text 2\n")
+    assert message.startswith(
+        "data: 8 rows cannot be used: empty text (7), ragged row (1).\n  a.csv:2: text 2\n"
+    )
     assert "… and 3 more" in message
     assert message.endswith("data.bad_rows: skip (they are counted and reported).")
 

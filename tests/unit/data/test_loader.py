@@ -169,7 +169,7 @@ def test_a_failing_example_is_named_with_what_it_said_and_where(workers: int) ->
 @pytest.mark.parametrize("workers", [0, 2])
 def test_our_own_error_of_an_example_comes_through_as_it_is(workers: int) -> None:
     def act(index: int) -> None:
-        raise DataError("data: row 3 has no text.")
+        raise DataError.from_text("data: row 3 has no text.")
 
     with pytest.raises(DataError, match=r"^data: row 3 has no text\.$"):
         list(loader(Noisy(act), workers=workers).windows(0, 1))

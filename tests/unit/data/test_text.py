@@ -61,7 +61,7 @@ def test_all_faults_of_both_files_are_in_one_error(write, tokenizer):
     with pytest.raises(DataError) as caught:
         load_text(settings_for(train, validation=validation), tokenizer)
     message = str(caught.value)
-    assert message.startswith("4 rows cannot be used: ")
+    assert message.startswith("data: 4 rows cannot be used: ")
     assert "a.csv:12: text is empty" in message
     assert "a.csv:13: label is empty" in message
     assert "a.csv:14: 1 fields, the header has 2" in message

@@ -241,7 +241,7 @@ def test_a_failure_of_the_script_or_of_the_observer_is_said_and_makes_the_exit_c
 
 def test_nothing_or_two_things_to_look_at_are_refused(capsys):
     assert main(["doctor"]) == 2
-    assert "name a recipe" in capsys.readouterr().err
+    assert "Name a recipe" in capsys.readouterr().err
     assert main(["doctor", "my.yaml", "--", "python", "train.py"]) == 2
     assert "Give one of them" in capsys.readouterr().err
 

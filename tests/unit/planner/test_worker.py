@@ -21,7 +21,7 @@ from snugfit.system.pickling import dumps
 
 
 def refuse() -> None:
-    raise DataError("data.train: rows.csv is not there.")
+    raise DataError.from_text("data.train: rows.csv is not there.")
 
 
 def lack() -> None:

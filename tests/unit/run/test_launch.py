@@ -84,7 +84,7 @@ def test_an_error_of_a_ranks_own_comes_before_that_of_one_which_lost_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = record(tmp_path, monkeypatch, 0, RanksLost("rank 0 has lost the others."), 100.0, lost=True)
-    own = record(tmp_path, monkeypatch, 1, DataError("data: example 3 is torn."), 100.1)
+    own = record(tmp_path, monkeypatch, 1, DataError.from_text("data: example 3 is torn."), 100.1)
     error = told({0: failure(0, 1, lost), 1: failure(1, 2, own)}, tmp_path)
     assert (type(error), str(error)) == (DataError, "rank 1: data: example 3 is torn.")
 
@@ -93,7 +93,7 @@ def test_what_the_first_rank_says_is_said_for_all(tmp_path: Path, monkeypatch: p
     own = record(tmp_path, monkeypatch, 0, MissingExtra("mlflow", "track"), 100.0)
     error = told({0: failure(0, 2, own)}, tmp_path)
     assert isinstance(error, UserError)
-    assert str(error) == "mlflow is not installed. Install it with: pip install 'snugfit[track]'"
+    assert str(error) == "extra 'track': mlflow is not installed. Install it with: pip install 'snugfit[track]'"
 
 
 def test_an_error_that_nobody_expected_is_shown_with_its_trace(
@@ -123,9 +123,9 @@ def test_only_what_would_come_again_ends_the_run_for_good(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     record(tmp_path, monkeypatch, 0, RanksLost("lost"), 100.0, lost=True)
     assert not processes.is_over()
-    record(tmp_path, monkeypatch, 1, DataError("torn"), 101.0, final=True)
+    record(tmp_path, monkeypatch, 1, DataError.from_text("torn"), 101.0, final=True)
     assert processes.is_over()
-    record(tmp_path, monkeypatch, 0, DataError("as well"), 102.0, final=True)
+    record(tmp_path, monkeypatch, 0, DataError.from_text("as well"), 102.0, final=True)
     assert json.loads(ending.read_text())["failure"]["message"] == "torn"  # the first says it
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     assert not processes.is_over()

@@ -84,7 +84,7 @@ def test_the_error_says_what_took_the_memory_and_where_the_page_is(tmp_path: Pat
     [
         ("snugfit.planner.trace.memory_breakdown.record_gradients", RuntimeError("boom")),
         ("snugfit.planner.trace.memory_breakdown.record_gradients", torch.OutOfMemoryError("again")),
-        ("snugfit.report.memory_page.replace_page", RunFolderError("no disk")),
+        ("snugfit.report.memory_page.replace_page", RunFolderError.from_text("no disk")),
     ],
     ids=["recording fails", "memory runs out again", "writing fails"],
 )

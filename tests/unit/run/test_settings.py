@@ -174,13 +174,13 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_one(call: Callable[..., 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": None}, "^loss: got null, expected the name of a loss or a function"),
-        ({"preset": 3}, "^preset: got 3, expected the name of a preset or None"),
-        ({"metrics": 3}, "^metrics: got 3, expected a list of names"),
+        ({"loss": None}, "^loss: must be the name of a loss or a function.*, found null"),
+        ({"preset": 3}, "^preset: must be the name of a preset or None.*, found 3"),
+        ({"metrics": 3}, "^metrics: must be a list of names.*, found 3"),
         ({"metrics": [3]}, "^metrics: got 3 among the names, expected text"),
-        ({"strategy": None}, "^strategy: got null, expected the name of a strategy"),
-        ({"collate": "pad"}, "^collate: got 'pad', expected a function or None"),
-        ({"forward": 3}, "^forward: got 3, expected a function or None"),
+        ({"strategy": None}, "^strategy: must be the name of a strategy.*, found null"),
+        ({"collate": "pad"}, "^collate: must be a function or None.*, found 'pad'"),
+        ({"forward": 3}, "^forward: must be a function or None.*, found 3"),
     ],
 )
 def test_a_keyword_of_another_type_is_refused_by_its_name(

@@ -86,7 +86,7 @@ def test_a_weight_that_the_loss_uses_beside_the_outputs_is_refused() -> None:
         return info_nce((outputs[0] * model.scale.exp(), outputs[1]), data)
 
     step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, [GradientCache()], micro_batch=2)
-    with pytest.raises(PlanConflict, match=r"'gradient_cache' .* uses the weight 'scale' .* one entry a row"):
+    with pytest.raises(PlanConflict, match=r"gradient_cache: .* uses the weight 'scale' .* one entry a row"):
         step(numbers())
 
 

@@ -149,7 +149,7 @@ def test_nothing_is_left_behind_when_the_model_or_the_loss_raises() -> None:
         step(batch)
     assert hooks(model) == 0
     model.fails = False
-    with pytest.raises(DataError, match="labels go from 0 to 1"):
+    with pytest.raises(DataError, match="Give labels from 0 to 1"):
         step((batch[0], torch.tensor([0, 1, 1, 7])))
     assert hooks(model) == 0
 

@@ -226,7 +226,7 @@ def test_events_that_a_full_disk_does_not_take_are_lost_only_when_the_file_is_cl
     spool = Spool("/dev/full")
     spool.append("update", update=1)
     assert spool.problem == "No space left on device"
-    with pytest.raises(RunFolderError, match=r"No space left on device\. 1 of them are lost"):
+    with pytest.raises(RunFolderError, match=r"No space left on device; 1 of them are lost"):
         spool.close()
 
 

@@ -118,7 +118,7 @@ def test_databricks_has_its_own_registry_and_names_of_three_levels() -> None:
     for name in ("agnews", "main.agnews", "main..agnews", "a.b.c.d"):
         with pytest.raises(TrackingError, match=r"catalog\.schema\.model"):
             check_model_name(name, "databricks://team")
-    with pytest.raises(TrackingError, match="path in the workspace"):
+    with pytest.raises(TrackingError, match="no path in a Databricks workspace"):
         check_uri("databricks", experiment="snugfit")
 
 

@@ -107,9 +107,13 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
     """
     if not command or shutil.which(command[0]) is None:
         found = f"{command[0]!r} is not a command" if command else "there is no command after --"
-        raise SettingError(f"doctor: {found}. Write: snugfit doctor -- python train.py")
+        raise SettingError("doctor", found, "Write: snugfit doctor -- python train.py")
     if updates < 1 or seconds <= 0:
-        raise SettingError(f"doctor: --updates {updates} and --seconds {seconds:g} must both be positive.")
+        raise SettingError(
+            "doctor",
+            f"--updates {updates} and --seconds {seconds:g} must both be positive",
+            "Give positive numbers.",
+        )
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="snugfit-doctor-") as folder:
         exit_code, ended = _run(command, _environment(folder, updates, seconds), seconds)
@@ -117,8 +121,12 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
     if not logs:
         told = f"doctor: {' '.join(command)} ended with exit code {exit_code} and never imported torch under observation."
         if exit_code:
-            raise SettingError(f"{told} Its own error stands above; it has to run that far to be looked at.")
-        raise SettingError(f"{told} Is Snugfit installed for the Python that it starts?")
+            raise SettingError(
+                "doctor",
+                told,
+                "Mend its own error, which stands above; it has to run that far to be looked at.",
+            )
+        raise SettingError("doctor", told, "Install Snugfit for the Python that it starts.")
     seen = [log for log in logs if log.events] or logs
     for log in seen:
         log.complete = log.complete and exit_code == 0  # sys.exit(1) is no uncaught error of the process

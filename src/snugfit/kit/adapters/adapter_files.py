@@ -27,7 +27,11 @@ def save_adapter(model: nn.Module, folder: str | Path) -> None:
     from safetensors.torch import save_file
 
     if not adapted(model):
-        raise SettingError(f"adapter: the model has no adapters, so there is nothing to write to {folder}.")
+        raise SettingError(
+            "adapter",
+            f"the model has no adapters, so there is nothing to write to {folder}",
+            "Add adapters, such as lora.",
+        )
     config: Any = copy.deepcopy(model.peft_config[ADAPTER])  # type: ignore[index]
     config.inference_mode = True
     if config.base_model_name_or_path is None:
@@ -77,7 +81,11 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     folder = Path(folder)
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
-            raise ModelError(f"adapter: {folder} holds no adapter of peft (no {file} in it).")
+            raise ModelError(
+                "adapter",
+                f"{folder} holds no adapter of peft (no {file} in it)",
+                f"Name the folder that holds {file}.",
+            )
     config = PeftConfig.from_pretrained(str(folder))
     head, config.modules_to_save = list(config.modules_to_save or ()), None
     config.inference_mode = False
@@ -90,12 +98,20 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
                 model.get_submodule(name).requires_grad_(True)
         own = _state(model, head)
     except (SettingError, AttributeError) as error:
-        raise ModelError(f"adapter: {folder} is of another model: {str(error).splitlines()[0]}") from error
+        raise ModelError(
+            "adapter",
+            f"{folder} is of another model: {str(error).splitlines()[0]}",
+            "Name an adapter of this model.",
+        ) from error
     differing = set(own) ^ set(state)
     differing |= {name for name in set(own) & set(state) if own[name].shape != state[name].shape}
     if differing:
         names = ", ".join(sorted(differing)[:3])
-        raise ModelError(f"adapter: {folder} is of another model, by name or shape: {names}.")
+        raise ModelError(
+            "adapter",
+            f"{folder} is of another model, by name or shape: {names}",
+            "Name an adapter of this model.",
+        )
     _check_scale(model, config, folder)
     set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
     return model
@@ -116,8 +132,10 @@ def _check_scale(model: nn.Module, config: Any, folder: Path) -> None:
         then, now = getattr(config, name, None), getattr(own, name, None)
         if then != now:
             raise ModelError(
-                f"adapter: {folder} was trained with {name} {then!r}, and the model's own adapters have {now!r}: the same numbers "
-                "would stand for others. Make them alike, or load it on the model without adapters."
+                "adapter",
+                f"{folder} was trained with {name} {then!r}, and the model's own adapters have {now!r}: the same "
+                "numbers would stand for others",
+                "Make them alike, or load it on the model without adapters.",
             )
 
 

@@ -52,7 +52,7 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
     """
     if adapted(model):
         raise SettingError(
-            "model: has adapters already. Merge them first, with snugfit.kit.adapters.adapters.merged."
+            "model", "has adapters already", "Merge them first, with snugfit.kit.adapters.adapters.merged."
         )
     setting = f"{technique}.targets"
     refused = unsuitable(model)
@@ -66,7 +66,11 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
             if name not in head and not name.startswith(within)
         ]
         if not found:
-            raise SettingError(f"{setting}: the model has no linear layer or convolution to adapt.")
+            raise SettingError(
+                setting,
+                "the model has no linear layer or convolution to adapt",
+                "Remove it, or train the model in full.",
+            )
         _warn_of_experts(model, technique)
         return found
     able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in refused]
@@ -77,15 +81,16 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
             other = next(name for name in matched if matches(name, pattern))
             kind = type(model.get_submodule(other)).__name__
             raise SettingError(
-                f"{setting}: '{pattern}' matches '{other}', a {kind}, and no linear layer, convolution or embedding. Name "
-                f"those in it, such as '{pattern}.*'."
+                setting,
+                f"'{pattern}' matches '{other}', a {kind}, and no linear layer, convolution or embedding",
+                f"Name those in it, such as '{pattern}.*'.",
             )
     for name in found:
         if name in refused:
-            raise SettingError(f"{setting}: '{name}' {refused[name]}. Leave it out.")
+            raise SettingError(setting, f"'{name}' {refused[name]}", "Leave it out.")
         if any(name == each or name.startswith(f"{each}.") for each in head):
             raise SettingError(
-                f"{setting}: '{name}' is trained in full by {technique}.head already. Remove one."
+                setting, f"'{name}' is trained in full by {technique}.head already", "Remove one."
             )
     return found
 
@@ -130,8 +135,9 @@ def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) ->
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in own and not name.startswith(inside):
             raise SettingError(
-                f"{setting}: a weight of {', '.join(names)} is '{name}' too, which would train with it. Untie them, or "
-                "leave it out."
+                setting,
+                f"a weight of {', '.join(names)} is '{name}' too, which would train with it",
+                "Untie them, or leave it out.",
             )
     return names
 
@@ -199,12 +205,13 @@ def merge_(model: nn.Module) -> dict[str, Tensor]:
     """
     layers = _layers(model)
     if any(layer.merged for layer in layers.values()):
-        raise SettingError("model: its adapters are merged already. Call unmerge_ before.")
+        raise SettingError("model", "its adapters are merged already", "Call unmerge_ before.")
     for name, layer in layers.items():
         if isinstance(layer.get_base_layer(), QuantisedLinear):
             raise SettingError(
-                f"model: the weight of '{name}' is quantised, and merged in place it would be rounded again. Take merged(model), "
-                "a copy with whole weights."
+                "model",
+                f"the weight of '{name}' is quantised, and merged in place it would be rounded again",
+                "Take merged(model), a copy with whole weights.",
             )
     originals = {name: tensor.detach().clone() for name, tensor in _base_weights(layers)}
     _merge(layers)
@@ -219,7 +226,7 @@ def unmerge_(model: nn.Module, originals: Mapping[str, Tensor]) -> None:
     """
     layers = _layers(model)
     if not all(layer.merged for layer in layers.values()):
-        raise SettingError("model: its adapters are not merged. Call merge_ before.")
+        raise SettingError("model", "its adapters are not merged", "Call merge_ before.")
     with torch.no_grad():
         for name, tensor in _base_weights(layers):
             tensor.copy_(originals[name])
@@ -244,7 +251,9 @@ def put_in(model: nn.Module, config: Any) -> None:
         try:
             inject_adapter_in_model(config, model, adapter_name=ADAPTER)
         except (NotImplementedError, ValueError) as error:
-            raise SettingError(f"model: peft cannot adapt it: {error}") from error
+            raise SettingError(
+                "model", f"peft cannot adapt it: {error}", "Change the adapter's settings, or the model."
+            ) from error
     cast_adapter_dtype(model, ADAPTER)  # small updates would be lost in half precision
     for module in model.modules():
         # in eval mode these read the weights of their layers instead of calling them, and would pass over the adapters
@@ -275,7 +284,7 @@ def _called(module: nn.Module, arguments: Any, output: Any) -> None:
 def _layers(model: nn.Module) -> dict[str, Any]:
     layers = adapted(model)
     if not layers:
-        raise SettingError("model: has no adapters.")
+        raise SettingError("model", "has no adapters", "Add them, for example by lora.")
     return layers
 
 

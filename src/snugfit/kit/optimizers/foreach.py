@@ -116,9 +116,11 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
             if not sparse:
                 raise
             raise SettingError(
-                f"model: the weight of shape {sparse[0]} gets a sparse gradient, and gradients are added up over micro-batches and ranks as "
-                "dense ones. Nothing was trained. In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather "
-                "with sparse_grad=False."
+                "model",
+                f"the weight of shape {sparse[0]} gets a sparse gradient, and gradients are added up over micro-batches "
+                "and ranks as dense ones; nothing was trained",
+                "In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather with "
+                "sparse_grad=False.",
             ) from error
         if here is not found:
             found = found + here.to(device)

@@ -42,8 +42,9 @@ def checked(optimizer: torch.optim.Optimizer, technique: str) -> torch.optim.Opt
     for name, parameter in _named(optimizer):
         if parameter.dtype == torch.float64:
             raise SettingError(
-                f"{technique}: computes in float32, and the weight '{name}' is in float64. Convert the model with model.float(), "
-                "or use optimizer: adamw."
+                technique,
+                f"computes in float32, and the weight '{name}' is in float64",
+                "Convert the model with model.float(), or use optimizer: adamw.",
             )
     return optimizer
 
@@ -57,8 +58,9 @@ def refuse_sparse(optimizer: torch.optim.Optimizer, technique: str) -> None:
     for name, parameter in _named(optimizer):
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise SettingError(
-                f"{technique}: the gradient of '{name}' is sparse, which states in blocks cannot take. Make the embedding with "
-                "sparse=False, or use optimizer: sgd."
+                technique,
+                f"the gradient of '{name}' is sparse, which states in blocks cannot take",
+                "Make the embedding with sparse=False, or use optimizer: sgd.",
             )
 
 

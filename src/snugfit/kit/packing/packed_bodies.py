@@ -73,8 +73,10 @@ class BodyCall:
         *lengths, found = read(torch.cat([real.sum(dim=1), holes.unsqueeze(0)]), assume=[*assume, 0])
         if found:
             raise SettingError(
-                f"packing: in {found} places of {examples} rows a token that counts follows one that does not. Only rows that are "
-                "padded on the right can be packed: set tokenizer.padding_side = 'right', or remove it."
+                "packing",
+                f"in {found} places of {examples} rows a token that counts follows one that does not. Only rows that "
+                "are padded on the right can be packed",
+                "Set tokenizer.padding_side = 'right', or remove it.",
             )
         if max(lengths) == 0:
             return None
@@ -109,8 +111,9 @@ class StockCall(BodyCall):
         for name in _FOREIGN:
             if self.given.get(name) is not None and self.given[name] is not False:
                 raise SettingError(
-                    f"packing: {type(self.body).__name__} is called with {name}, which cannot be packed. Remove it from the batch, "
-                    "or packing."
+                    "packing",
+                    f"{type(self.body).__name__} is called with {name}, which cannot be packed",
+                    "Remove it from the batch, or packing.",
                 )
         config: Any = self.body.config
         self.implementation: str = config._attn_implementation
@@ -159,8 +162,10 @@ class StockCall(BodyCall):
             if causal:
                 return None
             raise SettingError(
-                f"packing: {type(self.body).__name__} attends within windows in some of its layers ({', '.join(kinds[:4])}"
-                ", ...), and a mask that keeps examples apart would take their place. Use length_grouping, or flash_attention_2."
+                "packing",
+                f"{type(self.body).__name__} attends within windows in some of its layers ({', '.join(kinds[:4])}, "
+                "...), and a mask that keeps examples apart would take their place",
+                "Use length_grouping, or flash_attention_2.",
             )
         mask = layout.same_example().unsqueeze(1)
         if causal:  # some, such as OPT, make their mask without a look at the positions
@@ -196,8 +201,9 @@ class TorchCall(BodyCall):
         mask = self.given.get(self.mask_name)
         if mask is not None and mask.ndim != 2:
             raise SettingError(
-                f"packing: {type(self.body).__name__} is called with a mask of shape {tuple(mask.shape)}, one for each example. "
-                "Only a mask that all share, of shape (tokens, tokens), can be packed."
+                "packing",
+                f"{type(self.body).__name__} is called with a mask of shape {tuple(mask.shape)}, one for each example",
+                "Give it a mask that all share, of shape (tokens, tokens), or remove packing.",
             )
         if mask is not None:
             shared = mask[layout.positions.unsqueeze(2), layout.positions.unsqueeze(1)]
@@ -239,8 +245,10 @@ def _unpacked_before(pooler: nn.Module, layout: Packed, pooled: list[Tensor]) ->
     def pool(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         if hidden.ndim != 3 or not layout.is_packed(hidden):
             raise SettingError(
-                f"packing: the pooler of the model gets a tensor of shape {tuple(hidden.shape)}, not the hidden states of all tokens, "
-                "so packed examples cannot be told apart in it. Use length_grouping."
+                "packing",
+                f"the pooler of the model gets a tensor of shape {tuple(hidden.shape)}, not the hidden states of all "
+                "tokens, so packed examples cannot be told apart in it",
+                "Use length_grouping.",
             )
         outputs = forward(layout.unpack(hidden), *args, **kwargs)
         pooled.extend(leaves(outputs))

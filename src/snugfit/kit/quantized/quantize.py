@@ -37,7 +37,9 @@ def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], techn
     """
     if any(base_of(module) is not module for module in model.modules()):
         raise SettingError(
-            f"{technique}: the model has adapters already. Quantise it first: give {technique} the model without them."
+            technique,
+            "the model has adapters already. Quantise it first",
+            f"Give {technique} the model without them.",
         )
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     for name, module in list(model.named_modules()):
@@ -57,7 +59,9 @@ def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], techn
         _quantise_experts_(module, name, format)
     if not any(isinstance(module, _QUANTISED) for module in model.modules()):
         raise SettingError(
-            f"{technique}: the model has no linear layer to quantise beside its head, or skip names them all. Remove {technique}."
+            technique,
+            "the model has no linear layer to quantise beside its head, or skip names them all",
+            f"Remove {technique}.",
         )
     return model
 

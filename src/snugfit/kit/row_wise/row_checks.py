@@ -22,12 +22,13 @@ class RowChecks:
     """Refuses what a module does that makes its rows, `rows` at a time, something else than all of them at once.
 
     Args:
-        about: the setting and the module, as refusals begin.
+        setting: which makes it do that.
+        name: the module's.
     """
 
-    def __init__(self, module: nn.Module, rows: int, about: str) -> None:
+    def __init__(self, module: nn.Module, rows: int, setting: str, name: str) -> None:
         self.module, self.rows = module, rows
-        self._about = about
+        self._setting, self._block = setting, f"'{name}'"
         self._tried = False
         self._checked = False
 
@@ -35,14 +36,17 @@ class RowChecks:
         """Refuse arguments that are neither one entry a row nor the same for all rows."""
         if not any(tensor.ndim and tensor.shape[0] == total for tensor in inputs):
             raise SettingError(
-                f"{self._about} gets no tensor with {total} rows. Its first dimension must be the row: leave the block out by "
-                "blocks, or remove rows."
+                self._setting,
+                f"{self._block} gets no tensor with {total} rows",
+                "Let its first dimension be the row, leave the block out by blocks, or remove rows.",
             )
         for tensor in inputs:
             if tensor.ndim and tensor.shape[0] not in (1, total):
                 raise SettingError(
-                    f"{self._about} gets a tensor of shape {tuple(tensor.shape)} for {total} rows. Its first dimension must be "
-                    "the row, or 1 where it is the same for all rows: leave the block out by blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} gets a tensor of shape {tuple(tensor.shape)} for {total} rows",
+                    "Let its first dimension be the row, or 1 where it is the same for all rows; else leave the block out "
+                    "by blocks, or remove rows.",
                 )
         for other in _others(arguments):
             if isinstance(other, (list, dict)):
@@ -51,16 +55,18 @@ class RowChecks:
                 plain = isinstance(other, _PLAIN) or callable(other)
             if not plain:
                 raise SettingError(
-                    f"{self._about} gets a {type(other).__name__}, whose rows cannot be taken apart. Leave the block out by "
-                    "blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} gets a {type(other).__name__}, whose rows cannot be taken apart",
+                    "Leave the block out by blocks, or remove rows.",
                 )
 
     def require_tuples(self, outputs: Any) -> None:
         """Refuse outputs that hold tensors where they cannot be put together: not in a tuple of tensors and tuples."""
         if any(next(leaves(other), None) is not None for other in _others(outputs)):
             raise SettingError(
-                f"{self._about} returns tensors within a dict, a list or an object, whose rows cannot be put together. Leave the "
-                "block out by blocks, or remove rows."
+                self._setting,
+                f"{self._block} returns tensors within a dict, a list or an object, whose rows cannot be put together",
+                "Leave the block out by blocks, or remove rows.",
             )
 
     def try_other_rows(
@@ -92,20 +98,25 @@ class RowChecks:
                 raise
             except (RuntimeError, IndexError, ValueError) as error:
                 raise SettingError(
-                    f"{self._about} cannot work on {rows} rows instead of {total} ({error}). One of its tensors with {total} entries "
-                    "does not hold rows: give another micro_batch, leave the block out by blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} cannot work on {rows} rows instead of {total} ({error}): one of its tensors with {total} entries does "
+                    "not hold rows",
+                    "Give another micro_batch, leave the block out by blocks, or remove rows.",
                 ) from error
             self.require_parts(outputs, rows)
             if versions != [tensor._version for tensor in given]:
                 raise SettingError(
-                    f"{self._about} changes what it is given in place, so it cannot be computed again from it. Make its first operation "
-                    "not in place, leave the block out by blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} changes what it is given in place, so it cannot be computed again from it",
+                    "Make its first operation not in place, leave the block out by blocks, or remove rows.",
                 )
             del outputs, given
             if kept():
                 raise SettingError(
-                    f"{self._about} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "
-                    "would be that of some rows, and without a gradient. Leave the block out by blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "
+                    "would be that of some rows, and without a gradient",
+                    "Leave the block out by blocks, or remove rows.",
                 )
         self._tried = True
 
@@ -114,8 +125,9 @@ class RowChecks:
         for tensor in outputs:
             if tensor.ndim == 0 or tensor.shape[0] != rows:
                 raise SettingError(
-                    f"{self._about} gives a tensor of shape {tuple(tensor.shape)} for {rows} rows. Its first dimension must be "
-                    "the row: leave the block out by blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} gives a tensor of shape {tuple(tensor.shape)} for {rows} rows",
+                    "Let its first dimension be the row, leave the block out by blocks, or remove rows.",
                 )
 
     def check_learned(self, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
@@ -130,9 +142,10 @@ class RowChecks:
             leaf = getattr(node, "variable", None)
             if leaf is not None and id(leaf) not in own:
                 raise SettingError(
-                    f"{self._about} learns a weight of shape {tuple(leaf.shape)} that belongs to another module or comes by "
-                    "another way than its arguments, and rows would give it no gradient. Leave the block out by blocks, or "
-                    "remove rows."
+                    self._setting,
+                    f"{self._block} learns a weight of shape {tuple(leaf.shape)} that belongs to another module or comes by another way "
+                    "than its arguments, and rows would give it no gradient",
+                    "Leave the block out by blocks, or remove rows.",
                 )
             following = {each for each, _ in node.next_functions if each is not None} - seen
             seen |= following
@@ -145,8 +158,9 @@ class RowChecks:
         for name, (buffer, version) in after.items():
             if name not in before or before[name][0] is not buffer or before[name][1] != version:
                 raise SettingError(
-                    f"{self._about} moves its buffer '{name}', which would happen once for each {self.rows} rows instead of once. "
-                    "Leave the block out by blocks, or remove rows."
+                    self._setting,
+                    f"{self._block} moves its buffer '{name}', which would happen once for each {self.rows} rows instead of once",
+                    "Leave the block out by blocks, or remove rows.",
                 )
 
 

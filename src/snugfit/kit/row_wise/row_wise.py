@@ -39,7 +39,7 @@ class RowWise:
 
     def __init__(self, module: nn.Module, rows: int, setting: str, name: str) -> None:
         self.module, self.rows = module, rows
-        self.checks = RowChecks(module, rows, f"{setting}: '{name}'")
+        self.checks = RowChecks(module, rows, setting, name)
 
     def __call__(
         self, forward: Callable[..., Any], total: int, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -78,9 +78,11 @@ def check_host_memory(needed: int) -> None:
     free = available_bytes(torch.device("cpu"))
     if free is not None and needed > free:
         raise SettingError(
-            f"weight_streaming: host memory is too small: the streamed weights take {format_bytes(needed)}, and "
-            f"{format_bytes(free)} are free. Keep more blocks on the device (weight_streaming.resident), put them on a disk "
-            "(weight_streaming.folder), or take a smaller format, such as nf4."
+            "weight_streaming",
+            f"host memory is too small: the streamed weights take {format_bytes(needed)}, and {format_bytes(free)} "
+            "are free",
+            "Keep more blocks on the device (weight_streaming.resident), put them on a disk "
+            "(weight_streaming.folder), or take a smaller format, such as nf4.",
         )
 
 
@@ -93,13 +95,18 @@ def check_disk(folder: Path, needed: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingError(f"weight_streaming.folder: '{folder}' cannot be made: {error}") from error
+        raise SettingError(
+            "weight_streaming.folder",
+            f"'{folder}' cannot be made: {error}",
+            "Name a folder that can be written.",
+        ) from error
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise SettingError(
-            f"weight_streaming.folder: the disk of '{folder}' is too small: the streamed weights take {format_bytes(needed)}, "
-            f"and {format_bytes(free)} are free. Choose another disk, or keep more blocks on the device "
-            "(weight_streaming.resident)."
+            "weight_streaming.folder",
+            f"the disk of '{folder}' is too small: the streamed weights take {format_bytes(needed)}, and "
+            f"{format_bytes(free)} are free",
+            "Choose another disk, or keep more blocks on the device (weight_streaming.resident).",
         )
 
 
@@ -109,7 +116,9 @@ def _mapped(file: Path, weights: list[Weight], nbytes: int) -> Tensor:
     header = header.ljust(aligned(8 + len(header)) - 8)  # the format allows spaces behind
     if file.exists() and not _is_ours(file):
         raise SettingError(
-            f"weight_streaming.folder: '{file}' is there already, and was not written by weight_streaming. Give an empty folder."
+            "weight_streaming.folder",
+            f"'{file}' is there already, and was not written by weight_streaming",
+            "Give an empty folder.",
         )
     file.unlink(missing_ok=True)  # an older one may still be mapped, and lives until it is not
     start = 8 + len(header)

@@ -162,6 +162,7 @@ def _check_format(weight: Weight) -> None:
     if type(parameter) is nn.Parameter or is_fake(parameter) or next(_states(parameter), None) is not None:
         return
     raise SettingError(
-        f"weight_streaming.blocks: '{weight.name}' is {type(parameter).__name__}, of which only its own library knows what "
-        "belongs to it. Stream plain frozen weights or 4-bit ones of bitsandbytes, or leave the block out."
+        "weight_streaming.blocks",
+        f"'{weight.name}' is {type(parameter).__name__}, of which only its own library knows what belongs to it",
+        "Stream plain frozen weights or 4-bit ones of bitsandbytes, or leave the block out.",
     )

@@ -138,16 +138,18 @@ class WeightStream:
         learning = [*leaves(inputs), *self._blocks[name].parameters()]
         if next(leaves(outputs), None) is None or any(tensor.requires_grad for tensor in learning):
             raise SettingError(
-                f"weight_streaming.blocks: '{name}' returns a {type(outputs).__name__} in which no tensor is seen that a gradient "
-                "comes back by, so its weights would not be there in backward. Let it return tensors, or tuples, dicts or "
-                "dataclasses of them, or leave the block out."
+                "weight_streaming.blocks",
+                f"'{name}' returns a {type(outputs).__name__} in which no tensor is seen that a gradient comes back by, "
+                "so its weights would not be there in backward",
+                "Let it return tensors, or tuples, dicts or dataclasses of them, or leave the block out.",
             )
 
     def _use(self, place: int, backward: bool) -> None:
         if not self._running:
             raise SettingError(
-                "weight_streaming: backward came after the context of its forward, where the weights are not on the device. "
-                "Call backward within it."
+                "weight_streaming",
+                "backward came after the context of its forward, where the weights are not on the device",
+                "Call backward within it.",
             )
         slot = self._slots[place % 2]
         more = place == self._last and slot.holds == place and not backward

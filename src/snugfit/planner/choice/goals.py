@@ -129,10 +129,10 @@ def check_numbers(worth: float | None, slower: float | None, price: float | None
     """
     for setting, value in (("plan.worth", worth), ("plan.slower", slower)):
         if value is not None and not value >= 1:
-            raise SettingError(f"{setting}: got {value:g}, expected at least 1. Give how many times.")
+            raise SettingError(setting, f"got {value:g}, expected at least 1", "Give how many times.")
     if price is not None and not price > 0:
         raise SettingError(
-            f"plan.price: got {price:g}, expected more than 0. Give what an hour of one device costs."
+            "plan.price", f"got {price:g}, expected more than 0", "Give what an hour of one device costs."
         )
 
 
@@ -143,8 +143,8 @@ def check_goal(goal: str | None, price: float | None) -> None:
         SettingError: neither.
     """
     if goal is not None and goal not in GOALS:
-        raise SettingError(f"plan.goal: there is no goal '{goal}'. {nearest(goal, GOALS)}")
+        raise SettingError("plan.goal", f"there is no goal '{goal}'", nearest(goal, GOALS))
     if goal == "cheapest" and price is None:
         raise SettingError(
-            "plan.price: is missing, and plan.goal is cheapest. Give what an hour of one device costs."
+            "plan.price", "is missing, and plan.goal is cheapest", "Give what an hour of one device costs."
         )

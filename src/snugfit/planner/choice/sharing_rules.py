@@ -72,11 +72,15 @@ class Facts:
     def __post_init__(self) -> None:
         for name in ("weights", "blocks", "micro_batches"):
             if getattr(self, name) < 1:
-                raise SettingError(f"{name}: must be at least 1, found {getattr(self, name)}.")
+                raise SettingError(
+                    name, f"must be at least 1, found {getattr(self, name)}", "Give 1 or more."
+                )
         if self.rest < 0:
             raise SettingError(
-                f"peak: {format_bytes(self.peak)} cannot hold weights, gradients and optimizer, which come to "
-                f"{format_bytes(self.peak - self.rest)}."
+                "peak",
+                f"{format_bytes(self.peak)} cannot hold weights, gradients and optimizer, which come to "
+                f"{format_bytes(self.peak - self.rest)}",
+                "Give a larger peak.",
             )
 
     @property

@@ -69,7 +69,7 @@ def costs_of(op: Op, device: Device, host: Device | None = None, tf32: bool = Fa
     elif device.kind != "cpu" and op.device.startswith("cpu"):
         if host is None:
             raise SettingError(
-                f"host: '{op.name}' runs on the CPU beside {device.name}. Say which CPU that is."
+                "host", f"'{op.name}' runs on the CPU beside {device.name}", "Say which CPU that is."
             )
         costs[2] = seconds(op, host)
     else:
@@ -166,8 +166,9 @@ def _flop_rate(op: Op, device: Device, tf32: bool) -> float:
             return measured
     if found not in device.flops:
         raise SettingError(
-            f"numerics: {device.name} has no {found} arithmetic, in which '{op.name}' would run. It has "
-            f"{', '.join(sorted(device.flops))}."
+            "numerics",
+            f"{device.name} has no {found} arithmetic, in which '{op.name}' would run",
+            f"Choose one that it has: {', '.join(sorted(device.flops))}.",
         )
     return device.flops[found] * device.efficiency[kind]
 

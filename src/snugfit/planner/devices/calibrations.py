@@ -46,7 +46,7 @@ def stored(device: Device) -> Device | None:
         measured = {name: found[name] for name in plain}
     except (KeyError, TypeError, ValueError) as error:
         raise SettingError(
-            f"{path}: the calibration of {device.name} cannot be used ({error!r}). Delete the file."
+            path, f"the calibration of {device.name} cannot be used ({error!r})", "Delete the file."
         ) from error
     return replace(device, **measured, rates=rates, host_link=link, calibrated=True)
 
@@ -72,6 +72,6 @@ def _read(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = parse_json(path.read_text())
     except ValueError as error:
         raise SettingError(
-            f"{path}: the stored calibration cannot be read ({error}). Delete the file."
+            path, f"the stored calibration cannot be read ({error})", "Delete the file."
         ) from error
     return found

@@ -24,7 +24,7 @@ def find_link(name: str, setting: str = "link") -> Link:
     25000000000.0
     """
     if name not in LINKS:
-        raise SettingError(f"{setting}: there is no link '{name}'. {nearest(name, LINKS)}")
+        raise SettingError(setting, f"there is no link '{name}'", nearest(name, LINKS))
     gigabytes, microseconds = LINKS[name]
     return Link(name, gigabytes * 1e9, microseconds * 1e-6)
 
@@ -47,13 +47,15 @@ def find_device(
         device = _of_sheet(key, SHEETS[key])
     else:
         raise SettingError(
-            f"device: there is no '{name}' in the catalogue. {nearest(key, ['cpu', 'cuda', *SHEETS])}"
+            "device", f"there is no '{name}' in the catalogue", nearest(key, ["cpu", "cuda", *SHEETS])
         )
     if memory_bytes is not None:
         if memory_bytes <= device.reserved:
             raise SettingError(
-                f"memory: of {format_bytes(memory_bytes)} nothing is left, since a process on {device.name} takes "
-                f"{format_bytes(device.reserved)} before its first tensor. Give more."
+                "memory",
+                f"of {format_bytes(memory_bytes)} nothing is left, since a process on {device.name} takes "
+                f"{format_bytes(device.reserved)} before its first tensor",
+                "Give more.",
             )
         device = replace(device, memory_bytes=memory_bytes)
     if host_link is not None:
@@ -92,7 +94,9 @@ def uncalibrated(kind: str) -> Device:
         return _this_cuda()
     if kind == "mps" and torch.backends.mps.is_available():
         return _this_mps()
-    raise SettingError(f"device: there is no '{kind}' device here. Name one of the catalogue, or use cpu.")
+    raise SettingError(
+        "device", f"there is no '{kind}' device here", "Name one of the catalogue, or use cpu."
+    )
 
 
 def _of_sheet(name: str, sheet: Sheet) -> Device:

@@ -43,12 +43,13 @@ def check(tool: str, strategy: str | None = None) -> None:
         SettingError: names what to ask for instead.
     """
     if tool not in TOOLS:
-        raise SettingError(f"--export: no tool '{tool}'. {nearest(tool, TOOLS)}")
+        raise SettingError("--export", f"no tool '{tool}'", nearest(tool, TOOLS))
     known = TOOLS[tool].strategies
     if strategy is not None and strategy not in known:
         raise SettingError(
-            f"--export: got a plan that shares the work by {strategy}, expected {', '.join(known)} for {tool}. Set plan.strategy=fsdp, or "
-            "plan for a machine on which one of these fits."
+            "--export",
+            f"got a plan that shares the work by {strategy}, expected {', '.join(known)} for {tool}",
+            "Set plan.strategy=fsdp, or plan for a machine on which one of these fits.",
         )
 
 

@@ -63,22 +63,29 @@ class ExportedPlan:
     def __post_init__(self) -> None:
         for name in ("micro_batch", "global_batch", "total_updates", "devices"):
             if getattr(self, name) < 1:
-                raise SettingError(f"export.{name}: must be at least 1, found {getattr(self, name)}.")
+                raise SettingError(
+                    f"export.{name}", f"must be at least 1, found {getattr(self, name)}", "Give 1 or more."
+                )
         if self.strategy == "single" and self.devices > 1:
             raise SettingError(
-                f"export.strategy: 'single' is one device, and the plan has {self.devices}. Use ddp or fsdp."
+                "export.strategy",
+                f"'single' is one device, and the plan has {self.devices}",
+                "Use ddp or fsdp.",
             )
         if self.global_batch % self.devices:
             raise SettingError(
-                f"export.global_batch: {self.global_batch} examples cannot be shared evenly by {self.devices} devices, as "
-                f"other tools do. Use a multiple of {self.devices}."
+                "export.global_batch",
+                f"{self.global_batch} examples cannot be shared evenly by {self.devices} devices, as other tools do",
+                f"Use a multiple of {self.devices}.",
             )
         share = self.global_batch // self.devices
         if share % self.micro_batch:
             fits = next(size for size in range(min(self.micro_batch, share), 0, -1) if share % size == 0)
             raise SettingError(
-                f"export.micro_batch: other tools take micro-batches of one size, and {self.micro_batch} does not divide the "
-                f"{share} examples of a device. Use plan.micro_batch={fits}, which needs no more memory."
+                "export.micro_batch",
+                f"other tools take micro-batches of one size, and {self.micro_batch} does not divide the {share} "
+                "examples of a device",
+                f"Use plan.micro_batch={fits}, which needs no more memory.",
             )
 
     @property
@@ -145,7 +152,11 @@ def asked_of(key: str, entry: Entry) -> Asked:
         SettingError: an unknown technique or setting; the nearest one is given.
     """
     if not isinstance(entry, str) and len(entry) != 1:
-        raise SettingError(f"export.{key}: an entry holds one technique, found {', '.join(entry) or 'none'}.")
+        raise SettingError(
+            f"export.{key}",
+            f"an entry holds one technique, found {', '.join(entry) or 'none'}",
+            "Give each technique an entry of its own.",
+        )
     name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     if name == FULL and key == "plan.numerics":
         return Asked(key, name, {}, {})
@@ -155,7 +166,7 @@ def asked_of(key: str, entry: Entry) -> Asked:
     known = {field.name for field in fields}
     for setting in given or {}:
         if setting not in known:
-            raise SettingError(f"export.{key}.{name}: no setting '{setting}'. {nearest(setting, known)}")
+            raise SettingError(f"export.{key}.{name}", f"no setting '{setting}'", nearest(setting, known))
     defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
     settings = {**defaults, **{setting: _plain(value) for setting, value in (given or {}).items()}}
     return Asked(key, name, settings, defaults)

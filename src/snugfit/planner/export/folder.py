@@ -37,7 +37,9 @@ def write_export(exported: Exported, folder: Path) -> tuple[list[Path], list[str
         manifest[exported.tool] = {name: _digest(text.encode()) for name, text in exported.files}
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(f"--output: {folder} cannot be written: {error.strerror}.") from error
+        raise RunFolderError(
+            "--output", f"{folder} cannot be written: {error.strerror}", "Name a folder that can be written."
+        ) from error
     return paths, sentences
 
 
@@ -58,7 +60,7 @@ def _manifest(folder: Path) -> dict[str, Mapping[str, str]]:
     # a name with a folder in it would reach files elsewhere
     if not all(isinstance(digest, str) and name == Path(name).name and name for name, digest in names):
         raise RunFolderError(
-            f"--output: {path} is not a list of exported files. Remove it, or take another folder."
+            "--output", f"{path} is not a list of exported files", "Remove it, or take another folder."
         )
     return dict(manifest)
 

@@ -61,7 +61,9 @@ def measure(subject: Subject, plan: Plan, techniques: Sequence[Technique], machi
     device = torch.device(machine.type)
     if device.type != "cpu" and not torch.accelerator.is_available():
         raise SettingError(
-            f"probe: measures on the device itself, and this machine has no {machine.device.name}. Run it where the device is."
+            "probe",
+            f"measures on the device itself, and this machine has no {machine.device.name}",
+            "Run it where the device is.",
         )
     rows = subject.window.rows
     size = rows if plan.micro_batch in (None, AUTO) else min(int(plan.micro_batch), rows)

@@ -48,11 +48,14 @@ def fake_ranks(*axes: int, device: str = "cpu") -> Iterator[DeviceMesh]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not axes or len(axes) > 2 or min(axes) < 1:
-        raise SettingError(f"devices: one or two positive numbers are needed, found {axes}.")
+        raise SettingError(
+            "devices", f"one or two positive numbers are needed, found {axes}", "Give such numbers."
+        )
     if dist.is_initialized():
         raise SettingError(
-            f"devices: this process is one of {dist.get_world_size()} that train together. Plan in a process of its own, such as "
-            "`snugfit plan`."
+            "devices",
+            f"this process is one of {dist.get_world_size()} that train together",
+            "Plan in a process of its own, such as `snugfit plan`.",
         )
     with unset_fake_temporarily():
         world = int(torch.Size(axes).numel())

@@ -38,7 +38,9 @@ class BareOptimizer:
         foreign = sum(id(each) not in own for group in optimizer.param_groups for each in group["params"])
         if foreign:
             raise SettingError(
-                f"optimizer: {foreign} of its parameters are not of the model. Make it from model.parameters()."
+                "optimizer",
+                f"{foreign} of its parameters are not of the model",
+                "Make it from model.parameters().",
             )
         memo = bare_tensors(model)
         names = {name: memo[id(parameter)] for name, parameter in model.named_parameters()}

@@ -59,7 +59,9 @@ def explained(error: BaseException) -> UserError | None:
         found = _reason(cause)
         if found is not None:
             return Untraceable(
-                f"model: the planner runs it on tensors that have a shape and no numbers, and {found}{_place(cause)}. {_INSTEAD}"
+                "model",
+                f"the planner runs it on tensors that have a shape and no numbers, and {found}{_place(cause)}",
+                _INSTEAD,
             )
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return None

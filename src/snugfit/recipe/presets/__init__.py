@@ -51,7 +51,7 @@ def find_preset(name: str) -> Preset:
     """
     known = presets()
     if name not in known:
-        raise SettingError(f"preset: there is no preset '{name}'. {nearest(name, known)}")
+        raise SettingError("preset", f"there is no preset '{name}'", nearest(name, known))
     return known[name]
 
 

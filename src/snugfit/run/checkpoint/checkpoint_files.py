@@ -90,7 +90,9 @@ def write(
         if (problem := disk_problem(error)) is None:
             raise
         raise RunFolderError(
-            f"{final}: the checkpoint cannot be written: {problem}. Free space; earlier checkpoints are intact."
+            final,
+            f"the checkpoint cannot be written: {problem}",
+            "Free space; earlier checkpoints are intact.",
         ) from error
     if leads:
         _remove_all_but(final, keep)
@@ -151,7 +153,9 @@ def load_newest(root: Path) -> Loaded:
             rejected.append(f"{folder.name}: {error}")
     found = f" Found: {'; '.join(rejected)}." if rejected else ""
     raise RunFolderError(
-        f"{root}: no valid checkpoint to go on from.{found} Put back whole ones, or start a new run with snugfit train."
+        root,
+        f"no valid checkpoint to go on from.{found}",
+        "Put back whole ones, or start a new run with snugfit train.",
     )
 
 

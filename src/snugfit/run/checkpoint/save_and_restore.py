@@ -125,7 +125,7 @@ class Saving:
         failed = [(message, of_disk) for _, message, of_disk in told if message is not None]
         for message, of_disk in failed:
             if not of_disk:
-                raise SaidElsewhere(message)
+                raise SaidElsewhere.from_text(message)
         if any(under_way for under_way, _, _ in told):
             self.problem = failed[0][0] if failed else None
 
@@ -150,7 +150,9 @@ class Saving:
         names = self._strategy.tell(loaded.folder.name)
         if len({*names}) > 1:
             raise RunFolderError(
-                f"resume: the newest checkpoints that the ranks find are {', '.join(names)}. Give all hosts the same folder as output."
+                "resume",
+                f"the newest checkpoints that the ranks find are {', '.join(names)}",
+                "Give all hosts the same folder as output.",
             )
         notes = take(self._training, loaded.parts, compare)
         damaged = (f"checkpoint passed over, it is damaged: {reason}" for reason in loaded.rejected)

@@ -233,7 +233,7 @@ def check_accepted(accepted: Sequence[str], names: Sequence[str]) -> None:
     for name in accepted:
         if name not in names:
             raise SettingError(
-                f"accept_changes: '{name}' is nothing that a resume compares. {nearest(name, names)}"
+                "accept_changes", f"'{name}' is nothing that a resume compares", nearest(name, names)
             )
 
 
@@ -272,8 +272,10 @@ def check_identity(
         what = " ".join(f"{name}: {_first(differing)}." for name, differing in refused.items())
         names = [*dict.fromkeys((*accepted, *refused))]
         raise RunFolderError(
-            f"resume: not what it was when this run began. {what} Put it back, or start a new run. To go on with the change: "
-            f"snugfit resume RUN --accept-changes {','.join(names)}, in Python accept_changes={names}."
+            "resume",
+            f"not what it was when this run began. {what}",
+            "Put it back, or start a new run. To go on with the change: snugfit resume RUN --accept-changes "
+            f"{','.join(names)}, in Python accept_changes={names}.",
         )
     notes = [
         f"resume: the change is accepted. {name}: {_first(differing)}." for name, differing in changes.items()
@@ -343,11 +345,13 @@ def check_ranks(identity: Mapping[str, Any], strategy: Strategy) -> None:
             if not part.startswith(_UNSAVED)  # all ranks start with the buffers of the first
         ]
         if parts:
-            error = SettingError if strategy.rank == 0 else SaidElsewhere
-            raise error(
-                f"ranks: {host} (rank {rank}) differs from rank 0 in {_first(parts)}. Give all ranks the same model, code and rows, in the "
-                "same order; Snugfit shares out the rows. A set of texts has another order in each process: sort it."
+            error = SettingError(
+                "ranks",
+                f"{host} (rank {rank}) differs from rank 0 in {_first(parts)}",
+                "Give all ranks the same model, code and rows, in the same order; Snugfit shares out the rows. A set of texts has "
+                "another order in each process: sort it.",
             )
+            raise error if strategy.rank == 0 else SaidElsewhere.from_text(str(error))
 
 
 def _differing(one: Any, other: Any) -> list[tuple[str, Any, Any]]:

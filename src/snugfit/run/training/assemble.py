@@ -64,7 +64,9 @@ def assemble(
     rule = job.early_stopping
     if rule is not None and material.validation is None:
         setting = "patience" if rule.patience is not None else "stop_when"
-        raise SettingError(f"early_stopping.{setting}: needs data to be measured on. Give data.validation.")
+        raise SettingError(
+            f"early_stopping.{setting}", "needs data to be measured on", "Give data.validation."
+        )
     examples = len(material.train)
     _check_batch_norm(material.model, job, plan, examples)
     own = metrics.items()
@@ -122,24 +124,28 @@ def check_settings(
     """
     if "loss" in metrics:
         raise SettingError(
-            "evaluate.metrics: 'loss' is always evaluated. Remove it, or give your metric another name."
+            "evaluate.metrics", "'loss' is always evaluated", "Remove it, or give your metric another name."
         )
     check_metrics(metric for metric in metrics.values() if isinstance(metric, str))
     monitored(job.evaluate.best_metric, metrics)
     check_watched(techniques, metrics, validated)
     if plan.num_workers < 0:
-        raise SettingError(f"plan.num_workers: must be zero or positive, found {plan.num_workers}.")
+        raise SettingError(
+            "plan.num_workers", f"must be zero or positive, found {plan.num_workers}", "Give 0 or more."
+        )
     if plan.devices > 1 and plan.micro_batch == AUTO and plan.strategy != "ddp":
         raise SettingError(
-            f"plan.micro_batch: auto tries what fits on a device by itself, and by plan.strategy={plan.strategy} weights are gathered by "
-            "all together. Give a number, or null for each device's whole part of the window."
+            "plan.micro_batch",
+            f"auto tries what fits on a device by itself, and by plan.strategy={plan.strategy} weights are gathered "
+            "by all together",
+            "Give a number, or null for each device's whole part of the window.",
         )
     try:
         torch.empty(0, device=plan.device)
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise SettingError(
-            f"plan.device: '{plan.device}' cannot be used here: {reason}. Use auto or cpu."
+            "plan.device", f"'{plan.device}' cannot be used here: {reason}", "Use auto or cpu."
         ) from error
     if here:
         check_on(techniques, torch.device(plan.device).type)
@@ -154,7 +160,8 @@ def _check_batch_norm(model: nn.Module, job: Job, plan: Plan, examples: int) -> 
     for rows in (min(job.train.global_batch, examples), last):
         if min(len(part) for part in split(rows, micro_batch)) == 1:
             raise SettingError(
-                f"train.global_batch: a window of {rows} of the {examples} examples would be run with a single example in a "
-                f"micro-batch (plan.micro_batch: {plan.micro_batch}), and the model has batch norm, which needs two. Choose "
-                "another global batch or micro-batch."
+                "train.global_batch",
+                f"a window of {rows} of the {examples} examples would be run with a single example in a micro-batch "
+                f"(plan.micro_batch: {plan.micro_batch}), and the model has batch norm, which needs two",
+                "Choose another global batch or micro-batch.",
             )

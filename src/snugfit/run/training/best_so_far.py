@@ -106,10 +106,14 @@ class Watch:
         try:
             reason = stop_when(copy.deepcopy(self.history))
         except Exception as error:
-            raise SettingError(f"early_stopping.stop_when: failed: {describe(error)}.") from error
+            raise SettingError(
+                "early_stopping.stop_when", f"failed: {describe(error)}", "Correct the function."
+            ) from error
         if reason is not None and (not isinstance(reason, str) or not reason.strip()):
             raise SettingError(
-                f"early_stopping.stop_when: returned {reason!r}. Return the reason to stop as text, or None to go on."
+                "early_stopping.stop_when",
+                f"returned {reason!r}",
+                "Return the reason to stop as text, or None to go on.",
             )
         return reason
 

@@ -130,7 +130,7 @@ def keep_window(
     for rank, reason in enumerate(strategy.tell(None if problem is None else str(problem))):
         if reason is not None:
             path = folder / f"{name}{_suffix(strategy, rank)}.safetensors"
-            raise RunFolderError(f"{path}: the batch cannot be written: {reason}.") from problem
+            raise RunFolderError(path, f"the batch cannot be written: {reason}", "Free space.") from problem
     return f"{folder.name}/{name}{_suffix(strategy, '*')}.safetensors" if room else None
 
 

@@ -113,8 +113,9 @@ def _excluded(model: nn.Module, patterns: Sequence[str] | None) -> set[int]:
         head = last_linear(model)
         if head is None:
             raise SettingError(
-                "adaptive_clip.exclude: the model has no linear layer to take for its head, which is not to be clipped. Give "
-                "patterns of its parameters' names, or [] to clip everything."
+                "adaptive_clip.exclude",
+                "the model has no linear layer to take for its head, which is not to be clipped",
+                "Give patterns of its parameters' names, or [] to clip everything.",
             )
         return {id(parameter) for parameter in head.parameters()}
     return {

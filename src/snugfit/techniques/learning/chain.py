@@ -75,8 +75,10 @@ class Chain(Schedule):
         places = [start * total_updates if start < 1 else start for start in self.at if start not in late]
         if any(first >= second for first, second in pairwise(places)):
             raise SettingError(
-                f"chain.at: must rise, found {self.at!r}, which in {total_updates} updates is "
-                f"{', '.join(f'{place:g}' for place in places)}. Give only numbers or only fractions, or change the order."
+                "chain.at",
+                f"must rise, found {self.at!r}, which in {total_updates} updates is "
+                f"{', '.join(f'{place:g}' for place in places)}",
+                "Give only numbers or only fractions, or change the order.",
             )
         if late:
             self.warn_beyond("at", late[0], total_updates, "the part that would begin there never does")

@@ -111,11 +111,15 @@ def _size(data: Any) -> tuple[int, int]:
     map_inputs(lambda tensor: shapes.append(tuple(tensor.shape)), data)
     if any(len(shape) != 4 for shape in shapes) or len({shape[2:] for shape in shapes}) != 1:
         raise SettingError(
-            f"cutmix: needs images of one size, (rows, channels, height, width), found inputs of shape "
-            f"{', '.join(map(str, shapes)) or 'none'}. Use 'mixup' for other numbers, 'hidden_mixup' for text."
+            "cutmix",
+            "needs images of one size, (rows, channels, height, width), found inputs of shape "
+            f"{', '.join(map(str, shapes)) or 'none'}",
+            "Use 'mixup' for other numbers, 'hidden_mixup' for text.",
         )
     if labels_of(data).ndim > 2:
         raise SettingError(
-            "cutmix: the labels have an entry for each pixel, and one share is for a whole image. Remove it."
+            "cutmix",
+            "the labels have an entry for each pixel, and one share is for a whole image",
+            "Remove it.",
         )
     return shapes[0][2], shapes[0][3]

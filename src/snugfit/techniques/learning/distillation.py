@@ -98,8 +98,9 @@ class Distillation(Technique):
             seams = set(each.card.seams) - {"modules", "forward", "export"}
             if seams:
                 raise SettingError(
-                    f"distillation.teacher_techniques: '{each.card.name}' has to do with updates ({', '.join(sorted(seams))}), and a "
-                    "teacher has none. Remove it."
+                    "distillation.teacher_techniques",
+                    f"'{each.card.name}' has to do with updates ({', '.join(sorted(seams))}), and a teacher has none",
+                    "Remove it.",
                 )
 
     @classmethod
@@ -237,21 +238,26 @@ def _load(settings: Distillation, context: Context) -> nn.Module:
         try:
             made = found if isinstance(found, nn.Module) else found()
         except Exception as failure:
-            raise SettingError(f"distillation.teacher: '{given}' failed: {describe(failure)}.") from failure
+            raise SettingError(
+                "distillation.teacher", f"'{given}' failed: {describe(failure)}", "Correct the function."
+            ) from failure
         if not isinstance(made, nn.Module):
             raise SettingError(
-                f"distillation.teacher: '{given}' gave {type(made).__name__}, not a torch.nn.Module."
+                "distillation.teacher",
+                f"'{given}' gave {type(made).__name__}, not a torch.nn.Module",
+                "Return a module.",
             )
         return made
     if context.load is None:
         raise SettingError(
-            f"distillation.teacher: '{given}' is the name of a model, and only a recipe for texts can load one by its name. Give the "
-            "module itself, or package.module:function."
+            "distillation.teacher",
+            f"'{given}' is the name of a model, and only a recipe for texts can load one by its name",
+            "Give the module itself, or package.module:function.",
         )
     try:
         return context.load(given)
     except ModelError as error:
-        raise SettingError(f"distillation.teacher: {str(error).removeprefix('model: ')}") from error
+        raise SettingError("distillation.teacher", error.problem, error.remedy) from error
 
 
 def _main_dtype(model: nn.Module) -> torch.dtype | None:
@@ -283,15 +289,17 @@ def _caught(module: nn.Module, into: dict[str, Tensor], name: str) -> Iterator[N
 def _require_rows(name: str, student: Tensor, teacher: Tensor) -> None:
     if student.shape[0] != teacher.shape[0]:
         raise SettingError(
-            f"distillation.features: '{name}' gives {student.shape[0]} rows in the student and {teacher.shape[0]} in the teacher: it "
-            "computes other rows than those of the batch, as modules do inside of what packing packs. Remove packing, or name modules "
-            "outside of the model's body."
+            "distillation.features",
+            f"'{name}' gives {student.shape[0]} rows in the student and {teacher.shape[0]} in the teacher: it "
+            "computes other rows than those of the batch, as modules do inside of what packing packs",
+            "Remove packing, or name modules outside of the model's body.",
         )
 
 
 def _require_shape(what: str, student: Tensor, teacher: Tensor) -> None:
     if student.shape != teacher.shape:
         raise SettingError(
-            f"distillation.teacher: its {what} have the shape {tuple(teacher.shape)} and the student's {tuple(student.shape)}. Both need "
-            "the same labels or vocabulary, and features of one width."
+            "distillation.teacher",
+            f"its {what} have the shape {tuple(teacher.shape)} and the student's {tuple(student.shape)}",
+            "Give both the same labels or vocabulary, and features of one width.",
         )

@@ -59,7 +59,9 @@ class EmbeddingNorm(Technique):
         table = token_embeddings(model, self.embeddings)
         if table is None:
             raise SettingError(
-                "embedding_norm.embeddings: the model has no nn.Embedding that it gives for its tokens. Give its name."
+                "embedding_norm.embeddings",
+                "the model has no nn.Embedding that it gives for its tokens",
+                "Give its name.",
             )
         table.norm = nn.LayerNorm(table.embedding_dim, dtype=table.weight.dtype, device=table.weight.device)
         table.register_forward_hook(_normalise)

@@ -78,8 +78,9 @@ class Focal(Technique):
             def focal(outputs: Any, batch: Batch) -> LossTerms:
                 if class_dim(context.loss) is not None and labels_of(batch.data).is_floating_point():
                     raise SettingError(
-                        "focal: the labels are soft, and it weighs by the probability of the one label. Give integer labels, or "
-                        "remove focal."
+                        "focal",
+                        "the labels are soft, and it weighs by the probability of the one label",
+                        "Give integer labels, or remove focal.",
                     )
                 terms = next(outputs, batch)
                 values = terms.values
@@ -98,11 +99,12 @@ class Focal(Technique):
 
     def _check_loss(self, loss: Loss | None) -> None:
         if loss is mse:
-            raise SettingError("focal: the loss is mse, and it needs a cross-entropy. Remove it.")
+            raise SettingError("focal", "the loss is mse, and it needs a cross-entropy", "Remove it.")
         if loss is causal_lm and self.alpha is not None:
             raise SettingError(
-                "focal.alpha: causal_lm scores each place on the next label, so that factors would go to the wrong place. "
-                "Remove alpha."
+                "focal.alpha",
+                "causal_lm scores each place on the next label, so that factors would go to the wrong place",
+                "Remove alpha.",
             )
 
 
@@ -111,9 +113,10 @@ def _factors(logits: Tensor, labels: Tensor, terms: LossTerms, alpha: Tensor) ->
     classes = {2} if binary else {logits.shape[1], logits.shape[-1]}
     if labels.shape != terms.values.shape or alpha.shape[0] not in classes:
         raise SettingError(
-            f"focal.alpha: has {alpha.shape[0]} factors for logits of shape {tuple(logits.shape)}, labels of shape "
-            f"{tuple(labels.shape)} and a loss of shape {tuple(terms.values.shape)}. Give one for each class of the labels, which "
-            "are one for each loss, or two for binary scores."
+            "focal.alpha",
+            f"has {alpha.shape[0]} factors for logits of shape {tuple(logits.shape)}, labels of shape "
+            f"{tuple(labels.shape)} and a loss of shape {tuple(terms.values.shape)}",
+            "Give one for each class of the labels, which are one for each loss, or two for binary scores.",
         )
     if terms.weights is not None and not binary:
         labels = labels.masked_fill(terms.weights <= 0, 0)  # ignored, by whatever number

@@ -35,7 +35,7 @@ def frozen_names(model: nn.Module, patterns: Sequence[str] = (), all_but: Sequen
         found = [name for name in names if name not in kept]
     if not any(p.requires_grad for name, p in model.named_parameters() if name not in found):
         setting = "patterns" if patterns else "all_but"
-        raise SettingError(f"freeze.{setting}: leaves no parameter to train. Freeze less.")
+        raise SettingError(f"freeze.{setting}", "leaves no parameter to train", "Freeze less.")
     return found
 
 

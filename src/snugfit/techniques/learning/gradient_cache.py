@@ -88,9 +88,9 @@ def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
     for (name, _), gradient in zip(named, found[len(floating) :], strict=True):
         if gradient is not None:
             raise PlanConflict(
-                f"'gradient_cache' sends gradients through the model's outputs only, and the loss uses the weight "
-                f"'{name}' beside them. Return it from the model with one entry a row (weight.expand(rows)), or remove "
-                "'gradient_cache'."
+                "gradient_cache",
+                f"sends gradients through the model's outputs only, and the loss uses the weight '{name}' beside them",
+                "Return it from the model with one entry a row (weight.expand(rows)), or remove 'gradient_cache'.",
             )
     return [
         torch.zeros_like(out) if gradient is None else gradient

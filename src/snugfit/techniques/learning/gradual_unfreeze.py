@@ -110,7 +110,8 @@ class GradualUnfreeze(Technique):
     def _updates(self, total: int | None) -> int:
         if self.every < 1 and total is None:
             raise SettingError(
-                "gradual_unfreeze.every: a fraction needs the number of updates of the run. Give total_updates to the step, "
-                "or a whole number of updates."
+                "gradual_unfreeze.every",
+                "a fraction needs the number of updates of the run",
+                "Give total_updates to the step, or a whole number of updates.",
             )
         return max(1, number_of_updates(self.every, total or 1))

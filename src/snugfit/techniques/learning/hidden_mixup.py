@@ -58,8 +58,9 @@ def mixed_at(
     def mixed(hidden: Tensor) -> Tensor:
         if hidden.ndim == 0 or hidden.shape[0] != share.shape[0]:
             raise SettingError(
-                f"hidden_mixup.at: {type(module).__name__} has a tensor of shape {tuple(hidden.shape)} for {share.shape[0]} rows. "
-                "Name a module that gets one entry a row."
+                "hidden_mixup.at",
+                f"{type(module).__name__} has a tensor of shape {tuple(hidden.shape)} for {share.shape[0]} rows",
+                "Name a module that gets one entry a row.",
             )
         look(hidden)
         return mix(hidden, share)
@@ -72,7 +73,9 @@ def mixed_at(
             if _can_mix(value):
                 return args, {**kwargs, name: mixed(value)}
         raise SettingError(
-            f"hidden_mixup.at: {type(module).__name__} gets no floating tensor. Name a module behind the embeddings."
+            "hidden_mixup.at",
+            f"{type(module).__name__} gets no floating tensor",
+            "Name a module behind the embeddings.",
         )
 
     if _embeds(module):
@@ -143,8 +146,9 @@ class HiddenMixup(Technique):
             def shared(outputs: Any, batch: Batch) -> LossTerms:
                 if share_of(batch) is not None and not called:
                     raise SettingError(
-                        f"hidden_mixup.at: the model did not call '{self.at or 'its last linear layer'}', so nothing was mixed. "
-                        "Name a module that every forward goes through."
+                        "hidden_mixup.at",
+                        f"the model did not call '{self.at or 'its last linear layer'}', so nothing was mixed",
+                        "Name a module that every forward goes through.",
                     )
                 return between(outputs, batch)
 
@@ -160,8 +164,9 @@ class HiddenMixup(Technique):
             found: nn.Module | None = ask()
             if found is None or not _embeds(found):
                 raise SettingError(
-                    f"hidden_mixup.at: {type(model).__name__} does not say which are its embeddings (get_input_embeddings). "
-                    "Give the name of its nn.Embedding."
+                    "hidden_mixup.at",
+                    f"{type(model).__name__} does not say which are its embeddings (get_input_embeddings)",
+                    "Give the name of its nn.Embedding.",
                 )
             return found
         return find_module(model, self.at, "hidden_mixup.at")
@@ -171,7 +176,7 @@ def _last_linear(model: nn.Module) -> nn.Module:
     found = last_linear(model)
     if found is None:
         raise SettingError(
-            "hidden_mixup.at: the model has no linear layer. Name the module whose input is to be mixed."
+            "hidden_mixup.at", "the model has no linear layer", "Name the module whose input is to be mixed."
         )
     return found
 
@@ -181,8 +186,10 @@ def _check_fits_labels(hidden: Tensor, batch: Batch) -> None:
     labels = labels_of(batch.data)
     if labels.shape[: hidden.ndim - 1] != hidden.shape[:-1]:
         raise SettingError(
-            f"hidden_mixup.at: the last linear layer gets {tuple(hidden.shape)}, and the labels are {tuple(labels.shape)}: what it "
-            f"scores is not what is labelled. Use at: {EMBEDDINGS}, or name the module whose input is to be mixed."
+            "hidden_mixup.at",
+            f"the last linear layer gets {tuple(hidden.shape)}, and the labels are {tuple(labels.shape)}: what it "
+            "scores is not what is labelled",
+            f"Use at: {EMBEDDINGS}, or name the module whose input is to be mixed.",
         )
 
 

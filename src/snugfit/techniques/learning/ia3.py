@@ -41,7 +41,7 @@ def ia3_(
     from peft import IA3Config
 
     if feedforward and not targets:
-        raise SettingError("ia3.feedforward: says which of ia3.targets are meant. Give ia3.targets too.")
+        raise SettingError("ia3.feedforward", "says which of ia3.targets are meant", "Give ia3.targets too.")
     heads = head_of(model, head, "ia3")
     if not targets:
         targets, feedforward = _known(model)
@@ -49,7 +49,7 @@ def ia3_(
     inputs = find_modules(model, feedforward, "ia3.feedforward") if feedforward else []
     for name in inputs:
         if name not in layers:
-            raise SettingError(f"ia3.feedforward: '{name}' is not one of ia3.targets. Add it there too.")
+            raise SettingError("ia3.feedforward", f"'{name}' is not one of ia3.targets", "Add it there too.")
     # an expression, as for the targets; the empty one would be taken for 'none given'
     return inject(model, IA3Config(feedforward_modules=regex_of(inputs) or []), layers, heads)
 

@@ -79,6 +79,7 @@ def _refuse_smoothed_already(loss: Loss | None) -> None:
     own = loss.module if isinstance(loss, TorchLoss) else None
     if isinstance(own, torch.nn.CrossEntropyLoss) and own.label_smoothing > 0:
         raise SettingError(
-            f"label_smoothing: the loss CrossEntropyLoss(label_smoothing={own.label_smoothing:g}) smooths the labels already. "
-            "Remove one."
+            "label_smoothing",
+            f"the loss CrossEntropyLoss(label_smoothing={own.label_smoothing:g}) smooths the labels already",
+            "Remove one.",
         )

@@ -122,8 +122,10 @@ class LayerRates(Technique):
             top = max(found.values())
             if top == min(found.values()):
                 raise SettingError(
-                    "layer_rates: finds no layers in this model, by the numbers or embeddings in its parameters' names "
-                    f"({', '.join(list(found)[:3])}, …). Remove it, or name parts with pattern_rates."
+                    "layer_rates",
+                    "finds no layers in this model, by the numbers or embeddings in its parameters' names "
+                    f"({', '.join(list(found)[:3])}, …)",
+                    "Remove it, or name parts with pattern_rates.",
                 )
             named = {depth: _name(depth, found) for depth in found.values()}
             cut = divided(given, lambda name, _parameter: named[found[name]])

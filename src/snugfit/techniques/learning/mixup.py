@@ -42,8 +42,9 @@ def mixed_inputs(data: Any, share: Tensor) -> Any:
             return tensor
         if not tensor.is_floating_point():
             raise SettingError(
-                f"mixup: an input of {tensor.dtype}, such as token ids or a mask, cannot be mixed. Use 'hidden_mixup', which mixes "
-                "what the model makes of it."
+                "mixup",
+                f"an input of {tensor.dtype}, such as token ids or a mask, cannot be mixed",
+                "Use 'hidden_mixup', which mixes what the model makes of it.",
             )
         return mix(tensor, share)
 

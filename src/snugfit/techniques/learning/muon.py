@@ -205,6 +205,8 @@ class Muon(Technique):
         hidden = {id(parameter) for parameter in hidden_matrices(model)} - excluded
         if not hidden:
             raise SettingError(
-                "muon: the model has no matrix besides embeddings, its head and those in adamw_for. Use adamw."
+                "muon",
+                "the model has no matrix besides embeddings, its head and those in adamw_for",
+                "Use adamw.",
             )
         return hidden

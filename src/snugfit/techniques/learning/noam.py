@@ -68,8 +68,10 @@ class Noam(Schedule):
             given = group["initial_lr"] / group.get("lr_factor", 1.0)
             if given * peak < _LOWEST_PEAK:  # a rate that was meant to be the peak: nothing would be learned
                 raise SettingError(
-                    f"noam: with the optimizer's learning_rate {given:.3g}, the highest rate of the run would be "
-                    f"{given * peak:.2g}. Give learning_rate 1.0, as the paper has it, or the peak itself with inverse_sqrt."
+                    "noam",
+                    f"with the optimizer's learning_rate {given:.3g}, the highest rate of the run would be "
+                    f"{given * peak:.2g}",
+                    "Give learning_rate 1.0, as the paper has it, or the peak itself with inverse_sqrt.",
                 )
             return Rate(self.factor(updates, 0))
 

@@ -90,7 +90,7 @@ class Reductions:
         """
         if self._name not in metrics:
             raise SettingError(
-                f"plateau.metric: '{self._name}' was not evaluated. {nearest(self._name, metrics)}"
+                "plateau.metric", f"'{self._name}' was not evaluated", nearest(self._name, metrics)
             )
         value = metrics[self._name]
         if self._is_better(value):

@@ -91,7 +91,7 @@ class ProgressiveResizing(Technique):
         total = context.total_updates
         if total is None:
             raise SettingError(
-                "progressive_resizing: needs the length of the run. Give total_updates to the step."
+                "progressive_resizing", "needs the length of the run", "Give total_updates to the step."
             )
 
         def batch(window: Batch, moment: Moment) -> Batch:
@@ -106,11 +106,15 @@ class ProgressiveResizing(Technique):
 def _resized_inputs(data: Any, scale: float, increment: int) -> Any:
     if not any(_is_image(tensor) for tensor in leaves(data)):
         raise SettingError(
-            "progressive_resizing: the batch has no images, floating tensors of shape (rows, channels, height, width)."
+            "progressive_resizing",
+            "the batch has no images, floating tensors of shape (rows, channels, height, width)",
+            "Remove it, or give images so.",
         )
     if any(tensor.ndim >= 3 for tensor in leaves(_labels(data))):
         raise SettingError(
-            "progressive_resizing: the labels have an entry for each pixel, and would no longer fit. Remove it."
+            "progressive_resizing",
+            "the labels have an entry for each pixel, and would no longer fit",
+            "Remove it.",
         )
     return map_tree(lambda tensor: resized(tensor, scale, increment) if _is_image(tensor) else tensor, data)
 

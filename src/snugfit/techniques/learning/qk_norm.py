@@ -81,7 +81,9 @@ class NormedMultiheadAttention(nn.MultiheadAttention):
         """
         if is_causal and attn_mask is None:
             raise SettingError(
-                "qk_norm: an nn.MultiheadAttention is called with is_causal=True and no mask, of which it is a hint. Give attn_mask."
+                "qk_norm",
+                "an nn.MultiheadAttention is called with is_causal=True and no mask, of which it is a hint",
+                "Give attn_mask.",
             )
         if query.ndim == 2:
             place = 0 if self.batch_first else 1
@@ -148,7 +150,7 @@ class QKNorm(Technique):
             not self.projections
         )
         if not found and not torch_attentions:
-            raise SettingError(f"qk_norm.projections: {_why_none(model)}")
+            raise _none_known(model)
         for name, parent, projection in found:
             size = self._head_dim(name, parent, projection)
             projection.head_norm = HeadNorm(size, projection.weight)
@@ -171,8 +173,10 @@ class QKNorm(Technique):
         size = next((size for size in known if isinstance(size, int)), None)
         if size is None or projection.out_features % size:
             raise SettingError(
-                f"qk_norm.head_dim: the width of a head of '{name}' ({projection.out_features} outputs) is not known, or does not "
-                f"divide them (found {size}). Give qk_norm.head_dim."
+                "qk_norm.head_dim",
+                f"the width of a head of '{name}' ({projection.out_features} outputs) is not known, or does not divide "
+                f"them (found {size})",
+                "Give qk_norm.head_dim.",
             )
         return size
 
@@ -190,24 +194,30 @@ def _projections(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[st
             yield name, model.get_submodule(parent), module
 
 
-def _why_none(model: nn.Module) -> str:
+def _none_known(model: nn.Module) -> SettingError:
     fused = next((name for name, _ in model.named_modules() if name.rpartition(".")[2] in FUSED), None)
     if fused is not None:
-        return (
+        return SettingError(
+            "qk_norm.projections",
             f"'{fused}' gives queries, keys and values at once, in an order that only its model knows, so there is nothing to "
-            "norm. Use a model with separate projections, or its own option for QK norm."
+            "norm",
+            "Use a model with separate projections, or its own option for QK norm.",
         )
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return (
-        "the model has no attention that is known. Give patterns that name the projections of queries and of keys among its "
-        f"linear layers: {', '.join(linear[:8]) or 'it has none'}{', …' if len(linear) > 8 else ''}."
+    return SettingError(
+        "qk_norm.projections",
+        "the model has no attention that is known",
+        "Give patterns that name the projections of queries and of keys among its linear layers: "
+        f"{', '.join(linear[:8]) or 'it has none'}{', …' if len(linear) > 8 else ''}.",
     )
 
 
 def _norm_torch_attention(attention: nn.MultiheadAttention) -> None:
     if not attention._qkv_same_embed_dim or attention.bias_k is not None or attention.add_zero_attn:
         raise SettingError(
-            "qk_norm: an nn.MultiheadAttention with kdim, vdim, add_bias_kv or add_zero_attn is not supported. Remove one of the two."
+            "qk_norm",
+            "an nn.MultiheadAttention with kdim, vdim, add_bias_kv or add_zero_attn is not supported",
+            "Remove one of the two.",
         )
     attention.__class__ = NormedMultiheadAttention
     attention._qkv_same_embed_dim = False  # torch's fast path of evaluation would pass the norms by

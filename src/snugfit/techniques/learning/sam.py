@@ -112,12 +112,16 @@ class SAM(Technique):
     def seams(self, context: Context) -> Seams:
         if self.m is not None and context.loss is not None and couples_rows(context.loss):
             raise SettingError(
-                f"sam.m: the loss compares the rows of a window with each other, and groups of {self.m} would show it parts of "
-                "the window: fewer negatives, another loss. Remove m."
+                "sam.m",
+                f"the loss compares the rows of a window with each other, and groups of {self.m} would show it parts of "
+                "the window: fewer negatives, another loss",
+                "Remove m.",
             )
         if self.m == 1 and has_batch_norm(context.model):
             raise SettingError(
-                "sam.m: is 1, and the model has batch norm, which has no statistics of one row. Give at least 2."
+                "sam.m",
+                "is 1, and the model has batch norm, which has no statistics of one row",
+                "Give at least 2.",
             )
         parameters = list(context.model.parameters())
 
@@ -144,7 +148,9 @@ class SAM(Technique):
 def _check_groups(m: int, together: int) -> None:
     if m % together:
         raise SettingError(
-            f"sam.m: is {m}, and examples are mixed in groups of {together}, which stay together. Give a multiple of {together}."
+            "sam.m",
+            f"is {m}, and examples are mixed in groups of {together}, which stay together",
+            f"Give a multiple of {together}.",
         )
 
 

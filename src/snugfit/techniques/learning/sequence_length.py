@@ -17,10 +17,13 @@ from snugfit.errors import SettingError
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", LABELS)
 """Entries of a batch with one column a token; labels only if they are as wide as the tokens."""
 
-_TWO_TEXTS = (
-    "sequence_length: {}, and a text cut short would stand beside the whole of the other, which depends on all of it. "
-    "Remove it."
-)
+
+def _two_texts(which: str) -> SettingError:
+    return SettingError(
+        "sequence_length",
+        f"{which}, and a text cut short would stand beside the whole of the other, which depends on all of it",
+        "Remove it.",
+    )
 
 
 def length_at(updates: int, duration: int, initial: int, width: int, increment: int = 1) -> int:
@@ -95,11 +98,11 @@ class SequenceLength(Technique):
     def seams(self, context: Context) -> Seams:
         if context.total_updates is None:
             raise SettingError(
-                "sequence_length: needs the length of the run. Give total_updates to the step."
+                "sequence_length", "needs the length of the run", "Give total_updates to the step."
             )
         config = getattr(context.model, "config", None)
         if getattr(config, "is_encoder_decoder", False):
-            raise SettingError(_TWO_TEXTS.format("the model writes a text from another"))
+            raise _two_texts("the model writes a text from another")
         duration = max(1, round(self.fraction * context.total_updates))
 
         def batch(window: Batch, moment: Moment) -> Batch:
@@ -121,11 +124,11 @@ def _width(data: Any) -> int:
     ids = data.get("input_ids") if isinstance(data, Mapping) else None
     if not isinstance(ids, Tensor) or ids.ndim != 2:
         raise SettingError(
-            "sequence_length: the batch has no input_ids of shape (rows, tokens) to shorten. Remove it."
+            "sequence_length", "the batch has no input_ids of shape (rows, tokens) to shorten", "Remove it."
         )
     other = next((name for name in data if str(name).startswith("decoder_")), None)
     if other is not None:
-        raise SettingError(_TWO_TEXTS.format(f"the batch has '{other}'"))
+        raise _two_texts(f"the batch has '{other}'")
     width: int = ids.shape[1]
     return width
 

@@ -76,7 +76,9 @@ def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, n
             found[name] = module
     if not found:
         raise SettingError(
-            f"stochastic_depth.blocks: '{names[0]}' is a list of modules. Name its entries: '{names[0]}.*'."
+            "stochastic_depth.blocks",
+            f"'{names[0]}' is a list of modules",
+            f"Name its entries: '{names[0]}.*'.",
         )
     return found
 
@@ -117,7 +119,9 @@ class StochasticDepth(Technique):
         if not residual_blocks(model, self.blocks):
             names = ", ".join(name for name, _ in model.named_children()) or "none"
             raise SettingError(
-                f"stochastic_depth.blocks: the model has no list of blocks. Give a pattern of its residual blocks' names; it has: {names}."
+                "stochastic_depth.blocks",
+                "the model has no list of blocks",
+                f"Give a pattern of its residual blocks' names; it has: {names}.",
             )
         return model
 
@@ -217,13 +221,16 @@ def _require_residual(name: str, inputs: Tensor | None, outputs: Any, rows: int 
     given = None if inputs is None else tuple(inputs.shape)
     if inputs is None or found != given:
         raise SettingError(
-            f"stochastic_depth.blocks: '{name}' turns {given} into {found}, so it is no residual block: leaving it out would not "
-            "give its input. Give a pattern that names residual blocks only."
+            "stochastic_depth.blocks",
+            f"'{name}' turns {given} into {found}, so it is no residual block: leaving it out would not give its "
+            "input",
+            "Give a pattern that names residual blocks only.",
         )
     if rows is not None and inputs.shape[0] != rows:
         raise SettingError(
-            f"stochastic_depth.mode: '{name}' works on {given} for {rows} rows, so its first dimension is not the row. Use "
-            "mode: window."
+            "stochastic_depth.mode",
+            f"'{name}' works on {given} for {rows} rows, so its first dimension is not the row",
+            "Use mode: window.",
         )
 
 

@@ -50,7 +50,9 @@ class AdamW8bit(Technique):
         self.require("min_size", self.min_size >= 1, "at least 1")
         if self.paged and self.library != "bitsandbytes":
             raise SettingError(
-                "adamw_8bit.paged: torchao has no paged states. Write library: bitsandbytes, or paged: false."
+                "adamw_8bit.paged",
+                "torchao has no paged states",
+                "Write library: bitsandbytes, or paged: false.",
             )
 
     @classmethod

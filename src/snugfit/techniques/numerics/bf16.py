@@ -37,8 +37,9 @@ class BF16(Technique):
     def seams(self, context: Context) -> Seams:
         if not has_bf16(context.device):
             raise SettingError(
-                f"plan.numerics: {context.device} has no bf16, or only emulates it, slowly. Use plan.numerics: "
-                f"{alternative(context.device)}."
+                "plan.numerics",
+                f"{context.device} has no bf16, or only emulates it, slowly",
+                f"Use plan.numerics: {alternative(context.device)}.",
             )
 
         def forward(_batch: Batch) -> AbstractContextManager[Any]:

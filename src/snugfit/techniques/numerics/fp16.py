@@ -41,8 +41,10 @@ class FP16(HalfPrecision):
         for name, parameter in context.model.named_parameters():
             if parameter.requires_grad and parameter.dtype == torch.float16:
                 raise SettingError(
-                    f"plan.numerics: fp16 computes in fp16 from weights in float32, and the trained weight '{name}' is in fp16: "
-                    "small updates would be lost. Load the model in float32."
+                    "plan.numerics",
+                    f"fp16 computes in fp16 from weights in float32, and the trained weight '{name}' is in fp16: small "
+                    "updates would be lost",
+                    "Load the model in float32.",
                 )
         self.check_range(context.model)
         return seams

@@ -86,6 +86,7 @@ def _refuse_narrow_weights(head: nn.Module) -> None:
     narrow = next((parameter.dtype for parameter in head.parameters() if parameter.dtype in NARROW), None)
     if narrow is not None:
         raise SettingError(
-            f"fp32_logits: the weights of the head are {narrow}, and a product in float32 needs them in float32. Load the model in "
-            "float32 and compute in 16 bit by plan.numerics: bf16, or remove fp32_logits."
+            "fp32_logits",
+            f"the weights of the head are {narrow}, and a product in float32 needs them in float32",
+            "Load the model in float32 and compute in 16 bit by plan.numerics: bf16, or remove fp32_logits.",
         )

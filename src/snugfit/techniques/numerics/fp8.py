@@ -230,19 +230,25 @@ class FP8(Technique):
         reason = lacks_fp8(device)
         if not self.emulate and reason is not None:
             raise SettingError(
-                f"plan.numerics: fp8 is not to be had, as {reason}. Use plan.numerics: {best}, or to see what fp8 does to a model, "
-                "slowly: numerics: {fp8: {emulate: true}}."
+                "plan.numerics",
+                f"fp8 is not to be had, as {reason}",
+                f"Use plan.numerics: {best}, or to see what fp8 does to a model, slowly: numerics: {{fp8: {{emulate: "
+                "true}}.",
             )
         if best != "bf16":
             raise SettingError(
-                f"plan.numerics: fp8 computes the rest in bf16, which {device} has not. Use plan.numerics: {best}."
+                "plan.numerics",
+                f"fp8 computes the rest in bf16, which {device} has not",
+                f"Use plan.numerics: {best}.",
             )
         chosen = choose_layers(context.model, self.smallest, self.skip, 1 if self.emulate else MULTIPLE)
         if not chosen.fp8:
             reasons = "; ".join(f"'{name}' {why}" for name, why in list(chosen.left.items())[:3])
             raise SettingError(
-                f"plan.numerics: fp8 finds no linear layer with {self.smallest} inputs and outputs or more ({reasons or 'there is none'}"
-                "). Use plan.numerics: bf16, or lower fp8.smallest."
+                "plan.numerics",
+                f"fp8 finds no linear layer with {self.smallest} inputs and outputs or more "
+                f"({reasons or 'there is none'})",
+                "Use plan.numerics: bf16, or lower fp8.smallest.",
             )
         small = {name: why for name, why in chosen.left.items() if why not in _INTENDED}
         if small:

@@ -78,7 +78,9 @@ class MasterWeights(Technique):
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         if not has_bf16(device):
             raise SettingError(
-                f"plan.numerics: {device} has no bf16, or only emulates it, slowly. Use plan.numerics: {alternative(device)}."
+                "plan.numerics",
+                f"{device} has no bf16, or only emulates it, slowly",
+                f"Use plan.numerics: {alternative(device)}.",
             )
         return narrow_(model, torch.bfloat16)
 

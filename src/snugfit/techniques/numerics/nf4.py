@@ -69,8 +69,10 @@ class NF4Format:
         found = (state.quant_type, state.blocksize, state.nested)
         if found != ("nf4", BLOCK, self.double):
             raise SettingError(
-                f"nf4: '{name}' was loaded as {found[0]} in blocks of {found[1]}, {'' if found[2] else 'not '}doubly quantised, "
-                f"and nf4.double is {self.double}. Load the model whole."
+                "nf4",
+                f"'{name}' was loaded as {found[0]} in blocks of {found[1]}, {('' if found[2] else 'not ')}doubly "
+                f"quantised, and nf4.double is {self.double}",
+                "Load the model whole.",
             )
         packed = weight.data.view(torch.uint8)
         if not self.double:

@@ -165,7 +165,9 @@ class PureBF16(Technique):
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         if not has_bf16(device):
             raise SettingError(
-                f"plan.numerics: bf16 is only emulated on {device}, and pure_bf16 computes in it. Use plan.numerics: fp32."
+                "plan.numerics",
+                f"bf16 is only emulated on {device}, and pure_bf16 computes in it",
+                "Use plan.numerics: fp32.",
             )
         return to_bf16_(model)
 

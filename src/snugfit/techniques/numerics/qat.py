@@ -197,12 +197,17 @@ class QAT(Technique):
             name: layer for name, layer in linear.items() if layer.in_features % (self.group_size or 1) == 0
         }
         if not found:
+            if not linear:
+                raise SettingError(
+                    "qat",
+                    f"{type(model).__name__} has no linear layer of its own to round: GPT-2's Conv1D, which nf4 and int8 take, is "
+                    "none of torch's and stays as it is",
+                    "Remove qat, or quantise by nf4 or int8 with adapters beside.",
+                )
             inputs = sorted({layer.in_features for layer in linear.values()})
             raise SettingError(
-                f"qat.group_size: {self.group_size} divides the inputs of no linear layer; they have {inputs}. Lower it, or write "
-                "null for one group a row."
-                if linear
-                else f"qat: {type(model).__name__} has no linear layer of its own to round: GPT-2's Conv1D, which nf4 and int8 take, is none "
-                "of torch's and stays as it is. Remove qat, or quantise by nf4 or int8 with adapters beside."
+                "qat.group_size",
+                f"{self.group_size} divides the inputs of no linear layer; they have {inputs}",
+                "Lower it, or write null for one group a row.",
             )
         return found

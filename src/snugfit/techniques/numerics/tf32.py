@@ -75,8 +75,9 @@ class TF32(Technique):
         reason = lacks_tf32(context.device)
         if self.required and reason is not None:
             raise SettingError(
-                f"plan.numerics: tf32 is not to be had, as {reason}. Use plan.numerics: fp32, or where either will do: numerics: "
-                "{tf32: {required: false}}."
+                "plan.numerics",
+                f"tf32 is not to be had, as {reason}",
+                "Use plan.numerics: fp32, or where either will do: numerics: {tf32: {required: false}}.",
             )
         if reason is not None:
             warnings.warn(

@@ -70,17 +70,22 @@ def set_attention_(model: nn.Module, implementation: str) -> None:
     found: Any = model
     if not hasattr(found, "set_attn_implementation"):
         raise SettingError(
-            f"attention_kernel.kernel: {implementation!r} is an implementation of transformers, and {type(model).__name__} is no "
-            f"model of it. Choose one of torch's kernels: {', '.join(BACKENDS)}."
+            "attention_kernel.kernel",
+            f"{implementation!r} is an implementation of transformers, and {type(model).__name__} is no model of it",
+            f"Choose one of torch's kernels: {', '.join(BACKENDS)}.",
         )
     try:
         found.set_attn_implementation(implementation)
     except (ValueError, ImportError) as error:
-        raise SettingError(f"attention_kernel.kernel: {implementation!r} cannot be used: {error}") from error
+        raise SettingError(
+            "attention_kernel.kernel", f"{implementation!r} cannot be used: {error}", "Choose another kernel."
+        ) from error
     used = found.config._attn_implementation
     if used != implementation:
         raise SettingError(
-            f"attention_kernel.kernel: {type(model).__name__} keeps {used!r} and cannot use {implementation!r}. Remove it."
+            "attention_kernel.kernel",
+            f"{type(model).__name__} keeps {used!r} and cannot use {implementation!r}",
+            "Remove it.",
         )
 
 
@@ -107,7 +112,7 @@ class AttentionKernel(Technique):
         known = (*IMPLEMENTATIONS, *BACKENDS)
         if self.kernel not in known:
             raise SettingError(
-                f"attention_kernel.kernel: there is no {self.kernel!r}. {nearest(self.kernel, known)}"
+                "attention_kernel.kernel", f"there is no {self.kernel!r}", nearest(self.kernel, known)
             )
 
     @classmethod
@@ -142,8 +147,10 @@ class AttentionKernel(Technique):
                 if not str(error).startswith(("No available kernel", "No viable backend")):
                     raise
                 raise SettingError(
-                    f"attention_kernel.kernel: '{self.kernel}' cannot compute this model's attention on {context.device}, with "
-                    "these types, masks and head sizes. Use 'sdpa', which takes what can."
+                    "attention_kernel.kernel",
+                    f"'{self.kernel}' cannot compute this model's attention on {context.device}, with these types, masks "
+                    "and head sizes",
+                    "Use 'sdpa', which takes what can.",
                 ) from error
 
         return Seams(modules=forward)

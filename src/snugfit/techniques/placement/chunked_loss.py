@@ -36,13 +36,16 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
     hidden, shape = found.hidden, tuple(labels_of(batch.data).shape)
     if shape[:2] != hidden.shape[:2]:
         raise DataError(
-            f"loss: labels of shape {shape} do not fit logits of {hidden.shape[0]} rows and {hidden.shape[1]} tokens: there is "
-            "one label for each token."
+            "loss",
+            f"labels of shape {shape} do not fit logits of {hidden.shape[0]} rows and {hidden.shape[1]} tokens",
+            "Give one label for each token.",
         )
     if torch.is_grad_enabled() and not found.tracked:
         raise SettingError(
-            "chunked_loss: the head was called where gradients are not recorded, as reentrant checkpointing does it, so none would "
-            "reach the layers before it. Use use_reentrant=False, or leave the head out of the checkpoint."
+            "chunked_loss",
+            "the head was called where gradients are not recorded, as reentrant checkpointing does it, so none "
+            "would reach the layers before it",
+            "Use use_reentrant=False, or leave the head out of the checkpoint.",
         )
     rows, tokens, _ = hidden.shape
     chunks = chunks_of(rows, tokens, size, ahead)
@@ -53,8 +56,10 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
         terms = loss(with_logits(outputs, logits), chunk.cut(batch))
         if terms.values.shape != logits.shape[:2]:
             raise SettingError(
-                f"chunked_loss: the loss gives values of shape {tuple(terms.values.shape)} for {logits.shape[0]} rows of "
-                f"{logits.shape[1]} tokens. It needs one for each token: remove chunked_loss, or return those."
+                "chunked_loss",
+                f"the loss gives values of shape {tuple(terms.values.shape)} for {logits.shape[0]} rows of "
+                f"{logits.shape[1]} tokens. It needs one for each token",
+                "Remove chunked_loss, or return those.",
             )
         return terms
 
@@ -100,8 +105,10 @@ class ChunkedLoss(Technique):
         ahead = 0 if context.loss is None else labels_ahead(context.loss)
         if ahead is None:
             raise SettingError(
-                "chunked_loss: the loss is not known to score each token by itself. Use cross_entropy or causal_lm; a loss of "
-                "your own says it by an attribute: loss.labels_ahead = 0, or how many labels behind a token its value depends on."
+                "chunked_loss",
+                "the loss is not known to score each token by itself",
+                "Use cross_entropy or causal_lm; a loss of your own says it by an attribute: loss.labels_ahead = 0, or "
+                "how many labels behind a token its value depends on.",
             )
         flat = warned = False
 
@@ -122,8 +129,10 @@ class ChunkedLoss(Technique):
                     return next(outputs, batch)
                 if postponed_in(outputs) is None:
                     raise SettingError(
-                        f"chunked_loss.head: the logits among the model's outputs do not come from {type(head).__name__}, which it "
-                        "took for the head. Name the module that makes them."
+                        "chunked_loss.head",
+                        f"the logits among the model's outputs do not come from {type(head).__name__}, which it took for the "
+                        "head",
+                        "Name the module that makes them.",
                     )
                 return in_chunks(next, outputs, batch, self.chunk, ahead)
 
@@ -136,7 +145,9 @@ class ChunkedLoss(Technique):
                     yield
             except LogitsInUse as error:
                 raise SettingError(
-                    f"chunked_loss: {error} Remove chunked_loss, or name the head by chunked_loss.head."
+                    "chunked_loss",
+                    f"the model {error.problem}",
+                    "Remove chunked_loss, or name the head by chunked_loss.head.",
                 ) from error
 
         return Seams(loss=loss, forward=forward)

@@ -153,10 +153,12 @@ class Compile(Technique):
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise SettingError(f"compile.mode: there is no {self.mode!r}. {nearest(self.mode, MODES)}")
+            raise SettingError("compile.mode", f"there is no {self.mode!r}", nearest(self.mode, MODES))
         if self.mode != "default" and self.backend != INDUCTOR:
             raise SettingError(
-                f"compile.mode: '{self.mode}' is a mode of the backend '{INDUCTOR}', and the backend is '{self.backend}'. Remove one."
+                "compile.mode",
+                f"'{self.mode}' is a mode of the backend '{INDUCTOR}', and the backend is '{self.backend}'",
+                "Remove one.",
             )
 
     @classmethod
@@ -179,7 +181,7 @@ class Compile(Technique):
         known = torch.compiler.list_backends(exclude_tags=())
         if self.backend not in known:
             raise SettingError(
-                f"compile.backend: there is no {self.backend!r}. {nearest(self.backend, known)}"
+                "compile.backend", f"there is no {self.backend!r}", nearest(self.backend, known)
             )
         return model
 
@@ -240,8 +242,9 @@ def _checked(
     """
     for cache in caches_among((*args, *kwargs.values())):
         raise SettingError(
-            f"compile: {type(module).__name__} is given a {type(cache).__name__}, which the check would fill a second time. Call the "
-            "model without use_cache and past_key_values in training."
+            "compile",
+            f"{type(module).__name__} is given a {type(cache).__name__}, which the check would fill a second time",
+            "Call the model without use_cache and past_key_values in training.",
         )
     device = next((tensor.device for tensor in leaves((args, kwargs))), torch.device("cpu"))
     expected = _numbers(module, eager, args, kwargs, device)
@@ -267,9 +270,11 @@ def _checked(
     allowed = allowed_rounding(module, device)
     if error > allowed:
         raise SettingError(
-            f"compile: what {type(module).__name__} gives compiled is {error:.2g} away from what it gives uncompiled, in outputs or "
-            f"gradients of the first micro-batch, relative to their lengths, and rounding accounts for {allowed:.2g}. Remove it, or "
-            "use another backend."
+            "compile",
+            f"what {type(module).__name__} gives compiled is {error:.2g} away from what it gives uncompiled, in "
+            "outputs or gradients of the first micro-batch, relative to their lengths, and rounding accounts for "
+            f"{allowed:.2g}",
+            "Remove it, or use another backend.",
         )
     return True
 

@@ -56,8 +56,10 @@ class LengthGrouping(Technique):
 def _arranged(window: Batch, _moment: Moment) -> Batch:
     if window.lengths is None:
         raise SettingError(
-            f"length_grouping: the lengths of the {window.rows} rows are not known. Give batches with an 'attention_mask' of shape "
-            "(rows, tokens) that is still on the host, or remove it."
+            "length_grouping",
+            f"the lengths of the {window.rows} rows are not known",
+            "Give batches with an 'attention_mask' of shape (rows, tokens) that is still on the host, or remove "
+            "it.",
         )
     if not window.padded:
         warnings.warn(

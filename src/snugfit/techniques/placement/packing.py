@@ -104,8 +104,10 @@ class Packing(Technique):
     def prepare(self, model: nn.Module) -> nn.Module:
         if not bodies(model):
             raise SettingError(
-                f"packing: {type(model).__name__} holds nothing that can be packed: no model of transformers that takes "
-                "position_ids, and no nn.TransformerEncoder. Use length_grouping."
+                "packing",
+                f"{type(model).__name__} holds nothing that can be packed: no model of transformers that takes "
+                "position_ids, and no nn.TransformerEncoder",
+                "Use length_grouping.",
             )
         return model
 
@@ -140,8 +142,10 @@ def _refuse_scored_padding(batch: Batch) -> None:
         counted = read(((labels != IGNORE_INDEX) & (mask == 0)).sum(), assume=0)
         if counted:
             raise SettingError(
-                f"packing: {counted} labels at padding count, and packed outputs are zeros there. Set labels to {IGNORE_INDEX} "
-                "where attention_mask is 0, as labels.masked_fill(attention_mask == 0, -100) does, or remove packing."
+                "packing",
+                f"{counted} labels at padding count, and packed outputs are zeros there",
+                f"Set labels to {IGNORE_INDEX} where attention_mask is 0, as labels.masked_fill(attention_mask == 0, "
+                "-100) does, or remove packing.",
             )
 
 
@@ -173,13 +177,18 @@ def _checked(call: BodyCall, layout: Packed) -> bool:
     leaked = _apart(packed, beside, real, others)
     if not apart <= agrees:
         raise SettingError(
-            f"packing: packed outputs of {type(body).__name__} are {apart:.2g} away from padded ones, relative to a token's, and "
-            f"rounding accounts for {agrees:.2g}. Something in it does not go by the positions it is given. Use length_grouping."
+            "packing",
+            f"packed outputs of {type(body).__name__} are {apart:.2g} away from padded ones, relative to a token's, "
+            f"and rounding accounts for {agrees:.2g}. Something in it does not go by the positions it is given",
+            "Use length_grouping.",
         )
     if not leaked <= agrees * LEAKS:
         raise SettingError(
-            f"packing: in {type(body).__name__} an example in a packed row changes by {leaked:.2g} with its neighbour, relative to a "
-            f"token's, and rounding accounts for {agrees * LEAKS:.2g}. Something in it looks across examples. Use length_grouping."
+            "packing",
+            f"in {type(body).__name__} an example in a packed row changes by {leaked:.2g} with its neighbour, "
+            f"relative to a token's, and rounding accounts for {agrees * LEAKS:.2g}. Something in it looks across "
+            "examples",
+            "Use length_grouping.",
         )
     return True
 
@@ -216,8 +225,10 @@ def _naming_packing(body: nn.Module) -> Iterator[None]:
         raise
     except Exception as error:
         raise SettingError(
-            f"packing: {type(body).__name__} computes padded rows and fails on packed ones: {describe(error)}. Something in it takes "
-            "another mask or other positions than packed rows need. Use length_grouping."
+            "packing",
+            f"{type(body).__name__} computes padded rows and fails on packed ones: {describe(error)}. Something in "
+            "it takes another mask or other positions than packed rows need",
+            "Use length_grouping.",
         ) from error
 
 
@@ -233,8 +244,10 @@ def _require_unpacked(body: nn.Module, padded: Any, packed: Any) -> None:
             pair for pair in itertools.zip_longest(*shapes, fillvalue="none") if pair[0] != pair[1]
         )
         raise SettingError(
-            f"packing: {type(body).__name__} gives an output of shape {one} for padded rows and {other} for packed ones, which cannot be "
-            "told apart by example. Turn that output off, as by output_router_logits=False, or use length_grouping."
+            "packing",
+            f"{type(body).__name__} gives an output of shape {one} for padded rows and {other} for packed ones, "
+            "which cannot be told apart by example",
+            "Turn that output off, as by output_router_logits=False, or use length_grouping.",
         )
 
 

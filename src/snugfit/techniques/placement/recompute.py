@@ -106,8 +106,9 @@ def recomputed(
                 outputs = forward(*positional, **dict(zip(names, named, strict=True)))
             if first and versions != [tensor._version for tensor in given]:
                 raise SettingError(
-                    f"recompute.blocks: '{about}' changes what it is given in place, so it cannot be computed again "
-                    "from it. Make its first operation not in place, or leave the block out."
+                    "recompute.blocks",
+                    f"'{about}' changes what it is given in place, so it cannot be computed again from it",
+                    "Make its first operation not in place, or leave the block out.",
                 )
             return outputs
 
@@ -134,8 +135,9 @@ def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]
         name = operation.name().partition("::")[2].partition(".")[0]
         if storages and any(storage_of(each) in storages for each in _written(operation, args, kwargs)):
             raise SettingError(
-                f"recompute.keep: '{about}' writes over an output that was to be kept, by '{name}'. Make that operation not in "
-                f"place, or leave the kind of output out of keep ({', '.join(keep)})."
+                "recompute.keep",
+                f"'{about}' writes over an output that was to be kept, by '{name}'",
+                f"Make that operation not in place, or leave the kind of output out of keep ({', '.join(keep)}).",
             )
         if name not in kept or _writes(operation) or _draws(operation, args, kwargs):
             return CheckpointPolicy.PREFER_RECOMPUTE
@@ -197,7 +199,9 @@ class Recompute(Technique):
         given = [name for name in ("keep", "budget", "rows") if getattr(self, name) not in ((), None)]
         if len(given) > 1:
             raise SettingError(
-                f"recompute.{given[1]}: cannot be given beside {given[0]}: each says what is kept of a block. Remove one."
+                f"recompute.{given[1]}",
+                f"cannot be given beside {given[0]}: each says what is kept of a block",
+                "Remove one.",
             )
         if self.rows is not None:
             self.require("rows", self.rows >= 1, "at least 1")
@@ -215,7 +219,9 @@ class Recompute(Technique):
     def prepare(self, model: nn.Module) -> nn.Module:
         if not self._blocks(model):
             raise SettingError(
-                f"recompute.blocks: {type(model).__name__} is one module without parts, so nothing would be saved. Remove it."
+                "recompute.blocks",
+                f"{type(model).__name__} is one module without parts, so nothing would be saved",
+                "Remove it.",
             )
         return model
 
@@ -268,8 +274,9 @@ class Recompute(Technique):
         for name, block in blocks.items():
             if self.rows is not None and has_batch_norm(block):
                 raise SettingError(
-                    f"recompute.rows: '{name}' holds batch norm, whose statistics are of all rows of a micro-batch. Leave the block "
-                    "out by blocks, or remove rows."
+                    "recompute.rows",
+                    f"'{name}' holds batch norm, whose statistics are of all rows of a micro-batch",
+                    "Leave the block out by blocks, or remove rows.",
                 )
         return blocks
 
@@ -277,7 +284,7 @@ class Recompute(Technique):
         require_list(self.keep, "recompute.keep")
         for kind in self.keep:
             if kind not in OPERATIONS:
-                raise SettingError(f"recompute.keep: there is no '{kind}'. {nearest(kind, OPERATIONS)}")
+                raise SettingError("recompute.keep", f"there is no '{kind}'", nearest(kind, OPERATIONS))
 
 
 def outermost(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Module]:
@@ -291,7 +298,7 @@ def outermost(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Modul
         module = model.get_submodule(name)
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             raise SettingError(
-                f"recompute.blocks: '{name}' is a list of modules. Name its entries: '{name}.*'."
+                "recompute.blocks", f"'{name}' is a list of modules", f"Name its entries: '{name}.*'."
             )
         if not any(name.startswith(f"{outer}.") for outer in found):
             found[name] = module
@@ -312,7 +319,8 @@ def _uncached(name: str, forward: Forward, *args: Any, **kwargs: Any) -> Any:
     for cache in caches_among((*args, *kwargs.values())):
         if torch.is_grad_enabled():
             raise SettingError(
-                f"recompute: '{name}' is given a {type(cache).__name__}, which would be filled a second time in backward. Call the "
-                "model without use_cache and past_key_values in training."
+                "recompute",
+                f"'{name}' is given a {type(cache).__name__}, which would be filled a second time in backward",
+                "Call the model without use_cache and past_key_values in training.",
             )
     return forward(*args, **kwargs)

@@ -139,7 +139,9 @@ def large_layers(model: nn.Module, targets: Sequence[str] = (), above: int = 0) 
     for pattern in targets:
         if not any(matches(name, pattern) for name in layers):
             raise SettingError(
-                f"tiled_linear.targets: '{pattern}' matches no plain nn.Linear of the model. {nearest_names(pattern, list(layers))}"
+                "tiled_linear.targets",
+                f"'{pattern}' matches no plain nn.Linear of the model",
+                nearest_names(pattern, list(layers)),
             )
     if targets:
         return {name: layers[name] for name in layers if any(matches(name, each) for each in targets)}
@@ -147,8 +149,9 @@ def large_layers(model: nn.Module, targets: Sequence[str] = (), above: int = 0) 
     if not found:
         largest = max((layer.weight.nbytes for layer in layers.values()), default=0)
         raise SettingError(
-            f"tiled_linear.above: the largest plain nn.Linear of the model has {largest} bytes, and those of {above} or more are "
-            "tiled. Give less, or remove tiled_linear."
+            "tiled_linear.above",
+            f"the largest plain nn.Linear of the model has {largest} bytes, and those of {above} or more are tiled",
+            "Give less, or remove tiled_linear.",
         )
     return found
 

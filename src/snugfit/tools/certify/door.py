@@ -115,7 +115,7 @@ def certify_technique_named(
     loop = None if oracle is None else load_object(oracle, setting="--oracle", folder=folder)
     if loop is not None and not callable(loop):
         raise SettingError(
-            f"--oracle: got '{oracle}', which is a {type(loop).__name__}, expected a function. Name one."
+            "--oracle", f"got '{oracle}', which is a {type(loop).__name__}, expected a function", "Name one."
         )
     found = certify_technique(technique, dtype=dtype, oracle=loop, tell=tell)
     place = new_folder(output, found.name, "certify")
@@ -134,7 +134,11 @@ def add_to_run(run: Path, found: Certificate) -> None:
     try:
         folder.write_json(CERTIFICATE, found.as_dict())
     except OSError as error:
-        raise RunFolderError(f"{run}: the certificate cannot be written: {error.strerror}.") from error
+        raise RunFolderError(
+            run,
+            f"the certificate cannot be written: {error.strerror}",
+            "Free space, or make the folder writable.",
+        ) from error
     write_certificate(found, folder.path)
     with Spool(folder.events) as spool:
         spool.append("certified", page=PAGE, **found.as_dict())

@@ -60,7 +60,9 @@ def certify_technique(
     """
     started, chosen = time.monotonic(), dtype or DTYPE
     if chosen not in BOUNDS:
-        raise SettingError(f"dtype: must be one of {', '.join(BOUNDS)}, found '{chosen}'.")
+        raise SettingError(
+            "dtype", f"must be one of {', '.join(BOUNDS)}, found '{chosen}'", "Choose one of them."
+        )
     problem = problem_of((technique,), getattr(torch, chosen), BOUNDS[chosen])
     laws: dict[str, Callable[[], Law]] = {
         "card": lambda: technique_laws.card(problem, technique),
@@ -118,8 +120,9 @@ def _require_fit(technique: Technique, problem: Problem) -> None:
         make_step(problem, (technique,))
     except (SettingError, PlanConflict) as error:
         raise SettingError(
-            f"certify: '{technique.card.name}' refuses the built-in model '{problem.name}': {error} Certify a recipe with it on a model that it "
-            "suits: snugfit certify RECIPE."
+            "certify",
+            f"'{technique.card.name}' refuses the built-in model '{problem.name}': {error}",
+            "Certify a recipe with it on a model that it suits: snugfit certify RECIPE.",
         ) from error
     except Exception:  # noqa: BLE001 - of the user's code: each law says what it is
         return

@@ -133,14 +133,20 @@ def trials(setup: Setup, dtype: str | None, rows: int) -> tuple[Trials, tuple[st
         SettingError: the type is not known, or the model cannot be computed in it; or a window has fewer than two rows.
     """
     if dtype is not None and dtype not in BOUNDS:
-        raise SettingError(f"dtype: must be one of {', '.join(BOUNDS)}, found '{dtype}'.")
+        raise SettingError(
+            "dtype", f"must be one of {', '.join(BOUNDS)}, found '{dtype}'", "Choose one of them."
+        )
     if rows < 2:
-        raise SettingError(f"rows: must be at least 2, to have something to split, found {rows}.")
+        raise SettingError(
+            "rows", f"must be at least 2, to have something to split, found {rows}", "Give 2 or more."
+        )
     setup = replace(setup, job=setup.job.for_updates(max(WINDOWS, setup.windows)))
     found = [window.select(range(min(rows, window.rows))) for window in setup.loader().windows(0, WINDOWS)]
     if found[0].rows < 2:
         raise SettingError(
-            f"train.global_batch: a window has {found[0].rows} example, and laws are tried by splitting windows. Give 2 or more."
+            "train.global_batch",
+            f"a window has {found[0].rows} example, and laws are tried by splitting windows",
+            "Give 2 or more.",
         )
     if dtype == "float32":
         return _made(setup, found, dtype), _said(setup, dtype)
@@ -149,7 +155,7 @@ def trials(setup: Setup, dtype: str | None, rows: int) -> tuple[Trials, tuple[st
     if against is None:
         return _loosened(made)
     if dtype == "float64":
-        raise SettingError(f"dtype: float64 cannot be had: {against}. Give float32.")
+        raise SettingError("dtype", f"float64 cannot be had: {against}", "Give float32.")
     why = f"computed in float32, in which rounding hides errors below the bound: {against}"
     return _made(setup, found, "float32"), (why, *_said(setup, "float32"))
 

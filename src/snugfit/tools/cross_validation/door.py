@@ -120,7 +120,7 @@ def resume(
     folder = RunFolder(Path(path).resolve())
     if not (folder.path / CV).exists():
         raise RunFolderError(
-            f"{path}: has no {CV}, so it is no cross-validation. Give <output>/<name>/cv/<id>."
+            path, f"has no {CV}, so it is no cross-validation", "Give <output>/<name>/cv/<id>."
         )
     recipe = load_recipe(folder.path / _RECIPE, allow_code=allow_code)
     if recipe.code:
@@ -130,8 +130,10 @@ def resume(
     dealt = kept["held_out"]
     if rows.sha256 != kept["sha256"] or any(len(numbers) != rows.count for numbers in dealt):
         raise DataError(
-            f"data.train: {recipe.data.train} has changed since this cross-validation began ({len(dealt[0])} rows then, {rows.count} now). "
-            "Put it back, or begin a new one with: snugfit cv"
+            "data.train",
+            f"{recipe.data.train} has changed since this cross-validation began ({len(dealt[0])} rows then, "
+            f"{rows.count} now)",
+            "Put it back, or begin a new one with: snugfit cv",
         )
     made = list(folds_of(dealt))
     check_folds(made, rows.labels, rows.groups)
@@ -266,7 +268,7 @@ def _score(fold: Fold, result: dict[str, Any]) -> FoldScore:
     best = result["best"]
     if best is None:
         raise SettingError(
-            f"{fold.name}: its run was never evaluated. Evaluate at least once: evaluate.every=epoch."
+            fold.name, "its run was never evaluated", "Evaluate at least once: evaluate.every=epoch."
         )
     return FoldScore(
         fold=fold.name,

@@ -56,7 +56,11 @@ class FoldRows:
             try:
                 path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             except OSError as error:
-                raise DataError(f"data: {path} cannot be written: {error.strerror}.") from error
+                raise DataError(
+                    "data",
+                    f"{path} cannot be written: {error.strerror}",
+                    "Free space, or make the folder writable.",
+                ) from error
             files[side] = str(path)
         return files
 
@@ -80,13 +84,17 @@ def _texts(recipe: Recipe, group_by: Sequence[str]) -> FoldRows:
     card = find(recipe.task)
     if data.train.lower().endswith(".txt") and not is_python_path(data.train):
         raise DataError(
-            f"data.train: {data.train} is one text, which has no rows to hold out. Give a JSONL or CSV file with a text in each row."
+            "data.train",
+            f"{data.train} is one text, which has no rows to hold out",
+            "Give a JSONL or CSV file with a text in each row.",
         )
     label = data.label if card.classes else None
     part = read_part(data.train, "data.train", data.text, label, None, recipe.folder)
     skipped = settle(part.faults, data.bad_rows)
     if not part.kept:
-        raise DataError(f"data: no usable row is left in {part.table.source}.")
+        raise DataError(
+            "data", f"no usable row is left in {part.table.source}", "Correct the rows, or name another file."
+        )
     others = {f"data.{name}": [getattr(data, name)] for name in COLUMNS if name in card.settings}
     check_columns(part.table, others)
     columns = [*data.text, *(name for (name,) in others.values())]
@@ -120,7 +128,10 @@ def _groups(part: Part, group_by: Sequence[str]) -> list[Hashable] | None:
         values = [part.table.rows[row].get(column) for column in group_by]
         if any(value is None or value == "" for value in values):
             raise DataError(
-                f"--groups: {part.table.source}:{part.table.lines[row]}: the row has no {' or '.join(group_by)}, so it is of no group."
+                "--groups",
+                f"{part.table.source}:{part.table.lines[row]}: the row has no {' or '.join(group_by)}, so it is of no "
+                "group",
+                "Fill it, or leave the row out.",
             )
         groups.append(json.dumps(values, default=_plain))
     return groups
@@ -165,7 +176,9 @@ def _label(row: Any) -> Hashable:
     if isinstance(row, (tuple, list)) and len(row) > 1:
         return _plain(row[1])
     raise SettingError(
-        f"stratified: a row is a {type(row).__name__}, not (inputs, label) or a mapping with labels. Ask for --no-stratified."
+        "stratified",
+        f"a row is a {type(row).__name__}, not (inputs, label) or a mapping with labels",
+        "Ask for --no-stratified.",
     )
 
 
@@ -174,7 +187,7 @@ def _column(row: Any, name: str) -> Any:
         found = (
             f"has {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is a {type(row).__name__}"
         )
-        raise SettingError(f"'{name}': a row {found}. Let each row be a mapping with '{name}'.")
+        raise SettingError(f"'{name}'", f"a row {found}", f"Let each row be a mapping with '{name}'.")
     return row[name]
 
 
@@ -187,6 +200,8 @@ def _plain(value: Any) -> Hashable:
     found = value.tolist() if hasattr(value, "tolist") else value
     if found is not None and not isinstance(found, (str, int, float)):
         raise DataError(
-            f"data.train: {found!r:.60} is neither text nor a number, so rows cannot be dealt by it."
+            "data.train",
+            f"{found!r:.60} is neither text nor a number, so rows cannot be dealt by it",
+            "Name another column.",
         )
     return found

@@ -25,9 +25,9 @@ class FoldSettings:
 
     def __post_init__(self) -> None:
         if self.folds < 2:
-            raise SettingError(f"folds: {self.folds} is too few: one part is held out. Give 2 or more.")
+            raise SettingError("folds", f"{self.folds} is too few: one part is held out", "Give 2 or more.")
         if self.repeats < 1:
-            raise SettingError(f"repeats: {self.repeats} is too few. Give 1 or more.")
+            raise SettingError("repeats", f"{self.repeats} is too few", "Give 1 or more.")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def check_folds(
     for fold in folds:
         if not fold.training or not fold.validation:
             side = "train" if not fold.training else "validate"
-            raise DataError(f"{fold.name}: no row is left to {side} on. Ask for fewer folds.")
+            raise DataError(fold.name, f"no row is left to {side} on", "Ask for fewer folds.")
         _refuse_shared(fold, "row", list(range(max(*fold.training, *fold.validation) + 1)))
         if groups is not None:
             _refuse_shared(fold, "group", groups)
@@ -128,8 +128,10 @@ def check_folds(
             missing = {labels[row] for row in fold.validation} - {labels[row] for row in fold.training}
             if missing:
                 raise DataError(
-                    f"{fold.name}: all rows of the label{'' if len(missing) == 1 else 's'} {_some(missing)} are held out, so it cannot "
-                    "be learned. Ask for stratified or for fewer folds."
+                    fold.name,
+                    f"all rows of the label{('' if len(missing) == 1 else 's')} {_some(missing)} are held out, so it cannot "
+                    "be learned",
+                    "Ask for stratified or for fewer folds.",
                 )
 
 
@@ -137,8 +139,10 @@ def _refuse_shared(fold: Fold, what: str, keys: Sequence[Hashable]) -> None:
     shared = {keys[row] for row in fold.training} & {keys[row] for row in fold.validation}
     if shared:
         raise DataError(
-            f"{fold.name}: {len(shared)} {what}{'' if len(shared) == 1 else 's'} ({_some(shared)}) both trained and scored: its "
-            "scores would say nothing. Begin a new cross-validation."
+            fold.name,
+            f"{len(shared)} {what}{('' if len(shared) == 1 else 's')} ({_some(shared)}) both trained and scored: "
+            "its scores would say nothing",
+            "Begin a new cross-validation.",
         )
 
 
@@ -266,19 +270,26 @@ def _check_counts(
     groups: Sequence[Hashable] | None,
 ) -> None:
     if settings.folds > rows:
-        raise SettingError(f"folds: {settings.folds} of {rows} rows: a fold would be empty. Ask for fewer.")
+        raise SettingError(
+            "folds", f"{settings.folds} of {rows} rows: a fold would be empty", "Ask for fewer."
+        )
     if groups is not None and len(set(groups)) < settings.folds:
         raise SettingError(
-            f"folds: {settings.folds} of {len(set(groups))} groups: a group is held out whole, so there are at most as many folds as groups."
+            "folds",
+            f"{settings.folds} of {len(set(groups))} groups: a group is held out whole, so there are at most as "
+            "many folds as groups",
+            "Lower it.",
         )
     if settings.stratified:
         if labels is None:
-            raise SettingError("stratified: the rows have no labels. Ask for --no-stratified.")
+            raise SettingError("stratified", "the rows have no labels", "Ask for --no-stratified.")
         label, count = min(Counter(labels).items(), key=lambda each: each[1])
         if count < settings.folds:
             raise DataError(
-                f"folds: the label {label!r} has {count} row{'' if count == 1 else 's'}, so it cannot be in each of {settings.folds} folds. Ask "
-                f"for {max(count, 2)} folds, add rows, or use --no-stratified."
+                "folds",
+                f"the label {label!r} has {count} row{('' if count == 1 else 's')}, so it cannot be in each of "
+                f"{settings.folds} folds",
+                f"Ask for {max(count, 2)} folds, add rows, or use --no-stratified.",
             )
 
 

@@ -245,9 +245,11 @@ def _none(
 
 def _check(step: Step, updates: int) -> None:
     if updates < 1:
-        raise SettingError(f"updates: must be at least 1, found {updates}.")
+        raise SettingError("updates", f"must be at least 1, found {updates}", "Give 1 or more.")
     if step.coupling:
         raise SettingError(
-            f"plan.micro_batch: '{step.coupling[0]}' makes each example's loss depend on the others of its micro-batch, so that its "
-            "size is part of what is learned. Choose it by what is learned, not by its speed."
+            "plan.micro_batch",
+            f"'{step.coupling[0]}' makes each example's loss depend on the others of its micro-batch, so that its "
+            "size is part of what is learned",
+            "Choose it by what is learned, not by its speed.",
         )

@@ -148,8 +148,9 @@ def _found(
     parts = list(parts_of(step.optimizer)) if per_group else []
     if per_group and len(parts) < 2:
         raise SettingError(
-            f"per_group: the optimizer has one part, '{parts[0]}'. Give parts of the model rates of their own, as layer_rates "
-            "and pattern_rates do, or leave it out."
+            "per_group",
+            f"the optimizer has one part, '{parts[0]}'",
+            "Give parts of the model rates of their own, as layer_rates and pattern_rates do, or leave it out.",
         )
     whole = _tested(setup, step, ranged, None, tell)
     alone = {part: _tested(setup, step, ranged, part, tell) for part in parts}

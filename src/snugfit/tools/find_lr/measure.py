@@ -151,7 +151,7 @@ class _Sweep:
     def __init__(self, optimizer: torch.optim.Optimizer, part: str | None) -> None:
         groups, parts = optimizer.param_groups, parts_of(optimizer)
         if part is not None and part not in parts:
-            raise SettingError(f"part: the optimizer has none of the name '{part}'. {nearest(part, parts)}")
+            raise SettingError("part", f"the optimizer has none of the name '{part}'", nearest(part, parts))
         chosen = range(len(groups)) if part is None else parts[part]
         self._raised = {id(groups[place]) for place in chosen}
         self.unit = (
@@ -159,7 +159,7 @@ class _Sweep:
         )
         if self.unit == 0:
             raise SettingError(
-                "optimizer: its rates are 0, so that there is nothing to raise. Give it a learning rate."
+                "optimizer", "its rates are 0, so that there is nothing to raise", "Give it a learning rate."
             )
         self.rate = 0.0
 
@@ -233,8 +233,10 @@ def _rates(start: float, end: float, updates: int) -> list[float]:
 
 def _check(start: float, end: float, updates: int, smoothing: float) -> None:
     if not 0 < start < end < math.inf:
-        raise SettingError(f"start, end: must be rising rates above 0, found {start:g} and {end:g}.")
+        raise SettingError(
+            "start, end", f"must be rising rates above 0, found {start:g} and {end:g}", "Give such rates."
+        )
     if updates < 2:
-        raise SettingError(f"updates: must be at least 2, found {updates}.")
+        raise SettingError("updates", f"must be at least 2, found {updates}", "Give 2 or more.")
     if not 0 <= smoothing < 1:
-        raise SettingError(f"smoothing: must be in [0, 1), found {smoothing:g}.")
+        raise SettingError("smoothing", f"must be in [0, 1), found {smoothing:g}", "Give such a number.")

@@ -182,5 +182,7 @@ def write_lr_picture(name: str, found: RangeTest, path: Path) -> Path:
     try:
         drawing.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: the picture cannot be written: {error}.") from error
+        raise RunFolderError(
+            path, f"the picture cannot be written: {error}", "Name a file that can be written."
+        ) from error
     return path

@@ -88,7 +88,7 @@ def profile_setup(
         UserError, TrainingFailed: the setup cannot be run.
     """
     if updates < 1:
-        raise SettingError(f"updates: must be at least 1, found {updates}.")
+        raise SettingError("updates", f"must be at least 1, found {updates}", "Give 1 or more.")
     detail = replace(detail, sort=detail.sorted_by(torch.device(setup.plan.device).type))
     job, windows = setup.job, _warm_up(setup.plan) + 2 * updates + _UNSEEN
     if setup.windows < windows:  # schedules end with the run

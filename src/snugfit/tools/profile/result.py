@@ -41,10 +41,12 @@ class Detail:
             SettingError: there is no such order there.
         """
         if self.sort not in (None, *ORDERS):
-            raise SettingError(f"sort: got {self.sort!r}, expected one of {', '.join(ORDERS)}.")
+            raise SettingError(
+                "sort", f"got {self.sort!r}, expected one of {', '.join(ORDERS)}", "Choose one of them."
+            )
         if self.sort == "device" and device == "cpu":
             raise SettingError(
-                "sort: got device, and a CPU has no time beside the host's. Leave it out, or write host."
+                "sort", "got device, and a CPU has no time beside the host's", "Leave it out, or write host."
             )
         return self.sort or ("host" if device == "cpu" else "device")
 

@@ -73,14 +73,14 @@ def tune(
     check_pruner(pruner)
     space = read_space(search)
     if trials < 1:
-        raise SettingError(f"trials: {trials} is too few. Give 1 or more.")
+        raise SettingError("trials", f"{trials} is too few", "Give 1 or more.")
     if recipe.data.validation is None:
         raise SettingError(
-            "data.validation: is null, and a search needs rows to compare trials by. Give some."
+            "data.validation", "is null, and a search needs rows to compare trials by", "Give some."
         )
     if recipe.plan.devices > 1 or this_world().size > 1:
         raise SettingError(
-            "plan.devices: a search runs its trials in one process, on one device. Leave it at 1."
+            "plan.devices", "a search runs its trials in one process, on one device", "Leave it at 1."
         )
     check_space(recipe, space)
     identity = _identity(recipe, space, pruner)

@@ -39,13 +39,15 @@ def read_space(search: Mapping[str, str | Sequence[Any]]) -> dict[str, Parameter
     """
     if not search:
         raise SettingError(
-            f"search: nothing to search. Name a setting and its values, such as optimizer.adamw.learning_rate: {FORMS}."
+            "search",
+            "nothing to search",
+            f"Name a setting and its values, such as optimizer.adamw.learning_rate: {FORMS}.",
         )
     space = {name: _parameter(name, given) for name, given in search.items()}
     for name in space:
         if around := next((other for other in space if name.startswith(f"{other}.")), None):
             raise SettingError(
-                f"search {name}: '{around}' is searched too, of which it is a part. Leave one out."
+                f"search {name}", f"'{around}' is searched too, of which it is a part", "Leave one out."
             )
     return space
 
@@ -66,10 +68,12 @@ def read_options(texts: Iterable[str]) -> dict[str, str]:
         name, _, values = text.partition("=")
         if not is_override(text):
             raise SettingError(
-                f"--search '{text}': write it as NAME=VALUES, for example optimizer.adamw.learning_rate=log:1e-5..1e-2."
+                "--search",
+                f"got '{text}'",
+                "Write it as NAME=VALUES, for example optimizer.adamw.learning_rate=log:1e-5..1e-2.",
             )
         if name in found:
-            raise SettingError(f"--search {name}: is given twice. Leave one out.")
+            raise SettingError(f"--search {name}", "is given twice", "Leave one out.")
         found[name] = values
     return found
 
@@ -89,13 +93,17 @@ def read_file(path: str | os.PathLike[str], *, allow_code: bool = False) -> dict
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"--space: {path} cannot be read: {error}.") from error
+        raise SettingError(
+            "--space", f"{path} cannot be read: {error}", "Name a file that can be read."
+        ) from error
     tree = read_yaml(text, str(path), Places(str(path)))
     search = tree.get("search") if isinstance(tree, Mapping) else None
     if not isinstance(search, Mapping) or list(tree) != ["search"]:
         raise SettingError(
-            f"--space: {path}: write the settings under the one key search, such as 'search: {{optimizer.adamw.learning_rate: "
-            "log:1e-5..1e-2}'."
+            "--space",
+            f"{path} has other keys than search",
+            "Write the settings under that one key, such as 'search: {optimizer.adamw.learning_rate: "
+            "log:1e-5..1e-2}'.",
         )
     spaces = read_space(search) if search else {}
     choices = {name: each.values for name, each in spaces.items() if isinstance(each, Choices)}
@@ -113,11 +121,15 @@ def check_space(recipe: Recipe, space: Space) -> None:
     for name, parameter in space.items():
         for fixed, why in _FIXED.items():
             if name == fixed or name.startswith(f"{fixed}."):
-                raise SettingError(f"search {name}: is the same for all trials: {why}.")
+                raise SettingError(
+                    f"search {name}", f"is the same for all trials: {why}", "Search another setting."
+                )
         hashes = {_tried(recipe, name, value).hash() for value in parameter.ends()}
         if len(hashes) < 2:
             raise SettingError(
-                f"search {name}: what is learned is the same for all of {parameter.written()}, so there is nothing to find."
+                f"search {name}",
+                f"what is learned is the same for all of {parameter.written()}, so there is nothing to find",
+                "Search another setting.",
             )
 
 
@@ -147,7 +159,9 @@ def _tried(recipe: Recipe, name: str, value: Any) -> Recipe:
         guess = nearest(name, _names(recipe.as_dict()))
         better = guess.startswith("Did you mean") and name not in guess and "Did you mean" not in str(error)
         raise SettingError(
-            f"search {name}: {shown(value)} is refused: {error}{f' {guess}' if better else ''}"
+            f"search {name}",
+            f"{shown(value)} is refused: {error}",
+            guess if better else "Search other values.",
         ) from error
 
 
@@ -173,11 +187,11 @@ def _parameter(name: str, given: str | Sequence[Any]) -> Parameter:
             return _range(place, low, high, log=found[1] is not None)
         given = read_value(f"[{given}]", place)
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise SettingError(f"{place}: {given!r} are no values to choose from. Write {FORMS}.")
+        raise SettingError(place, f"{given!r} are no values to choose from", f"Write {FORMS}.")
     choices = Choices(tuple(given))
     if len(set(choices.texts())) != len(given) or len(given) < 2:
         what = "are not all different" if len(given) > 1 else "leave nothing to choose"
-        raise SettingError(f"{place}: {choices.written() or 'no values'} {what}. Write {FORMS}.")
+        raise SettingError(place, f"{choices.written() or 'no values'} {what}", f"Write {FORMS}.")
     return choices
 
 
@@ -185,7 +199,9 @@ def _range(place: str, low: float | int, high: float | int, *, log: bool) -> Ran
     if not (isinstance(low, int) and isinstance(high, int)):
         low, high = float(low), float(high)
     if low >= high:
-        raise SettingError(f"{place}: {low}..{high} has no room: write the lower end first.")
+        raise SettingError(place, f"{low}..{high} has no room", "Write the lower end first.")
     if log and low <= 0:
-        raise SettingError(f"{place}: log:{low}..{high} begins at {low}, and factors need a positive number.")
+        raise SettingError(
+            place, f"log:{low}..{high} begins at {low}, and factors need a positive number", "Begin above 0."
+        )
     return Range(low, high, log)

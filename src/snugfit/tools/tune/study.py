@@ -44,7 +44,7 @@ def check_pruner(name: str) -> None:
         SettingError: there is no such pruner.
     """
     if name not in PRUNERS:
-        raise SettingError(f"pruner: there is no '{name}'. {nearest(name, PRUNERS)}")
+        raise SettingError("pruner", f"there is no '{name}'", nearest(name, PRUNERS))
 
 
 class Study:

@@ -76,7 +76,11 @@ def test_a_plan_below_mixed_has_to_be_worth_it_in_price(hours: float, devices: i
 
 
 def test_what_does_not_fit_or_cannot_be_planned_is_said_and_not_chosen() -> None:
-    plans = {1: answer(1, 1.0, fits=False), 2: answer(2, 4.0), 4: SettingError("devices: too many.")}
+    plans = {
+        1: answer(1, 1.0, fits=False),
+        2: answer(2, 4.0),
+        4: SettingError.from_text("devices: too many."),
+    }
     found = cheapest(plans)
 
     assert found.choice.devices == 2
@@ -93,7 +97,7 @@ def test_where_nothing_fits_on_any_number_the_answer_says_so() -> None:
 
 def test_where_no_number_can_be_planned_its_error_is_raised() -> None:
     with pytest.raises(SettingError, match="no way"):
-        cheapest({1: SettingError("model: no way."), 2: SettingError("model: no way.")})
+        cheapest({1: SettingError.from_text("model: no way."), 2: SettingError.from_text("model: no way.")})
 
 
 def test_a_run_of_unknown_length_is_compared_by_a_thousand_updates() -> None:

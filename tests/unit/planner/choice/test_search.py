@@ -88,7 +88,7 @@ class Laws:
         names = [told(each) for each in techniques]
         self.asked.append((tuple(names), plan.micro_batch))
         if any(name in ("nf4", "int8") for name in names) and "lora" not in names:
-            raise SettingError("nf4: nothing is left to be trained. Add lora.")
+            raise SettingError.from_text("nf4: nothing is left to be trained. Add lora.")
         return self.law(names, plan.micro_batch)
 
     def law(self, names: Sequence[str], size: int) -> Prediction:

@@ -147,7 +147,7 @@ def test_where_a_technique_excludes_mixed_precision_the_run_is_in_fp32_and_says_
     from snugfit.errors import PlanConflict
 
     def refuse(techniques: Any) -> None:
-        raise PlanConflict("'other' excludes 'bf16'.")
+        raise PlanConflict.from_text("'other' excludes 'bf16'.")
 
     monkeypatch.setattr(plan_choices, "check", refuse)
     found, said = with_usual_precision(recipe(tmp_path), RTX4090)

@@ -60,7 +60,7 @@ def test_a_bundle_that_cannot_be_written_is_one_error_whatever_the_library_raise
         raise problem()
 
     monkeypatch.setattr("snugfit.models.bundle._save_plain", fail)
-    with pytest.raises(RunFolderError, match="The best model cannot be written to .*No space left on device"):
+    with pytest.raises(RunFolderError, match="the best model cannot be written to .*No space left on device"):
         save_bundle(tmp_path / "best", small_model(), {"of": "now"})
     assert read_meta(tmp_path / "best")["of"] == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
@@ -89,7 +89,7 @@ def test_the_best_is_what_best_holds_where_the_disk_did_not_take_a_better_one(
     def fails_once(path: Path, *given: Any, **named: Any) -> None:
         calls.append(run.step.progress.updates)
         if run.step.progress.updates == 2:
-            raise RunFolderError("The best model cannot be written: Permission denied.")
+            raise RunFolderError.from_text("the best model cannot be written: Permission denied.")
         save(path, *given, **named)
 
     run.save_best = fails_once  # type: ignore[assignment]
@@ -116,7 +116,7 @@ def test_room_for_the_best_model_is_made_of_older_checkpoints_and_the_last_whole
     def first_fails(path: Path, *given: Any, **named: Any) -> None:
         calls.append(sorted(folder.name for folder in run.folder.checkpoints.iterdir()))
         if len(calls) == 1:
-            raise RunFolderError(f"The best model cannot be written: {os.strerror(errno.ENOSPC)}.")
+            raise RunFolderError.from_text(f"the best model cannot be written: {os.strerror(errno.ENOSPC)}.")
         save(path, *given, **named)
 
     run.save_best = first_fails  # type: ignore[assignment]
@@ -128,7 +128,7 @@ def test_a_run_whose_last_best_model_was_not_written_is_stopped_and_delivers_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: Any, **named: Any) -> None:
-        raise RunFolderError("The best model cannot be written: Permission denied.")
+        raise RunFolderError.from_text("the best model cannot be written: Permission denied.")
 
     run = make_training(tmp_path, validation=VALIDATION)
     run.save_best = refuse  # type: ignore[assignment]
@@ -146,7 +146,7 @@ def test_a_run_whose_last_best_model_was_not_written_is_stopped_and_delivers_it_
 
 def test_without_validation_too_the_last_weights_are_delivered_when_it_goes_on(tmp_path: Path) -> None:
     def refuse(*given: Any, **named: Any) -> None:
-        raise RunFolderError("The best model cannot be written: Permission denied.")
+        raise RunFolderError.from_text("the best model cannot be written: Permission denied.")
 
     run = make_training(tmp_path)
     run.save_best = refuse  # type: ignore[assignment]
@@ -257,7 +257,7 @@ def test_a_window_that_cannot_be_kept_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: Any) -> None:
-        raise RunFolderError("window: the batch cannot be written: No space left on device.")
+        raise RunFolderError.from_text("window: the batch cannot be written: No space left on device.")
 
     monkeypatch.setattr("snugfit.run.training.non_finite.keep_window", refuse)
     run = make_training(tmp_path, train=points(12, poison=[3]))

@@ -131,7 +131,7 @@ def test_a_batch_in_float64_is_refused_by_name() -> None:
 @pytest.mark.parametrize("name", [*OFFLOADS, "nf4", "int8", "adamw_8bit", "fp8"])
 def test_what_needs_memory_or_kernels_of_its_own_is_refused_there(name: str) -> None:
     technique = find(name)()
-    with pytest.raises(PlanConflict, match=f"^'{name}' cannot be had on mps: "):
+    with pytest.raises(PlanConflict, match=f"^techniques: '{name}' cannot be had on mps: "):
         check_on([technique], "mps")
     check_on([technique], "cuda")
     check_on([technique], "cpu")

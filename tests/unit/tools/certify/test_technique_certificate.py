@@ -269,7 +269,7 @@ def test_a_technique_that_refuses_the_model_is_an_error_and_no_verdict() -> None
     @dataclass(frozen=True)
     class Refusing(Scaled):
         def prepare(self, model: nn.Module) -> nn.Module:
-            raise SettingError("refusing: needs a tree of moss.")
+            raise SettingError.from_text("refusing: needs a tree of moss.")
 
     with pytest.raises(
         SettingError, match="refuses the built-in model 'reader': refusing: needs a tree of moss"

@@ -399,5 +399,5 @@ def test_the_command_says_its_result_as_one_object_and_writes_a_page(project: Pa
 
 def test_going_on_takes_no_other_folds(project: Path, tmp_path: Path, capsys):
     assert main(["cv", "--resume", str(tmp_path), "--folds", "3"]) == 2
-    assert "leave out --folds" in capsys.readouterr().err
+    assert "Leave out --folds" in capsys.readouterr().err
     assert main(["cv"]) == 2

@@ -58,7 +58,7 @@ def test_values_are_read_as_they_are_written(text, expected):
     [
         ("0.9", "leave nothing to choose"),
         ("1,1", "are not all different"),
-        ("5..2", "write the lower end first"),
+        ("5..2", "Write the lower end first"),
         ("log:0..1", "factors need a positive number"),
         ("[1", "cannot be read"),
         (3, "no values to choose from"),
@@ -88,7 +88,7 @@ def test_options_and_files_say_the_same(tmp_path: Path):
         with pytest.raises(SettingError, match=message):
             read_options(wrong)
     (tmp_path / "other.yaml").write_text("train.epochs: 1..3\n")
-    with pytest.raises(SettingError, match="under the one key search"):
+    with pytest.raises(SettingError, match="under that one key"):
         read_file(tmp_path / "other.yaml")
     with pytest.raises(SettingError, match=r"none\.yaml cannot be read"):
         read_file(tmp_path / "none.yaml")
