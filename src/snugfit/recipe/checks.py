@@ -70,7 +70,9 @@ def _check_names(recipe: m.Recipe, places: Places) -> None:
             raise places.error(keys, "is empty", "Fill it in.")
         if find(recipe.task).own_code and not is_python_path(text):
             raise places.error(
-                keys, f"must be package.module:function for task {recipe.task}, found '{text}'", "Write it so."
+                keys,
+                f"must be package.module:function for task {recipe.task}, found '{text}'",
+                "Write it so.",
             )
 
 

@@ -56,8 +56,9 @@ def _rows(recipe: Recipe, setting: str, spec: str) -> Any:
     dataset = function() if callable(function) else function
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
-            f"{setting}: '{spec}' returned {type(dataset).__name__}. Return a data set with a length and an index: a "
-            "list, or a torch.utils.data.Dataset."
+            setting,
+            f"'{spec}' returned {type(dataset).__name__}",
+            "Return a data set with a length and an index: a list, or a torch.utils.data.Dataset.",
         )
     return dataset
 

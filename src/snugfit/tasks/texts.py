@@ -100,7 +100,9 @@ def _trained_already(loaded: LoadedModel, name: str) -> nn.Module:
         ModelError: it is such a one.
     """
     if loaded.messages:
-        raise ModelError(f"model: {name} was not trained for this task: {loaded.messages[0]}.")
+        raise ModelError(
+            "model", f"{name} was not trained for this task: {loaded.messages[0]}", "Name one that was."
+        )
     model: nn.Module = loaded.model
     return model
 
