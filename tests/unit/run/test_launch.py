@@ -93,7 +93,9 @@ def test_what_the_first_rank_says_is_said_for_all(tmp_path: Path, monkeypatch: p
     own = record(tmp_path, monkeypatch, 0, MissingExtra("mlflow", "track"), 100.0)
     error = told({0: failure(0, 2, own)}, tmp_path)
     assert isinstance(error, UserError)
-    assert str(error) == "extra 'track': mlflow is not installed. Install it with: pip install 'snugfit[track]'"
+    assert (
+        str(error) == "extra 'track': mlflow is not installed. Install it with: pip install 'snugfit[track]'"
+    )
 
 
 def test_an_error_that_nobody_expected_is_shown_with_its_trace(

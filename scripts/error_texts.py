@@ -1,0 +1,95 @@
+"""The page of all errors about input, made from the code: `python -m scripts.error_texts` writes docs/errors.md."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "snugfit"
+PAGE = ROOT / "docs" / "errors.md"
+_KINDS = (
+    "SettingError",
+    "DataError",
+    "ModelError",
+    "Untraceable",
+    "LogitsInUse",
+    "PlanConflict",
+    "RunFolderError",
+    "TrackingError",
+    "CodeRefused",
+)
+_HEAD = """# Errors
+
+All errors about input, as `python -m scripts.error_texts` finds them in the code. Each says what it is about (a setting, an option, a file), what was
+found, and what to do; `{…}` is filled in. From Python, `error.setting`, `error.problem` and `error.remedy` are these parts. In a terminal they end a command with exit
+code 2. What a setting takes is in [the recipe](recipe_reference.md): an impossible value is refused as `SETTING: must be EXPECTED, found VALUE.`
+"""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The parts of one error, as its code has them."""
+
+    module: str
+    line: int
+    kind: str
+    setting: str
+    problem: str
+    remedy: str
+
+
+def texts() -> list[Text]:
+    """Return the parts of each error that the package makes, by module and line."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    return [text for path in paths for text in _texts_in(path)]
+
+
+def page() -> str:
+    """Return the page, a section for each package."""
+    parts = [_HEAD]
+    for package, of_package in groupby(
+        texts(), key=lambda text: text.module.split("/")[0].removesuffix(".py")
+    ):
+        parts.append(f"\n## {package}\n\n")
+        parts.extend(
+            f"- `{text.setting}`: {_escaped(text.problem)} → {_escaped(text.remedy)}\n" for text in of_package
+        )
+    return "".join(parts)
+
+
+def _texts_in(path: Path) -> Iterator[Text]:
+    module = path.relative_to(SOURCE).as_posix()
+    calls = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    ]
+    for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
+        made = call.func.id if isinstance(call.func, ast.Name) else ""
+        if made in _KINDS and len(call.args) == 3:
+            setting, problem, remedy = map(_text, call.args)
+            yield Text(module, call.lineno, made, setting, problem, remedy)
+
+
+def _text(node: ast.expr) -> str:
+    """Return a text as it will read, with expressions in braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return "{" + ast.unparse(node.value) + "}"
+    return "{" + ast.unparse(node) + "}"
+
+
+def _escaped(text: str) -> str:
+    """Return a text in which Markdown sees no markup."""
+    return "".join(
+        f"\\{letter}" if letter in "\\`*_[]<>{}" else " " if letter == "\n" else letter for letter in text
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
