@@ -115,7 +115,7 @@ def special_frame(tokenizer: PreTrainedTokenizerBase) -> Frame:
         if doubled is not None:
             raise DataError(
                 "model",
-                f"The tokenizer puts '{tokenizer.convert_ids_to_tokens(doubled)}' twice {place} every text "
+                f"the tokenizer puts '{tokenizer.convert_ids_to_tokens(doubled)}' twice {place} every text "
                 f"({tokenizer.convert_ids_to_tokens(framed)})",
                 "Set add_bos_token or add_eos_token to false in its tokenizer_config.json, or mend the post-processor "
                 "in its tokenizer.json.",
