@@ -125,7 +125,7 @@ def test_a_command_that_does_not_exist_is_refused() -> None:
 def test_a_command_without_torch_is_refused() -> None:
     with pytest.raises(SettingError, match="never imported torch"):
         observe([sys.executable, "-c", "print('nothing')"])
-    with pytest.raises(SettingError, match="exit code 3 .* Its own error stands above"):
+    with pytest.raises(SettingError, match="exit code 3 .*Mend its own error"):
         observe([sys.executable, "-c", "raise SystemExit(3)"])
 
 

@@ -230,12 +230,10 @@ def check_hub_reachable(name: str) -> None:
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
-    start = f"model: '{name}' is neither a folder here ({Path(name).absolute()}) nor in the local cache"
+    start = f"'{name}' is neither a folder here ({Path(name).absolute()}) nor in the local cache"
     cached = try_to_load_from_cache(name, CONFIG)
     if isinstance(cached, str):
-        start = (
-            f"model: the local cache of '{name}' lacks a file (safetensors weights, or the tokenizer's): it "
-        )
+        start = f"the local cache of '{name}' lacks a file (safetensors weights, or the tokenizer's): it "
         start += f"holds {_contents(Path(cached).parent)}"
     if constants.HF_HUB_OFFLINE:
         raise ModelError(

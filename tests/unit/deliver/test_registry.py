@@ -294,7 +294,7 @@ def test_what_cannot_be_registered_is_refused_before_anything_is_stored(
     }
     for change, says in [
         ({"name": "a/b"}, r"track\.register"),
-        ({"uri": "databricks"}, "three levels"),
+        ({"uri": "databricks"}, "needs three"),
         ({"uri": "nonsense://x"}, "no MLflow store"),
         ({"run_id": None}, "snugfit track replay"),
         ({"example_rows": []}, "at least one"),

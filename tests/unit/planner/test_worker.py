@@ -102,7 +102,7 @@ def test_an_error_of_the_function_is_raised_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_a_missing_package_is_told_with_the_line_that_installs_it() -> None:
-    with pytest.raises(MissingExtra, match=r"^bitsandbytes is not installed.*snugfit\[quantization\]'$"):
+    with pytest.raises(MissingExtra, match=r"bitsandbytes is not installed.*snugfit\[quantization\]'$"):
         Worker().run(lack, timeout=120)
 
 

@@ -119,14 +119,14 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         exit_code, ended = _run(command, _environment(folder, updates, seconds), seconds)
         logs = [read_log(path) for path in sorted(Path(folder).glob("*.json"))]
     if not logs:
-        told = f"doctor: {' '.join(command)} ended with exit code {exit_code} and never imported torch under observation."
+        problem = f"{' '.join(command)} ended with exit code {exit_code} and never imported torch under observation"
         if exit_code:
             raise SettingError(
                 "doctor",
-                told,
+                problem,
                 "Mend its own error, which stands above; it has to run that far to be looked at.",
             )
-        raise SettingError("doctor", told, "Install Snugfit for the Python that it starts.")
+        raise SettingError("doctor", problem, "Install Snugfit for the Python that it starts.")
     seen = [log for log in logs if log.events] or logs
     for log in seen:
         log.complete = log.complete and exit_code == 0  # sys.exit(1) is no uncaught error of the process
