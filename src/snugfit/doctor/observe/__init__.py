@@ -119,7 +119,9 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         exit_code, ended = _run(command, _environment(folder, updates, seconds), seconds)
         logs = [read_log(path) for path in sorted(Path(folder).glob("*.json"))]
     if not logs:
-        problem = f"{' '.join(command)} ended with exit code {exit_code} and never imported torch under observation"
+        problem = (
+            f"{' '.join(command)} ended with exit code {exit_code} and never imported torch under observation"
+        )
         if exit_code:
             raise SettingError(
                 "doctor",
