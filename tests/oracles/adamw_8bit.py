@@ -1,8 +1,7 @@
 """AdamW with moments in 8 bits: Dettmers et al. 2022, arXiv:2110.02861, section 2; by hand, one block after the other.
 
 The update is computed from the new moments before they are rounded. bitsandbytes' kernel for CPUs looks codes up in a table, and
-takes at times the neighbour of the nearest one (3 % of the second moments): hence the tolerance; torchao is held to 1e-3 in
-the unit tests. A moment at the border of two codes goes to the other one when the last digit of a gradient differs.
+takes at times the neighbour of the nearest one (3 % of the second moments): hence the tolerance. A moment at the border of two codes goes to the other one when the last digit of a gradient differs.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ BLOCK = 256
 def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], total: int) -> Trained:
     """`w ← w − ηλw − η·m̂ / (√v̂ + ε)`, then `m` and `v` are rounded to the nearest code times the largest of their block."""
     signed, unsigned = dynamic_codes(signed=True), dynamic_codes(signed=False)
-    divides = settings["library"] == "torchao"  # which rounds whole blocks only
 
     def rounding(size: int) -> bool:
-        return size >= settings["min_size"] and not (divides and size % BLOCK)
+        return bool(size >= settings["min_size"])
 
     return adamw_with_rounded_moments(model, windows, settings, signed, unsigned, BLOCK, rounding)
 

@@ -19,7 +19,7 @@ from tests.ranks.pool import Ranks
 
 MIN_SIZE = 1024
 WHOLE_BLOCKS, CUT = "0.weight", "1.weight"
-ALL = pytest.mark.parametrize("library", ["bitsandbytes", "torchao8", "torchao4"])
+ALL = pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])
 
 
 @ALL
@@ -49,7 +49,7 @@ def test_a_state_moves_between_shards_and_one_device(two: Ranks, library: str, s
 @ALL
 def test_each_rank_has_its_part_of_the_states_and_cut_blocks_have_32_bits(two: Ranks, library: str) -> None:
     """Half of 4096 elements with two states, and a float32 for each of their blocks; half of 1152 elements of float32."""
-    bits, block = (4, 128) if library == "torchao4" else (8, 256)
+    bits, block = (4, 128) if library == "torchao" else (8, 256)
     low, full = 2 * (4096 // 2) * bits // 8 + 2 * (4096 // 2 // block) * 4, 2 * (1152 // 2) * 4
     for found in two.run(stepped, library, True):
         assert found["bytes"] == low + full
@@ -83,5 +83,4 @@ def made(library: str, model: nn.Module) -> torch.optim.Optimizer:
     groups = [{"params": list(model.parameters())}]
     if library == "bitsandbytes":
         return bitsandbytes_adamw(groups, "adamw_8bit", MIN_SIZE, lr=0.1)
-    bits = 8 if library == "torchao8" else 4
-    return torchao_adamw(bits, groups, f"adamw_{bits}bit", MIN_SIZE, lr=0.1)
+    return torchao_adamw(groups, "adamw_4bit", MIN_SIZE, lr=0.1)

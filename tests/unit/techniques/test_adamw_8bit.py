@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 from snugfit.core.parameters import parameter_groups
 from snugfit.core.selection import check, check_on
 from snugfit.core.technique import Context, Technique
-from snugfit.errors import MissingExtra, PlanConflict, SettingError
+from snugfit.errors import MissingExtra, PlanConflict
 from snugfit.kit.optimizers.low_bit import state_bytes
 from snugfit.step.step import Step
 from snugfit.techniques import find
@@ -20,8 +20,6 @@ from snugfit.techniques.placement.optimizer_offload import OptimizerOffload
 from tests.laws import problems
 from tests.unit.techniques.settings import context, refuses
 
-LIBRARIES = pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])
-
 
 def test_impossible_settings_are_refused() -> None:
     for kind in (AdamW8bit, AdamW4bit):
@@ -30,15 +28,12 @@ def test_impossible_settings_are_refused() -> None:
         refuses(kind, betas=(0.9, 1.0))
         refuses(kind, weight_decay=-0.1)
         refuses(kind, min_size=0)
-    refuses(AdamW8bit, library="apex")
 
 
-def test_pages_are_for_cuda_and_bitsandbytes() -> None:
+def test_pages_are_for_cuda() -> None:
     with pytest.raises(PlanConflict, match=r"on cpu: pages are .* by CUDA\. Write paged: false"):
         check_on([AdamW8bit(paged=True)], "cpu")
     check_on([AdamW8bit(paged=True)], "cuda")
-    with pytest.raises(SettingError, match=r"^adamw_8bit\.paged: torchao has no paged states"):
-        AdamW8bit(paged=True, library="torchao")
     seams = AdamW8bit(paged=True).seams(Context(nn.Linear(1, 1), torch.device("cuda")))
     assert seams.optimizer is not None
 
@@ -51,12 +46,10 @@ def test_states_on_the_host_have_no_pages() -> None:
     check([OptimizerOffload(), AdamW8bit()])
 
 
-def test_a_device_that_bitsandbytes_does_not_know_is_refused_and_torchao_serves_it() -> None:
-    with pytest.raises(
-        PlanConflict, match=r"on mps: bitsandbytes has no kernels for it\. Write library: torchao"
-    ):
+def test_a_device_that_bitsandbytes_does_not_know_is_refused_and_told_the_alternative() -> None:
+    with pytest.raises(PlanConflict, match=r"on mps: bitsandbytes has no kernels for it\. Use adamw_4bit"):
         check_on([AdamW8bit()], "mps")
-    check_on([AdamW8bit(library="torchao")], "mps")
+    check_on([AdamW4bit()], "mps")
 
 
 def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,39 +63,30 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
         make(parameter_groups(nn.Linear(1, 1)))
 
 
-@LIBRARIES
-def test_it_updates_as_the_librarys_own_optimizer_in_a_plain_loop(library: str) -> None:
-    technique = AdamW8bit(learning_rate=0.01, betas=(0.8, 0.9), weight_decay=0.1, library=library)  # type: ignore[arg-type]
+def test_it_updates_as_the_librarys_own_optimizer_in_a_plain_loop() -> None:
+    from bitsandbytes.optim import AdamW8bit as Optimizer
+
+    technique = AdamW8bit(learning_rate=0.01, betas=(0.8, 0.9), weight_decay=0.1)
     ours, plain = classifier(), classifier()
     step = Step(ours, technique)
-    if library == "bitsandbytes":
-        from bitsandbytes.optim import AdamW8bit as Optimizer
-    else:
-        from torchao.optim import AdamW8bit as Optimizer
     settings: dict[str, Any] = {"lr": 0.01, "betas": (0.8, 0.9)}
     matrices = [p for p in plain.parameters() if p.ndim > 1]
     vectors = [p for p in plain.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = Optimizer(groups, **settings)
-    with torch.compiler.set_stance("force_eager"):
-        for window in windows(4):
-            step(window)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(plain(window[0]), window[1]).backward()
-            optimizer.step()
+    for window in windows(4):
+        step(window)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(plain(window[0]), window[1]).backward()
+        optimizer.step()
     for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     assert state_bytes(step.optimizer) < 3 * sum(p.numel() for p in ours.parameters())
 
 
-def test_with_torchao_it_is_the_slow_loop_to_the_last_digits() -> None:
-    technique = replace(AdamW8bit.example(), library="torchao")
-    close_to_the_loop(technique, within=1e-3)
-
-
 @pytest.mark.parametrize(
     ("technique", "within"),
-    [(AdamW8bit(), 0.01), (AdamW8bit(library="torchao"), 0.01), (AdamW4bit(), 0.5)],  # 4 bits lag behind
+    [(AdamW8bit(), 0.01), (AdamW4bit(), 0.5)],  # 4 bits lag behind
     ids=str,
 )
 def test_losses_follow_those_of_adamw_in_fp32(technique: Technique, within: float) -> None:
@@ -114,7 +98,7 @@ def test_losses_follow_those_of_adamw_in_fp32(technique: Technique, within: floa
     assert state_bytes(ours.optimizer) < 0.4 * state_bytes(theirs.optimizer)
 
 
-@pytest.mark.parametrize("technique", [AdamW8bit(), AdamW8bit(library="torchao"), AdamW4bit()], ids=str)
+@pytest.mark.parametrize("technique", [AdamW8bit(), AdamW4bit()], ids=str)
 def test_a_schedule_that_moves_momentum_and_rate_reaches_the_optimizer(technique: Technique) -> None:
     step = Step(classifier(), technique, techniques=[find("one_cycle")()], total_updates=4)
     rates, momenta = [], []

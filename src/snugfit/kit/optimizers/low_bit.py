@@ -1,4 +1,4 @@
-"""AdamW with states of few bits, by torchao or bitsandbytes, made to behave as any torch optimizer does.
+"""AdamW with states of 4 bits by torchao, and of 8 by bitsandbytes, made to behave as any torch optimizer does.
 
 Groups have rates that are numbers, states that are saved are plain tensors, and fake parameters are taken. Two names are torchao's
 own: `_new_buffer` and `_subclass_zeros`; tests/unit/kit/optimizers/test_low_bit.py tells when one moves.
@@ -23,26 +23,26 @@ from snugfit.system.log_filters import importing_torchao
 
 
 def torchao_adamw(
-    bits: int, groups: list[ParameterGroup], technique: str, min_size: int, **settings: Any
+    groups: list[ParameterGroup], technique: str, min_size: int, **settings: Any
 ) -> torch.optim.Optimizer:
-    """Torchao's AdamW with states of 8 or 4 bits.
+    """Return torchao's AdamW with states of 4 bits.
 
     Args:
         technique: whose name errors begin with.
-        min_size: weights of fewer elements keep their states in the weights' own format; so do those that its blocks do not
-            divide, of 256 elements for 8 bits and 128 for 4.
+        min_size: weights of fewer elements keep their states in the weights' own format; so do those that its blocks
+            of 128 elements do not divide.
         settings: `lr`, `betas`, `eps` and `weight_decay`.
     Raises:
         SettingError: a weight is in float64; in a step, a gradient is sparse.
         MissingExtra: torchao is not installed.
     """
-    return checked(_torchao(bits)(groups, technique, min_size, **settings), technique)
+    return checked(_torchao_class()(groups, technique, min_size, **settings), technique)
 
 
 def bitsandbytes_adamw(
     groups: list[ParameterGroup], technique: str, min_size: int, paged: bool = False, **settings: Any
 ) -> torch.optim.Optimizer:
-    """Bitsandbytes' AdamW with states of 8 bits, in blocks of 256; arguments and errors as those of `torchao_adamw`.
+    """Return bitsandbytes' AdamW with states of 8 bits, in blocks of 256; arguments and errors as those of `torchao_adamw`.
 
     Args:
         paged: states lie in memory that CUDA moves to the host when the device is full.
@@ -62,17 +62,16 @@ def _bytes_of(value: Any) -> int:
 
 
 @functools.cache
-def _torchao(bits: int) -> Any:
+def _torchao_class() -> Any:
     require("torchao")
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     with importing_torchao():
-        from torchao.optim import AdamW4bit, AdamW8bit, subclass_4bit, subclass_8bit
+        from torchao.optim import AdamW4bit, subclass_4bit
 
     with unset_fake_temporarily():  # the maps are made once, by reading tensors
-        for module in (subclass_4bit, subclass_8bit):
-            module.get_qmap_signed(), module.get_qmap_unsigned()
-    base: Any = {4: AdamW4bit, 8: AdamW8bit}[bits]
+        subclass_4bit.get_qmap_signed(), subclass_4bit.get_qmap_unsigned()
+    base: Any = AdamW4bit
 
     class TorchaoAdamW(base):  # type: ignore[misc]
         def __init__(
@@ -137,7 +136,7 @@ def _torchao(bits: int) -> Any:
 
         def _spread(self, part: Tensor, parameter: nn.Parameter, name: str) -> Tensor:
             return spread(
-                part, parameter, self.block_size, 1 if name == "scale" else self.block_size * bits // 8
+                part, parameter, self.block_size, per_block=1 if name == "scale" else self.block_size // 2
             )
 
         def _whole(self, parameter: nn.Parameter, name: str, value: Any) -> Any:

@@ -49,7 +49,6 @@ class AdamW4bit(Technique):
     def seams(self, context: Context) -> Seams:
         def optimizer(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
             return torchao_adamw(
-                4,
                 groups,
                 self.card.name,
                 self.min_size,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 
 from snugfit.core.parameters import ParameterGroup
 from snugfit.core.technique import Card, Context, Family, Fidelity, Seams, Sharing, Stage, Technique
-from snugfit.errors import SettingError
-from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw, torchao_adamw
+from snugfit.kit.optimizers.low_bit import bitsandbytes_adamw
 
 DEVICES = ("cpu", "cuda", "xpu")
 """What bitsandbytes has kernels for."""
@@ -24,7 +23,6 @@ class AdamW8bit(Technique):
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     weight_decay: float = 0.01
-    library: Literal["bitsandbytes", "torchao"] = "bitsandbytes"
     paged: bool = False
     min_size: int = 4096
 
@@ -33,7 +31,7 @@ class AdamW8bit(Technique):
         summary="AdamW whose two states take 8 bits an element instead of 32.",
         aliases=("8-bit Adam", "paged_adamw_8bit", "AdamW8bit", "adamw_bnb_8bit"),
         family=Family.NUMERICS,
-        source="Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes; torchao.optim",
+        source="Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes",
         seams=("optimizer",),
         fidelity=Fidelity.COMPACT,
         replaces=("adamw",),
@@ -46,14 +44,7 @@ class AdamW8bit(Technique):
         self.require_positive("learning_rate", "epsilon")
         self.require_betas("betas")
         self.require_not_negative("weight_decay")
-        self.require("library", self.library in ("bitsandbytes", "torchao"), "bitsandbytes or torchao")
         self.require("min_size", self.min_size >= 1, "at least 1")
-        if self.paged and self.library != "bitsandbytes":
-            raise SettingError(
-                "adamw_8bit.paged",
-                "torchao has no paged states",
-                "Write library: bitsandbytes, or paged: false.",
-            )
 
     @classmethod
     def example(cls) -> Self:
@@ -78,20 +69,21 @@ class AdamW8bit(Technique):
             return (
                 "pages are moved between a GPU and the host by CUDA. Write paged: false (adamw_8bit.paged)."
             )
-        if self.library != "bitsandbytes" or device in DEVICES:
+        if device in DEVICES:
             return None
-        return "bitsandbytes has no kernels for it. Write library: torchao (adamw_8bit.library)."
+        return "bitsandbytes has no kernels for it. Use adamw_4bit, by torchao, or adamw."
 
     def seams(self, context: Context) -> Seams:
         def optimizer(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
-            settings = {
-                "lr": self.learning_rate,
-                "betas": (self.betas[0], self.betas[1]),
-                "eps": self.epsilon,
-                "weight_decay": self.weight_decay,
-            }
-            if self.library == "torchao":
-                return torchao_adamw(8, groups, self.card.name, self.min_size, **settings)
-            return bitsandbytes_adamw(groups, self.card.name, self.min_size, self.paged, **settings)
+            return bitsandbytes_adamw(
+                groups,
+                self.card.name,
+                self.min_size,
+                self.paged,
+                lr=self.learning_rate,
+                betas=(self.betas[0], self.betas[1]),
+                eps=self.epsilon,
+                weight_decay=self.weight_decay,
+            )
 
         return Seams(optimizer=optimizer)

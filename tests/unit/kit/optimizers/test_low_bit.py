@@ -22,15 +22,11 @@ def bitsandbytes(model: nn.Module) -> torch.optim.Optimizer:
     return bitsandbytes_adamw(parameter_groups(model), "adamw_8bit", 1024, **SETTINGS)
 
 
-def torchao8(model: nn.Module) -> torch.optim.Optimizer:
-    return torchao_adamw(8, parameter_groups(model), "adamw_8bit", 1024, **SETTINGS)
+def torchao(model: nn.Module) -> torch.optim.Optimizer:
+    return torchao_adamw(parameter_groups(model), "adamw_4bit", 1024, **SETTINGS)
 
 
-def torchao4(model: nn.Module) -> torch.optim.Optimizer:
-    return torchao_adamw(4, parameter_groups(model), "adamw_4bit", 1024, **SETTINGS)
-
-
-ALL = pytest.mark.parametrize("make", [bitsandbytes, torchao8, torchao4])
+ALL = pytest.mark.parametrize("make", [bitsandbytes, torchao])
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -47,9 +43,7 @@ def backward(model: nn.Module, seed: int) -> None:
     model(torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
 
 
-@pytest.mark.parametrize(
-    ("make", "bytes_an_element", "block"), [(bitsandbytes, 1, 256), (torchao8, 1, 256), (torchao4, 0.5, 128)]
-)
+@pytest.mark.parametrize(("make", "bytes_an_element", "block"), [(bitsandbytes, 1, 256), (torchao, 0.5, 128)])
 def test_large_weights_have_states_of_few_bits_and_small_ones_of_32(
     make: Any, bytes_an_element: float, block: int
 ) -> None:
@@ -63,10 +57,9 @@ def test_large_weights_have_states_of_few_bits_and_small_ones_of_32(
     assert state_bytes(optimizer) == 2 * (large * bytes_an_element + 4 * large / block + 4 * small)
 
 
-@pytest.mark.parametrize("make", [torchao8, torchao4])
-def test_weights_that_blocks_do_not_divide_keep_states_of_32_bits(make: Any) -> None:
+def test_weights_that_blocks_do_not_divide_keep_states_of_32_bits() -> None:
     model = nn.Linear(1025, 1, bias=False)
-    optimizer = make(model)
+    optimizer = torchao(model)
     model(torch.ones(1, 1025)).sum().backward()
     optimizer.step()
     assert state_bytes(optimizer) == 2 * 4 * 1025
@@ -176,14 +169,13 @@ def test_a_state_of_another_model_is_refused(make: Any) -> None:
         load_optimizer(make(nn.Linear(4, 4)), optimizer.state_dict())
 
 
-@pytest.mark.parametrize("make", [torchao8, torchao4])
-def test_a_state_of_other_shapes_is_refused(make: Any) -> None:
+def test_a_state_of_other_shapes_is_refused() -> None:
     model, wider = nn.Linear(32, 64), nn.Linear(64, 64)
-    optimizer = make(model)
+    optimizer = torchao(model)
     model(torch.ones(1, 32)).sum().backward()
     optimizer.step()
     with pytest.raises(SettingError, match="does not fit a weight of the shape"):
-        load_optimizer(make(wider), optimizer.state_dict())
+        load_optimizer(torchao(wider), optimizer.state_dict())
 
 
 def test_paged_states_are_paged_again_after_loading(monkeypatch: pytest.MonkeyPatch) -> None:
