@@ -5,9 +5,11 @@ A task is one file with a `CARD`. To import it loads neither torch nor transform
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from snugfit.tasks.recognition import Recognition, Rows, Script
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,6 +34,9 @@ class Card:
         classes: each row has the label of one class: folds are stratified by it, and the doctor checks it.
         predicts: its models predict, are evaluated on files and registered.
         own_code: model and rows are made by functions of the user's own.
+        decoder: its model predicts next tokens, so that it cannot be an encoder.
+        recognize: what it would make of rows or of a script, given settings of `data` that are fixed; None where it has no use for them.
+        sample: the suffix and the content of a small file of rows, which shows their form where there are none yet.
     """
 
     name: str
@@ -44,3 +49,6 @@ class Card:
     classes: bool = False
     predicts: bool = False
     own_code: bool = False
+    decoder: bool = False
+    recognize: Callable[[Rows | Script, Mapping[str, Any]], Recognition | None] = lambda _source, _data: None
+    sample: tuple[str, str] | None = None

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.card import Card
+from snugfit.tasks.recognition import (
+    PLAIN_TEXT,
+    Recognition,
+    Rows,
+    Script,
+    columns_of,
+    length_of_stream,
+)
 from snugfit.tasks.task import Task
 from snugfit.tasks.texts import ROWS, language_model, load_empty_language_model, row_settings
 
 if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.recipe import Recipe
+
+_SAMPLE = """\
+A bird in the hand is worth two in the bush. Actions speak louder than words. All that glitters is not gold.
+A stitch in time saves nine. Better late than never. Birds of a feather flock together. Practice makes perfect.
+Do not count your chickens before they hatch. Every cloud has a silver lining. Fortune favours the bold.
+Good things come to those who wait. Haste makes waste. Honesty is the best policy. Hope for the best.
+If it is not broken, do not fix it. Knowledge is power. Look before you leap. Many hands make light work.
+No man is an island. Out of sight, out of mind. Rome was not built in a day. Slow and steady wins the race.
+The early bird catches the worm. The pen is mightier than the sword. There is no place like home.
+Time and tide wait for no man. Two heads are better than one. When in Rome, do as the Romans do.
+Where there is smoke, there is fire. You cannot judge a book by its cover. A watched pot never boils.
+An apple a day keeps the doctor away. Beggars cannot be choosers. Curiosity killed the cat.
+"""
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
@@ -22,6 +44,27 @@ def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
     return language_model(recipe, tokenizer, data, empty, keep)
 
 
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    if source.path.suffix.lower() == PLAIN_TEXT:
+        size = sum(source.characters(source.columns))
+        return Recognition(
+            data={"max_length": length_of_stream(size)},
+            reason=f"{size:,} characters of plain text",
+            score=1.0,
+        )
+    columns = columns_of(data.get("text") or [column for column in source.columns if source.is_prose(column)])
+    if not columns:
+        return None
+    size = sum(source.characters(columns))
+    return Recognition(
+        data={"text": columns, "max_length": length_of_stream(size)},
+        reason=f"{len(source.rows):,} rows, {size:,} characters of text",
+        score=0.3,
+    )
+
+
 CARD = Card(
     name="causal-lm",
     summary="Predict the next token of a text.",
@@ -30,4 +73,7 @@ CARD = Card(
     settings=ROWS,
     load=_load,
     load_empty=load_empty_language_model,
+    decoder=True,
+    recognize=_recognize,
+    sample=(PLAIN_TEXT, _SAMPLE),
 )

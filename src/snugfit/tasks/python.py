@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from snugfit.errors import DataError
 from snugfit.system.user_objects import load_object
 from snugfit.tasks.card import Card
+from snugfit.tasks.recognition import Recognition, Rows, Script
 from snugfit.tasks.task import Task, loss_of
 
 if TYPE_CHECKING:
@@ -63,6 +66,81 @@ def _rows(recipe: Recipe, setting: str, spec: str) -> Any:
     return dataset
 
 
+_LOSSES = {"mse_loss": "mse", "MSELoss": "mse"}
+_HARMLESS = {"manual_seed", "seed", "basicConfig", "filterwarnings", "simplefilter", "set_num_threads"}
+"""Functions that a module may call while it is imported."""
+
+
+def _recognize(source: Rows | Script, _data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Script) or not _is_importable(source.tree):
+        return None
+    callables = [
+        node
+        for node in source.tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not _needs_arguments(node)
+    ]
+    model = next((node.name for node in callables if _makes_model(node)), None)
+    rows = next((node.name for node in callables if _makes_rows(node)), None)
+    if model is None or rows is None:
+        return None
+    names = {node.attr for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
+    loss = next((own for name, own in _LOSSES.items() if name in names), None)
+    module = source.path.stem
+    return Recognition(
+        data={"train": f"{module}:{rows}"},
+        model=f"{module}:{model}",
+        reason=f"{source.path.name} has a model ({model}) and rows ({rows})",
+        score=0.8,
+        settings={} if loss is None else {"loss": loss},
+        comments={
+            "model": f"{model} of {source.path.name}",
+            "data.train": f"{rows} of {source.path.name}",
+        },
+    )
+
+
+def _is_importable(tree: ast.Module) -> bool:
+    """Return whether to import a module only defines what it has: nothing is looped over or called for its effect."""
+    for node in tree.body:
+        if isinstance(node, (ast.For, ast.While, ast.With)):
+            return False
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+            if name not in _HARMLESS:
+                return False
+    return True
+
+
+def _needs_arguments(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    """Return whether a function or a class is called with arguments."""
+    if isinstance(node, ast.ClassDef):
+        starts = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        return bool(starts) and len(starts[0].args.args) - 1 > len(starts[0].args.defaults)
+    return len(node.args.posonlyargs) + len(node.args.args) > len(node.args.defaults)
+
+
+def _makes_model(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return any(ast.unparse(base).endswith("Module") for base in node.bases)
+    name = node.name.casefold()
+    return any(word in name for word in ("model", "network", "net")) and _returns(node)
+
+
+def _makes_rows(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return any(ast.unparse(base).endswith("Dataset") for base in node.bases)
+    name = node.name.casefold()
+    rows = any(word in name for word in ("data", "rows", "examples", "samples", "train_set"))
+    return rows and "loader" not in name and "valid" not in name and "test" not in name and _returns(node)
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    """Return whether a function returns one value."""
+    values = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+    return bool(values) and not any(value is None or isinstance(value, ast.Tuple) for value in values)
+
+
 CARD = Card(
     name="python",
     summary="Train a model of your own on rows of your own.",
@@ -70,4 +148,5 @@ CARD = Card(
     settings=("collate",),
     load=_load,
     own_code=True,
+    recognize=_recognize,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from snugfit.tasks.card import Card
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of, length_of_rows
 from snugfit.tasks.task import Task
 from snugfit.tasks.texts import ROWS, material_of, row_settings, source_files
 
@@ -14,6 +16,26 @@ if TYPE_CHECKING:
     from snugfit.kit.sharded_loading import KeepPart
     from snugfit.models.huggingface import LoadedModel
     from snugfit.recipe import Recipe
+
+_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
+_TEXTS = ("text", "sentence", "title", "subject", "body", "content", "message", "review", "comment", "description")
+_MOST_CLASSES = 1000
+_MOST_WORDS = 4
+_SAMPLE = """\
+text,label
+The delivery came on time and everything was there,good
+Great quality for that price,good
+The staff were kind and quick to answer,good
+It works as it should and looks well made,good
+I would buy it again at once,good
+The best one that I have had so far,good
+The parcel came late and half of it was missing,bad
+It broke on the second day,bad
+Nobody answers the phone or the mail,bad
+The colour is not the one on the picture,bad
+I want my money back,bad
+Far too loud and far too heavy,bad
+"""
 
 
 def _load(recipe: Recipe, empty: bool, keep: KeepPart | None) -> Task:
@@ -66,6 +88,49 @@ def _load_empty(recipe: Recipe, name: str) -> nn.Module:
     return model
 
 
+def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | None:
+    if not isinstance(source, Rows):
+        return None
+    label = data.get("label") or _label(source)
+    if label is None:
+        return None
+    columns = columns_of(data.get("text") or _texts(source, label))
+    if not columns:
+        return None
+    classes = source.classes(label)
+    common, rare = max(classes.values(), default=0), min(classes.values(), default=0)
+    counts = f"{rare:,}" if rare == common else f"{rare:,} to {common:,}"
+    return Recognition(
+        data={"text": columns, "label": label, "max_length": length_of_rows(source.characters(columns))},
+        reason=f"{len(source.rows):,} rows, {len(classes):,} classes in column '{label}'",
+        score=0.8,
+        comments={"data.label": f"{len(classes):,} classes of {counts} rows each"},
+    )
+
+
+def _label(rows: Rows) -> str | None:
+    """Return the column of labels: by its name, else the one column of few short values."""
+    label = rows.named(_LABELS)
+    if label is not None and _is_label(rows, label, most=len(rows.rows) // 2):
+        return label
+    short = [column for column in rows.columns if _is_label(rows, column, most=max(2, len(rows.rows) // 10))]
+    short = [column for column in short if rows.is_text(column) and rows.words(column) <= _MOST_WORDS]
+    return min(short, key=lambda column: len(rows.classes(column)), default=None)
+
+
+def _is_label(rows: Rows, column: str, most: int) -> bool:
+    values = rows.values(column)
+    names = isinstance(values[0], (str, int)) if values else False
+    return names and 2 <= len(rows.classes(column)) <= min(most, _MOST_CLASSES)
+
+
+def _texts(rows: Rows, label: str) -> tuple[str, ...]:
+    """Return the columns of text: those with sentences, and those with texts under a usual name."""
+    columns = [column for column in rows.columns if column != label and rows.is_text(column)]
+    usual = {name for name in columns if name.strip().casefold() in _TEXTS}
+    return tuple(column for column in columns if column in usual or rows.is_prose(column))
+
+
 CARD = Card(
     name="text-classification",
     summary="Tell which class a text is of.",
@@ -76,4 +141,6 @@ CARD = Card(
     load_empty=_load_empty,
     classes=True,
     predicts=True,
+    recognize=_recognize,
+    sample=(".csv", _SAMPLE),
 )

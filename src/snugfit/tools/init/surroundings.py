@@ -1,0 +1,164 @@
+"""Files of a folder by what they are: tables of rows, scripts, pictures; and why some cannot be trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snugfit.data.bad_rows import Fault
+from snugfit.data.file_formats import READERS
+from snugfit.data.sources import read_table
+from snugfit.errors import DataError
+from snugfit.tasks.recognition import PLAIN_TEXT, Rows, Script
+
+_PICTURES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
+_SOUNDS = {".wav", ".mp3", ".flac", ".ogg", ".m4a"}
+_EXPORTED = {".parquet", ".xlsx", ".xls", ".json", ".arrow", ".feather", ".zip", ".gz"}
+_NO_ROWS = re.compile(
+    r"(vocab|merges|spiece|requirements.*|constraints.*|readme|license|notice|robots|cmakelists)$", re.I
+)
+_TRAINING = re.compile(r"(.*[-_.])?train(ing)?$", re.I)
+_VALIDATION = re.compile(r"(.*[-_.])?(validation|valid|val|dev|eval)$", re.I)
+_TEST = re.compile(r"(.*[-_.])?test$", re.I)
+_TURN = ({"role", "content"}, {"from", "value"})
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What lies in a folder.
+
+    Args:
+        tables: files of rows to train on, the likeliest first.
+        validation, test: files of rows for that, by their names.
+        pictures, sounds: how many there are, in folders below too.
+        others: files whose rows have to be exported first.
+    """
+
+    folder: Path
+    tables: tuple[Path, ...]
+    validation: Path | None
+    test: Path | None
+    scripts: tuple[Path, ...]
+    pictures: int
+    sounds: int
+    others: tuple[Path, ...]
+
+
+def survey(folder: Path) -> Surroundings:
+    """Return what lies in a folder, by names alone."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    tables = [path for path in files if path.suffix.lower() in READERS and not _NO_ROWS.match(path.stem)]
+    aside = [path for path in tables if _VALIDATION.match(path.stem) or _TEST.match(path.stem)]
+    rows = [path for path in tables if path not in aside] or aside
+    rows.sort(key=lambda path: (not _TRAINING.match(path.stem), -path.stat().st_size))
+    below = [*files, *(path for level in ("*/*", "*/*/*") for path in folder.glob(level))]
+    return Surroundings(
+        folder,
+        tuple(rows),
+        next((path for path in aside if _VALIDATION.match(path.stem) and path not in rows), None),
+        next((path for path in aside if _TEST.match(path.stem) and path not in rows), None),
+        tuple(path for path in files if path.suffix == ".py"),
+        sum(path.suffix.lower() in _PICTURES for path in below),
+        sum(path.suffix.lower() in _SOUNDS for path in below),
+        tuple(path for path in files if path.suffix.lower() in _EXPORTED and path.name != "config.json"),
+    )
+
+
+def read_rows(path: Path) -> tuple[Rows, tuple[Fault, ...]]:
+    """Return all rows of a file, and the faults of those that cannot be read.
+
+    Raises:
+        DataError: the file cannot be read, or has no row that can be.
+    """
+    table = read_table(path, setting="init")
+    if not table.rows:
+        fault = table.faults[0]
+        raise DataError(
+            f"{path}:{fault.line}", f"no row can be used; this one has {fault.detail}", "Correct the file."
+        )
+    return Rows(path, table.columns, table.rows), table.faults
+
+
+def read_script(path: Path) -> Script:
+    """Return a Python file, which is not run.
+
+    Raises:
+        DataError: it cannot be read, or is not Python.
+    """
+    try:
+        script = Script(path, path.read_text(encoding="utf-8"))
+        _ = script.tree
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(path, f"cannot be read: {error}", "Name a script that can be read.") from error
+    except SyntaxError as error:
+        raise DataError(
+            f"{path}:{error.lineno}", f"is not Python: {error.msg}", "Correct the line."
+        ) from error
+    return script
+
+
+def no_task(rows: Rows) -> DataError:
+    """Return the error about rows that no task has a use for."""
+    chats = next((column for column in rows.columns if _is_chat(rows, column)), None)
+    if chats is not None:
+        return DataError(
+            rows.path,
+            f"column '{chats}' holds chats, and there is no task for chats of several turns yet",
+            "Write a row for each answer, with the columns prompt (all turns before it) and completion, as JSONL.",
+        )
+    pictures = next((column for column in rows.columns if _names_pictures(rows, column)), None)
+    if pictures is not None:
+        return DataError(
+            rows.path,
+            f"column '{pictures}' names pictures, and recipes for pictures do not exist yet",
+            "Train a module of your own: sf.train(model, dataset) in Python.",
+        )
+    return DataError(
+        rows.path,
+        f"none of its columns ({', '.join(rows.columns[:20])}) was recognised as text to learn from",
+        "Name them: snugfit init FILE data.text=COLUMN data.label=COLUMN. Numbers go into a data set of "
+        "your own: sf.train(model, dataset).",
+    )
+
+
+def nothing_here(here: Surroundings) -> DataError:
+    """Return the error about a folder in which there is nothing that a task has a use for."""
+    for count, name in ((here.pictures, "pictures"), (here.sounds, "sound files")):
+        if count:
+            return DataError(
+                here.folder,
+                f"holds {count:,} {name} and no table of texts, and recipes for {name} do not exist yet",
+                "Train a module of your own: sf.train(model, dataset) in Python; any torch model and data set will do.",
+            )
+    if here.others:
+        names = ", ".join(path.name for path in here.others[:4])
+        return DataError(
+            here.folder,
+            f"holds {names}, which cannot be read as rows",
+            "Export them as CSV, or as JSONL with one object a line.",
+        )
+    suffixes = ", ".join(suffix for suffix in READERS if suffix != PLAIN_TEXT)
+    return DataError(
+        here.folder,
+        "holds nothing to train on",
+        f"Put a table of texts there ({suffixes}) or a text file ({PLAIN_TEXT}), or name one: snugfit init FILE",
+    )
+
+
+def _is_chat(rows: Rows, column: str) -> bool:
+    values = rows.values(column)
+    first = values[0] if values else None
+    turns = first if isinstance(first, (list, tuple)) else ()
+    return bool(turns) and all(isinstance(turn, Mapping) and _is_turn(turn) for turn in turns)
+
+
+def _is_turn(turn: Mapping[str, Any]) -> bool:
+    return any(keys <= turn.keys() for keys in _TURN)
+
+
+def _names_pictures(rows: Rows, column: str) -> bool:
+    values = rows.values(column)
+    return bool(values) and all(Path(str(value)).suffix.lower() in _PICTURES for value in values)
