@@ -22,6 +22,7 @@ from snugfit.cli.cv import cv
 from snugfit.cli.doctor import CommandAfterDashes, doctor
 from snugfit.cli.env import env
 from snugfit.cli.find import find_app
+from snugfit.cli.init import init
 from snugfit.cli.new import new_app
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import refuse, show, usage, write
@@ -45,7 +46,7 @@ from snugfit.system.redaction import redact
 _INTERRUPTED = 130
 
 app = typer.Typer(
-    epilog="Begin with: snugfit train --data my.csv --text title,text --label label --model NAME_OR_FOLDER",
+    epilog="Begin with: snugfit init FILE, such as a table of texts with labels",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -253,6 +254,10 @@ def report(run: _Run, as_json: JsonOption = False) -> None:
     show({"report": str(write_report(run))}, as_json)
 
 
+app.command(
+    short_help="Write a recipe that runs, for what is here.",
+    epilog="Example: snugfit init tickets.csv",
+)(init)
 app.command(
     short_help="Say what a recipe needs in memory and time.",
     epilog="Example: snugfit plan agnews.yaml --device rtx4090 --explain",

@@ -1,0 +1,523 @@
+"""From what lies in a folder to a recipe that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from snugfit.data.bad_rows import Fault
+from snugfit.data.file_formats import READERS
+from snugfit.errors import DataError, MissingExtra, ModelError, RunFolderError, SettingError
+from snugfit.models.folders import CONFIG
+from snugfit.recipe.load import build
+from snugfit.recipe.overrides import apply_overrides
+from snugfit.recipe.presets import DEFAULT, find_preset
+from snugfit.recipe.strict_yaml import Places, read_yaml
+from snugfit.tasks import discover
+from snugfit.tasks.card import Card
+from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
+from snugfit.tools.init.local_models import LocalModel, choose_model, model_at, models_in, named_model
+from snugfit.tools.init.recipe_text import SCHEMA, commented
+from snugfit.tools.init.surroundings import (
+    Surroundings,
+    no_task,
+    nothing_here,
+    read_rows,
+    read_script,
+    survey,
+)
+
+SCRATCH_PRESET = "from_scratch"
+_SCRIPT = ".py"
+_EPOCHS = 3
+_LARGEST_BATCH = 32
+_BATCHES = 8
+_SMALL = 20
+"""Rows that a tenth of is too few to validate on."""
+_SHOWN_FAULTS = 3
+_PLAIN_NAMES = {"train", "training", "data", "rows", "all"}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A recipe that was written, and what it was made from.
+
+    Args:
+        files: all that were written, the recipe first.
+        task, model: with the reason for each, in words.
+        others: other tasks that the same rows could be used for.
+        notes: what else there is to know.
+        commands: the next three, each with what it does.
+    """
+
+    recipe: Path
+    files: tuple[Path, ...]
+    task: str
+    reason: str
+    model: str
+    origin: str
+    others: tuple[str, ...]
+    notes: tuple[str, ...]
+    commands: tuple[tuple[str, str], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "recipe": str(self.recipe),
+            "files": [str(path) for path in self.files],
+            "task": self.task,
+            "reason": self.reason,
+            "model": self.model,
+            "model_origin": self.origin,
+            "other_tasks": list(self.others),
+            "notes": list(self.notes),
+            "next": [command for command, _ in self.commands],
+        }
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Rows or a script, and where they are.
+
+    Args:
+        folder: where the recipe is written.
+        faults: of rows that cannot be read.
+        validation, test: files for that.
+        sample: whether the rows are ours, as there are none yet; they are not written yet.
+    """
+
+    content: Rows | Script
+    folder: Path
+    faults: tuple[Fault, ...] = ()
+    validation: Path | None = None
+    test: Path | None = None
+    sample: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.content.path
+
+
+def begin(
+    source: str | None = None,
+    overrides: Sequence[str] = (),
+    output: Path | None = None,
+    tell: Tell = lambda _: None,
+) -> Beginning:
+    """Write a recipe for rows, a script or a model; nothing is overwritten.
+
+    Args:
+        source: a folder, a file or a model; what lies in the current folder where it is None.
+        overrides: settings that are fixed, such as `data.label=team`.
+        output: the recipe's file.
+        tell: hears what is done next.
+    Raises:
+        DataError, ModelError: there is nothing to train on, or it cannot be used.
+        SettingError: a setting is impossible, or the recipe is there already.
+        MissingExtra: a package that is needed is not installed.
+    """
+    given = apply_overrides({}, overrides, Places())
+    tell(f"looking at {source or 'this folder'} …")
+    model = _model_of(source)
+    place = _source_of(source, model, given, tell)
+    card, recognition, others = _recognized(place.content, given)
+    folder = place.folder if output is None else output.parent
+    name = _name(place.path)
+    recipe = output or folder / f"{name}.yaml"
+    if recipe.exists():
+        raise SettingError(
+            recipe, "exists, and nothing is overwritten", "Name another file: snugfit init … -o OTHER.yaml"
+        )
+    tree, comments, notes = _tree(name, card, place, recognition, folder)
+    writes: list[Callable[[], list[Path]]] = []
+    if card.own_code:
+        tree["model"], origin = str(recognition.model), f"{recognition.model} in {place.path.name}"
+    else:
+        origin = _put_model(tree, comments, card, place, model, given, writes, folder, tell)
+    tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
+    header = [
+        f"{card.summary} {_capital(recognition.reason)}.",
+        *_header_of_others(others, place, card),
+    ]
+    text = commented(tree, header, comments)
+    # what is written has been read as a recipe
+    places = Places(str(recipe))
+    checked = read_yaml(text, str(recipe), places)
+    build(checked, (), places, folder=folder.absolute(), name=recipe.stem, allow_code=True)
+    if place.sample is not None:
+        writes.insert(0, lambda: _written(place.path, str(place.sample)))
+    files = [path for write in writes for path in write()]
+    files = [*_written(recipe, text), *files]
+    schema = folder / SCHEMA
+    if not schema.exists():
+        files += _written(schema, _schema())
+    shown = os.path.relpath(recipe)
+    return Beginning(
+        recipe=Path(shown),
+        files=tuple(Path(os.path.relpath(path)) for path in files),
+        task=card.name,
+        reason=recognition.reason,
+        model=str(tree["model"]),
+        origin=origin,
+        others=tuple(others),
+        notes=tuple(notes),
+        commands=(
+            (f"snugfit train {shown} --fast-dev-run", "two updates: everything runs"),
+            (f"snugfit plan {shown}", "memory and time, before it runs"),
+            (f"snugfit train {shown}", "the run itself"),
+        ),
+    )
+
+
+def _model_of(source: str | None) -> LocalModel | None:
+    """Return the model that the source names; None where it names none."""
+    if source is None:
+        return None
+    path = Path(source).expanduser()
+    if path.name == CONFIG and path.is_file():
+        path = path.parent
+    if path.is_dir():
+        return model_at(path, str(path), f"in {path}") if (path / CONFIG).is_file() else None
+    if path.exists() or path.suffix.lower() in (*READERS, _SCRIPT) or source.count("/") > 1:
+        return None
+    return named_model(source)
+
+
+def _source_of(source: str | None, model: LocalModel | None, given: Mapping[str, Any], tell: Tell) -> _Source:
+    """Return the rows or the script to begin with.
+
+    Raises:
+        DataError: there are none.
+    """
+    path = Path.cwd() if source is None else Path(source).expanduser()
+    if model is not None:
+        inside = survey(path) if path.is_dir() else None
+        here = inside if inside is not None and inside.tables else survey(Path.cwd())
+        if not here.tables:
+            return _sample(model, given)
+        return _rows_of(here, None, given, tell)
+    if path.is_file() and path.suffix == _SCRIPT:
+        return _Source(read_script(path), path.parent)
+    if path.is_file() and path.suffix.lower() not in READERS:
+        read_rows(path)  # says what is wrong with it, or which files can be read
+    if not path.is_dir():
+        if not path.exists():
+            read_rows(path)  # says so, with the nearest name
+        return _rows_of(survey(path.parent), path, given, tell)
+    here = survey(path)
+    if here.tables:
+        return _rows_of(here, None, given, tell)
+    for each in here.scripts:
+        script = read_script(each)
+        if any(card.recognize(script, {}) for card in discover().values()):
+            return _Source(script, path)
+    if here.scripts and not here.pictures:
+        names = ", ".join(each.name for each in here.scripts[:4])
+        raise DataError(
+            path,
+            f"holds {names}, and no script with a model and rows that can be imported without training",
+            f"Keep your loop, and put a step into it: snugfit init --from {here.scripts[0].name}",
+        )
+    here_models = [each for each in models_in(path) if each.folder != path]
+    if here_models and not here.pictures:
+        return _sample(here_models[0], given)
+    raise nothing_here(here)
+
+
+def _rows_of(here: Surroundings, path: Path | None, given: Mapping[str, Any], tell: Tell) -> _Source:
+    """Return the rows of a file, or of the first of a folder's files that a task has a use for."""
+    own = path is not None
+    problem: DataError | None = None
+    for each in [path] if path is not None else here.tables:
+        tell(f"reading {each.name} …")
+        try:
+            rows, faults = read_rows(each)
+        except DataError as error:
+            problem = problem or error
+            continue
+        if any(card.recognize(rows, given.get("data") or {}) for card in discover().values()):
+            validation = _alike(here.validation, rows) if path != here.validation else None
+            folder = Path.cwd() if own else here.folder
+            return _Source(rows, folder, faults, validation, here.test)
+        problem = problem or no_task(rows)
+    assert problem is not None
+    raise problem
+
+
+def _alike(path: Path | None, rows: Rows) -> Path | None:
+    """Return a file of rows if it has the columns of others."""
+    if path is None:
+        return None
+    with suppress(DataError):
+        if set(read_rows(path)[0].columns) >= set(rows.columns):
+            return path
+    return None
+
+
+def _sample(model: LocalModel, given: Mapping[str, Any]) -> _Source:
+    """Return a few rows that show the form, for a model without rows."""
+    cards = [card for card in discover().values() if card.sample is not None]
+    wanted = given.get("task")
+    fitting = [
+        card for card in cards if (card.name == wanted if wanted else card.decoder is model.decoder)
+    ] or cards
+    suffix, text = fitting[0].sample or ("", "")
+    path = Path.cwd() / f"sample{suffix}"
+    if path.exists():
+        raise DataError(path, "exists, and nothing is overwritten", f"Name it: snugfit init {path.name}")
+    reader = READERS[suffix]
+    columns, rows, _, _ = reader(text, path.name, "init")
+    return _Source(Rows(path, columns, rows), Path.cwd(), sample=text)
+
+
+def _recognized(
+    content: Rows | Script, given: Mapping[str, Any]
+) -> tuple[Card, Recognition, dict[str, Recognition]]:
+    """Return the task that suits best, and the others that could be.
+
+    Raises:
+        DataError: none does, or not the one that is asked for.
+    """
+    data = given.get("data") or {}
+    proposals = {name: card.recognize(content, data) for name, card in discover().items()}
+    suitable = {name: each for name, each in proposals.items() if each is not None}
+    if not suitable:
+        if isinstance(content, Rows):
+            raise no_task(content)
+        raise DataError(
+            content.path,
+            "has no model and rows that can be imported without training",
+            f"Keep your loop, and put a step into it: snugfit init --from {content.path.name}",
+        )
+    name = given.get("task") or max(suitable, key=lambda each: suitable[each].score)
+    if name not in suitable:
+        raise DataError(
+            content.path,
+            f"was not recognised as rows for task {name}",
+            f"Name the columns, such as data.text=COLUMN, or take {' or '.join(suitable)}.",
+        )
+    others = {other: each for other, each in suitable.items() if other != name}
+    return discover()[name], suitable[name], others
+
+
+def _tree(
+    name: str, card: Card, place: _Source, recognition: Recognition, folder: Path
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """Return the recipe's settings but for the model and what is learned by, comments, and notes."""
+    comments, notes = dict(recognition.comments), []
+    data: dict[str, Any] = {"train": _path(place.path, folder)}
+    data["validation"] = _path(place.validation, folder) if place.validation else 0.1
+    data |= recognition.data
+    if place.faults:
+        data["bad_rows"] = "skip"
+        lines = ", ".join(f"line {fault.line}: {fault.detail}" for fault in place.faults[:_SHOWN_FAULTS])
+        count = len(place.faults)
+        comments["data.bad_rows"] = (
+            f"{count:,} {'row' if count == 1 else 'rows'} cannot be read ({lines}); fail ends the run instead"
+        )
+        notes.append(f"{count:,} rows of {place.path.name} cannot be read, and are left out ({lines})")
+    batch = _LARGEST_BATCH
+    if isinstance(place.content, Rows) and "text" in data:
+        count = len(place.content.rows)
+        batch = min(batch, max(2, 1 << max(1, (count // _BATCHES).bit_length() - 1)))
+        if place.validation is None and count < _SMALL:
+            data["validation"] = 0.25
+    if place.sample is not None:
+        notes.append(f"{place.path.name} only shows the form of rows: put your own in its place")
+    if place.test is not None:
+        notes.append(f"{place.test.name} is left for: snugfit evaluate RUN {_path(place.test, Path.cwd())}")
+    metrics = list(card.metrics)
+    evaluate: dict[str, Any] = {"every": "epoch", "metrics": metrics}
+    if metrics and not card.decoder and find_spec("torchmetrics") is None:
+        evaluate["metrics"] = []
+        comments["evaluate.metrics"] = f"{', '.join(metrics)}: pip install 'snugfit[metrics]'"
+    if evaluate["metrics"]:
+        evaluate["best"] = evaluate["metrics"][0]
+    tree: dict[str, Any] = {
+        "name": name,
+        "task": card.name,
+        **recognition.settings,
+        "data": data,
+        "train": {"epochs": _EPOCHS, "global_batch": batch},
+        "evaluate": evaluate,
+    }
+    if card.own_code:
+        _learn(tree, comments, SCRATCH_PRESET)
+    if find_spec("mlflow") is None:
+        tree["track"] = {"mlflow": False}
+        comments["track.mlflow"] = "needs: pip install 'snugfit[mlflow]'"
+    return tree, comments, notes
+
+
+def _put_model(
+    tree: dict[str, Any],
+    comments: dict[str, str],
+    card: Card,
+    place: _Source,
+    model: LocalModel | None,
+    given: Mapping[str, Any],
+    writes: list[Callable[[], list[Path]]],
+    folder: Path,
+    tell: Tell,
+) -> str:
+    """Put a model that can be had into the settings, or have a small one written; return where it comes from."""
+    if find_spec("transformers") is None:
+        raise MissingExtra("transformers", "text")
+    if "model" in given:
+        model = _model_of(str(given["model"]).removeprefix("config:"))
+        if model is None:
+            raise ModelError("model", f"{given['model']} is no model", "Name a folder or a name of the hub.")
+    elif model is None:
+        model = choose_model(folder, decoder=card.decoder)
+    if model is not None and card.decoder and not model.decoder:
+        raise ModelError(
+            "model",
+            f"{model.name} is an encoder, which predicts no next tokens as {card.name} needs",
+            "Name a decoder, or leave it out: a small one is made from scratch.",
+        )
+    if model is not None and model.weights and not model.tokenizer:
+        raise ModelError(
+            "model",
+            f"{model.folder} has weights and no tokenizer",
+            "Save the tokenizer there, with save_pretrained.",
+        )
+    if model is not None:
+        tree["data"]["max_length"] = min(tree["data"]["max_length"], model.positions)
+    if model is not None and model.tokenizer:
+        name = _path(model.folder, folder) if Path(model.name).is_dir() else model.name
+        if Path(model.name).is_dir() and not name.startswith((".", os.sep)):
+            name = f"./{name}"
+        tree["model"] = name
+        if not model.weights:
+            tree["from_scratch"] = True
+        origin = model.origin if model.weights else f"architecture {model.origin}, with new weights"
+        comments["model"] = _capital(origin)
+        _learn(tree, comments, DEFAULT if model.weights else SCRATCH_PRESET)
+        return origin
+    new = folder / f"{tree['name']}-model"
+    if new.exists():
+        raise SettingError(
+            new, "exists, and nothing is overwritten", f"Name it: snugfit init … model={new.name}"
+        )
+    tree["model"], tree["from_scratch"] = f"./{new.name}", True
+    origin = (
+        "a small model from scratch, with a tokenizer learned from these rows; no pretrained one is here"
+        if model is None
+        else f"the architecture {model.origin} from scratch, with a tokenizer learned from these rows"
+    )
+    comments["model"] = _capital(origin)
+    assert isinstance(place.content, Rows)
+    columns = columns_of(tree["data"].get("text", place.content.columns))
+    answer = tree["data"].get("completion")
+    texts = _texts(place.content, (*columns, answer) if answer else columns)
+    architecture = None if model is None else model.folder
+
+    def write() -> list[Path]:
+        from snugfit.models.small import write_small_model
+
+        tell("learning a tokenizer from the rows …")
+        write_small_model(new, texts, decoder=card.decoder, architecture=architecture)
+        return [new]
+
+    writes.append(write)
+    _learn(tree, comments, SCRATCH_PRESET)
+    return origin
+
+
+def _texts(rows: Rows, columns: Sequence[str]) -> list[str]:
+    return [str(row[column]) for row in rows.rows for column in columns if row.get(column)]
+
+
+def _learn(tree: dict[str, Any], comments: dict[str, str], preset: str) -> None:
+    """Put the optimizer, the schedule and the techniques of a preset into the settings."""
+    values = find_preset(preset)
+    tree |= {
+        "optimizer": dict(values.optimizer),
+        "schedule": dict(values.schedule),
+        "techniques": list(values.techniques),
+    }
+    comments["optimizer"] = f"as preset {preset} has it; others: snugfit techniques"
+    comments["schedule"] = "learning rate over the run"
+    comments["techniques"] = "further techniques: snugfit techniques"
+
+
+_ORDER = ("name", "task", "model", "from_scratch", "data", "loss", "train", "optimizer", "schedule")
+
+
+def _ordered(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in the order in which recipes are written."""
+    return {key: tree[key] for key in (*_ORDER, *tree) if key in tree}
+
+
+def _relative(overrides: Sequence[str], folder: Path) -> list[str]:
+    """Return overrides with files and folders as the recipe's folder sees them."""
+    relative = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        is_path = key in ("model", "data.train", "data.validation") and value and Path(value).exists()
+        relative.append(f"{key}={json.dumps(_path(Path(value), folder))}" if is_path else text)
+    return relative
+
+
+def _header_of_others(others: Mapping[str, Recognition], place: _Source, card: Card) -> list[str]:
+    """Return what else the rows could be used for, with the command for it."""
+    path = os.path.relpath(place.path)
+    lines = [
+        f"Another task for these rows is {other}: snugfit init {path} task={other} -o {other}.yaml"
+        for other in others
+    ]
+    if card.own_code:
+        return lines
+    return lines
+
+
+def _name(path: Path) -> str:
+    """Return the name of a run on a file: the file's own, or its folder's where every folder has one of that name."""
+    stem = path.stem if path.stem.casefold() not in _PLAIN_NAMES else path.resolve().parent.name
+    return re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"
+
+
+def _path(path: Path, folder: Path) -> str:
+    """Return a path as a recipe in a folder writes it: relative where it lies in or below that."""
+    relative = os.path.relpath(path, folder)
+    return os.path.abspath(path) if relative.startswith("..") else relative
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _written(path: Path, text: str) -> list[Path]:
+    """Write a new file.
+
+    Raises:
+        RunFolderError: it cannot be written.
+        SettingError: it is there already.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise SettingError(path, "exists, and nothing is overwritten", "Choose another name.") from error
+    except OSError as error:
+        raise RunFolderError(
+            path, f"cannot be written: {error.strerror}", "Name a file that can be written: -o FILE"
+        ) from error
+    return [path]
+
+
+def _schema() -> str:
+    from snugfit.recipe import json_schema
+    from snugfit.techniques.plugins import entry_points
+
+    return json.dumps(json_schema(entry_points()), indent=2, ensure_ascii=False) + "\n"
