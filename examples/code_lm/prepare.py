@@ -17,7 +17,6 @@ from pathlib import Path
 
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages", "encodings"}
 MIN_CHARACTERS = 400
-END = "<|end|>"
 
 
 def sources(root: Path) -> Iterator[str]:
@@ -35,36 +34,11 @@ def sources(root: Path) -> Iterator[str]:
 
 def write(folder: Path, texts: list[str], vocabulary: int, width: int, layers: int) -> None:
     """Write the rows, the tokenizer and the configuration."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, PreTrainedTokenizerFast
+    from snugfit.models.small import write_small_model
 
-    folder.mkdir(parents=True, exist_ok=True)
+    write_small_model(folder, texts, decoder=True, vocabulary=vocabulary, width=width, layers=layers)
     with (folder / "source.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
-    fast.model_max_length = 1024
-    fast.save_pretrained(folder)
-    LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=width,
-        intermediate_size=width * 8 // 3,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, width // 64),
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        architectures=["LlamaForCausalLM"],
-        eos_token_id=fast.eos_token_id,
-        bos_token_id=None,
-        pad_token_id=fast.pad_token_id,
-    ).save_pretrained(folder)
 
 
 def main() -> None:

@@ -43,7 +43,8 @@ def init(
 
     settings = list(overrides or [])
     if source is not None and is_override(source):
-        source, settings = None, [source, *settings]
+        settings.insert(0, source)
+        source = None
     if script is not None:
         if source is not None or settings or output is not None:
             raise SettingError("init --from", "takes a script alone", "Leave the others out.")
@@ -62,7 +63,7 @@ def init(
         ("recipe", str(made.recipe)),
         ("task", f"{made.task}: {made.reason}"),
         ("model", f"{made.model}: {made.origin}"),
-        *(("or", f"task={other}") for other in made.others),
+        *(("or", f"{task}: {command}") for task, command in made.others.items()),
         *(("note", note) for note in made.notes),
     ]
     width = max(len(command) for command, _ in made.commands)

@@ -25,7 +25,7 @@ def write_small_model(
     positions: int = 1024,
     architecture: Path | None = None,
 ) -> None:
-    """Write a tokenizer, learned from texts, and the configuration of a model for it into a new folder.
+    """Write a tokenizer, learned from texts, and the configuration of a model for it into a folder.
 
     Args:
         decoder: a model of Llama's kind, that predicts next tokens; else an encoder of BERT's.
@@ -33,14 +33,13 @@ def write_small_model(
         architecture: a folder whose configuration is taken as it is, with a vocabulary that it has room for.
     Raises:
         MissingExtra: transformers is not installed.
-        FileExistsError: the folder is there already.
     """
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
         from transformers import BertConfig, LlamaConfig, PreTrainedTokenizerFast
     except ImportError as error:
         raise MissingExtra("transformers", "text") from error
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if architecture is not None:
         room = parse_json((architecture / CONFIG).read_text(encoding="utf-8")).get("vocab_size", vocabulary)
         vocabulary = min(vocabulary, int(room))

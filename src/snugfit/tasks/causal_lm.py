@@ -11,6 +11,7 @@ from snugfit.tasks.recognition import (
     Recognition,
     Rows,
     Script,
+    blocks_of,
     columns_of,
     length_of_stream,
 )
@@ -53,6 +54,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
             data={"max_length": length_of_stream(size)},
             reason=f"{size:,} characters of plain text",
             score=1.0,
+            examples=blocks_of(size),
         )
     columns = columns_of(data.get("text") or [column for column in source.columns if source.is_prose(column)])
     if not columns:
@@ -62,6 +64,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={"text": columns, "max_length": length_of_stream(size)},
         reason=f"{len(source.rows):,} rows, {size:,} characters of text",
         score=0.3,
+        examples=blocks_of(size),
     )
 
 

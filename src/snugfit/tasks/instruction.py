@@ -45,6 +45,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         },
         reason=f"{len(source.rows):,} rows with a prompt ({', '.join(prompts)}) and its answer ({completion})",
         score=0.9,
+        examples=len(source.rows),
         comments={"data.text": "the prompt"},
     )
 

@@ -81,6 +81,7 @@ class Recognition:
         data: settings of the recipe's `data`.
         reason: what was seen, in words.
         score: from 0 to 1; the task with the highest is taken.
+        examples: about how many there are; None where that is not known.
         model: package.module:function of the model, where the source has it.
         settings: others of the recipe.
         comments: of settings, by their whole names, in place of what the settings mean in general.
@@ -89,6 +90,7 @@ class Recognition:
     data: Mapping[str, Any]
     reason: str
     score: float
+    examples: int | None = None
     model: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     comments: Mapping[str, str] = field(default_factory=dict)
@@ -117,6 +119,15 @@ def length_of_stream(characters: int) -> int:
     """
     tokens = characters / _CHARACTERS_OF_A_TOKEN
     return min(256, max(16, _power_of_two(tokens / 40) // 2))
+
+
+def blocks_of(characters: int) -> int:
+    """Return about how many blocks of `length_of_stream` a stream of text has.
+
+    >>> blocks_of(6000)
+    53
+    """
+    return int(characters / _CHARACTERS_OF_A_TOKEN / length_of_stream(characters))
 
 
 def _power_of_two(value: float) -> int:

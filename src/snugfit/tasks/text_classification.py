@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from snugfit.recipe import Recipe
 
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "tag", "y")
-_TEXTS = ("text", "sentence", "title", "subject", "body", "content", "message", "review", "comment", "description")
+_TEXTS = (
+    "text",
+    "sentence",
+    "title",
+    "subject",
+    "body",
+    "content",
+    "message",
+    "review",
+    "comment",
+    "description",
+)
 _MOST_CLASSES = 1000
 _MOST_WORDS = 4
 _SAMPLE = """\
@@ -104,6 +115,7 @@ def _recognize(source: Rows | Script, data: Mapping[str, Any]) -> Recognition | 
         data={"text": columns, "label": label, "max_length": length_of_rows(source.characters(columns))},
         reason=f"{len(source.rows):,} rows, {len(classes):,} classes in column '{label}'",
         score=0.8,
+        examples=len(source.rows),
         comments={"data.label": f"{len(classes):,} classes of {counts} rows each"},
     )
 

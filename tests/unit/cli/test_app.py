@@ -30,6 +30,7 @@ from snugfit.system.processes import record_failure
 from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
 
 COMMANDS = [
+    "init",
     "train",
     "resume",
     "evaluate",

@@ -6,16 +6,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from snugfit.data.bad_rows import Fault
-from snugfit.data.file_formats import READERS
-from snugfit.errors import DataError, MissingExtra, ModelError, RunFolderError, SettingError
-from snugfit.models.folders import CONFIG
+from snugfit.errors import DataError, MissingExtra, ModelError, RunFolderError, SettingError, nearest
 from snugfit.recipe.load import build
 from snugfit.recipe.overrides import apply_overrides
 from snugfit.recipe.presets import DEFAULT, find_preset
@@ -23,19 +19,12 @@ from snugfit.recipe.strict_yaml import Places, read_yaml
 from snugfit.tasks import discover
 from snugfit.tasks.card import Card
 from snugfit.tasks.recognition import Recognition, Rows, Script, columns_of
-from snugfit.tools.init.local_models import LocalModel, choose_model, model_at, models_in, named_model
+from snugfit.tools.init.local_models import LocalModel, choose_model
 from snugfit.tools.init.recipe_text import SCHEMA, commented
-from snugfit.tools.init.surroundings import (
-    Surroundings,
-    no_task,
-    nothing_here,
-    read_rows,
-    read_script,
-    survey,
-)
+from snugfit.tools.init.source import Source, Tell, find_model, find_source
+from snugfit.tools.init.surroundings import no_task
 
 SCRATCH_PRESET = "from_scratch"
-_SCRIPT = ".py"
 _EPOCHS = 3
 _LARGEST_BATCH = 32
 _BATCHES = 8
@@ -43,8 +32,6 @@ _SMALL = 20
 """Rows that a tenth of is too few to validate on."""
 _SHOWN_FAULTS = 3
 _PLAIN_NAMES = {"train", "training", "data", "rows", "all"}
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -54,7 +41,7 @@ class Beginning:
     Args:
         files: all that were written, the recipe first.
         task, model: with the reason for each, in words.
-        others: other tasks that the same rows could be used for.
+        others: other tasks that the same rows could be used for, with the command for each.
         notes: what else there is to know.
         commands: the next three, each with what it does.
     """
@@ -65,7 +52,7 @@ class Beginning:
     reason: str
     model: str
     origin: str
-    others: tuple[str, ...]
+    others: Mapping[str, str]
     notes: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
 
@@ -78,33 +65,10 @@ class Beginning:
             "reason": self.reason,
             "model": self.model,
             "model_origin": self.origin,
-            "other_tasks": list(self.others),
+            "other_tasks": dict(self.others),
             "notes": list(self.notes),
             "next": [command for command, _ in self.commands],
         }
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Rows or a script, and where they are.
-
-    Args:
-        folder: where the recipe is written.
-        faults: of rows that cannot be read.
-        validation, test: files for that.
-        sample: whether the rows are ours, as there are none yet; they are not written yet.
-    """
-
-    content: Rows | Script
-    folder: Path
-    faults: tuple[Fault, ...] = ()
-    validation: Path | None = None
-    test: Path | None = None
-    sample: str | None = None
-
-    @property
-    def path(self) -> Path:
-        return self.content.path
 
 
 def begin(
@@ -127,8 +91,8 @@ def begin(
     """
     given = apply_overrides({}, overrides, Places())
     tell(f"looking at {source or 'this folder'} …")
-    model = _model_of(source)
-    place = _source_of(source, model, given, tell)
+    model = find_model(source)
+    place = find_source(source, model, given, tell)
     card, recognition, others = _recognized(place.content, given)
     folder = place.folder if output is None else output.parent
     name = _name(place.path)
@@ -140,13 +104,15 @@ def begin(
     tree, comments, notes = _tree(name, card, place, recognition, folder)
     writes: list[Callable[[], list[Path]]] = []
     if card.own_code:
-        tree["model"], origin = str(recognition.model), f"{recognition.model} in {place.path.name}"
+        tree["model"], origin = str(recognition.model), f"in {place.path.name}"
     else:
         origin = _put_model(tree, comments, card, place, model, given, writes, folder, tell)
     tree = _ordered(apply_overrides(tree, _relative(overrides, folder), Places()))
+    path = os.path.relpath(place.path)
+    other_tasks = {other: f"snugfit init {path} task={other} -o {other}.yaml" for other in others}
     header = [
-        f"{card.summary} {_capital(recognition.reason)}.",
-        *_header_of_others(others, place, card),
+        f"{card.summary.rstrip('.')}: {recognition.reason}.",
+        *(f"Another task for these rows is {task}: {command}" for task, command in other_tasks.items()),
     ]
     text = commented(tree, header, comments)
     # what is written has been read as a recipe
@@ -168,7 +134,7 @@ def begin(
         reason=recognition.reason,
         model=str(tree["model"]),
         origin=origin,
-        others=tuple(others),
+        others=other_tasks,
         notes=tuple(notes),
         commands=(
             (f"snugfit train {shown} --fast-dev-run", "two updates: everything runs"),
@@ -176,107 +142,6 @@ def begin(
             (f"snugfit train {shown}", "the run itself"),
         ),
     )
-
-
-def _model_of(source: str | None) -> LocalModel | None:
-    """Return the model that the source names; None where it names none."""
-    if source is None:
-        return None
-    path = Path(source).expanduser()
-    if path.name == CONFIG and path.is_file():
-        path = path.parent
-    if path.is_dir():
-        return model_at(path, str(path), f"in {path}") if (path / CONFIG).is_file() else None
-    if path.exists() or path.suffix.lower() in (*READERS, _SCRIPT) or source.count("/") > 1:
-        return None
-    return named_model(source)
-
-
-def _source_of(source: str | None, model: LocalModel | None, given: Mapping[str, Any], tell: Tell) -> _Source:
-    """Return the rows or the script to begin with.
-
-    Raises:
-        DataError: there are none.
-    """
-    path = Path.cwd() if source is None else Path(source).expanduser()
-    if model is not None:
-        inside = survey(path) if path.is_dir() else None
-        here = inside if inside is not None and inside.tables else survey(Path.cwd())
-        if not here.tables:
-            return _sample(model, given)
-        return _rows_of(here, None, given, tell)
-    if path.is_file() and path.suffix == _SCRIPT:
-        return _Source(read_script(path), path.parent)
-    if path.is_file() and path.suffix.lower() not in READERS:
-        read_rows(path)  # says what is wrong with it, or which files can be read
-    if not path.is_dir():
-        if not path.exists():
-            read_rows(path)  # says so, with the nearest name
-        return _rows_of(survey(path.parent), path, given, tell)
-    here = survey(path)
-    if here.tables:
-        return _rows_of(here, None, given, tell)
-    for each in here.scripts:
-        script = read_script(each)
-        if any(card.recognize(script, {}) for card in discover().values()):
-            return _Source(script, path)
-    if here.scripts and not here.pictures:
-        names = ", ".join(each.name for each in here.scripts[:4])
-        raise DataError(
-            path,
-            f"holds {names}, and no script with a model and rows that can be imported without training",
-            f"Keep your loop, and put a step into it: snugfit init --from {here.scripts[0].name}",
-        )
-    here_models = [each for each in models_in(path) if each.folder != path]
-    if here_models and not here.pictures:
-        return _sample(here_models[0], given)
-    raise nothing_here(here)
-
-
-def _rows_of(here: Surroundings, path: Path | None, given: Mapping[str, Any], tell: Tell) -> _Source:
-    """Return the rows of a file, or of the first of a folder's files that a task has a use for."""
-    own = path is not None
-    problem: DataError | None = None
-    for each in [path] if path is not None else here.tables:
-        tell(f"reading {each.name} …")
-        try:
-            rows, faults = read_rows(each)
-        except DataError as error:
-            problem = problem or error
-            continue
-        if any(card.recognize(rows, given.get("data") or {}) for card in discover().values()):
-            validation = _alike(here.validation, rows) if path != here.validation else None
-            folder = Path.cwd() if own else here.folder
-            return _Source(rows, folder, faults, validation, here.test)
-        problem = problem or no_task(rows)
-    assert problem is not None
-    raise problem
-
-
-def _alike(path: Path | None, rows: Rows) -> Path | None:
-    """Return a file of rows if it has the columns of others."""
-    if path is None:
-        return None
-    with suppress(DataError):
-        if set(read_rows(path)[0].columns) >= set(rows.columns):
-            return path
-    return None
-
-
-def _sample(model: LocalModel, given: Mapping[str, Any]) -> _Source:
-    """Return a few rows that show the form, for a model without rows."""
-    cards = [card for card in discover().values() if card.sample is not None]
-    wanted = given.get("task")
-    fitting = [
-        card for card in cards if (card.name == wanted if wanted else card.decoder is model.decoder)
-    ] or cards
-    suffix, text = fitting[0].sample or ("", "")
-    path = Path.cwd() / f"sample{suffix}"
-    if path.exists():
-        raise DataError(path, "exists, and nothing is overwritten", f"Name it: snugfit init {path.name}")
-    reader = READERS[suffix]
-    columns, rows, _, _ = reader(text, path.name, "init")
-    return _Source(Rows(path, columns, rows), Path.cwd(), sample=text)
 
 
 def _recognized(
@@ -298,6 +163,8 @@ def _recognized(
             "has no model and rows that can be imported without training",
             f"Keep your loop, and put a step into it: snugfit init --from {content.path.name}",
         )
+    if isinstance(content, Rows):
+        _check_columns(content, data)
     name = given.get("task") or max(suitable, key=lambda each: suitable[each].score)
     if name not in suitable:
         raise DataError(
@@ -309,8 +176,22 @@ def _recognized(
     return discover()[name], suitable[name], others
 
 
+def _check_columns(rows: Rows, data: Mapping[str, Any]) -> None:
+    """See that columns that are fixed are there.
+
+    Raises:
+        DataError: one is not.
+    """
+    for setting in ("text", "label", "completion"):
+        for column in columns_of(data.get(setting) or ()):
+            if column not in rows.columns:
+                raise DataError(
+                    f"data.{setting}", f"{rows.path} has no column '{column}'", nearest(column, rows.columns)
+                )
+
+
 def _tree(
-    name: str, card: Card, place: _Source, recognition: Recognition, folder: Path
+    name: str, card: Card, place: Source, recognition: Recognition, folder: Path
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Return the recipe's settings but for the model and what is learned by, comments, and notes."""
     comments, notes = dict(recognition.comments), []
@@ -326,10 +207,9 @@ def _tree(
         )
         notes.append(f"{count:,} rows of {place.path.name} cannot be read, and are left out ({lines})")
     batch = _LARGEST_BATCH
-    if isinstance(place.content, Rows) and "text" in data:
-        count = len(place.content.rows)
-        batch = min(batch, max(2, 1 << max(1, (count // _BATCHES).bit_length() - 1)))
-        if place.validation is None and count < _SMALL:
+    if (examples := recognition.examples) is not None:
+        batch = min(batch, max(2, 1 << max(1, (examples // _BATCHES).bit_length() - 1)))
+        if place.validation is None and examples < _SMALL:
             data["validation"] = 0.25
     if place.sample is not None:
         notes.append(f"{place.path.name} only shows the form of rows: put your own in its place")
@@ -340,6 +220,7 @@ def _tree(
     if metrics and not card.decoder and find_spec("torchmetrics") is None:
         evaluate["metrics"] = []
         comments["evaluate.metrics"] = f"{', '.join(metrics)}: pip install 'snugfit[metrics]'"
+    comments.setdefault("evaluate.best", "metric that decides which weights are kept")
     if evaluate["metrics"]:
         evaluate["best"] = evaluate["metrics"][0]
     tree: dict[str, Any] = {
@@ -362,7 +243,7 @@ def _put_model(
     tree: dict[str, Any],
     comments: dict[str, str],
     card: Card,
-    place: _Source,
+    place: Source,
     model: LocalModel | None,
     given: Mapping[str, Any],
     writes: list[Callable[[], list[Path]]],
@@ -373,7 +254,7 @@ def _put_model(
     if find_spec("transformers") is None:
         raise MissingExtra("transformers", "text")
     if "model" in given:
-        model = _model_of(str(given["model"]).removeprefix("config:"))
+        model = find_model(str(given["model"]).removeprefix("config:"))
         if model is None:
             raise ModelError("model", f"{given['model']} is no model", "Name a folder or a name of the hub.")
     elif model is None:
@@ -450,7 +331,18 @@ def _learn(tree: dict[str, Any], comments: dict[str, str], preset: str) -> None:
     comments["techniques"] = "further techniques: snugfit techniques"
 
 
-_ORDER = ("name", "task", "model", "from_scratch", "data", "loss", "train", "optimizer", "schedule")
+_ORDER = (
+    "name",
+    "task",
+    "model",
+    "from_scratch",
+    "data",
+    "loss",
+    "train",
+    "optimizer",
+    "schedule",
+    "techniques",
+)
 
 
 def _ordered(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -466,18 +358,6 @@ def _relative(overrides: Sequence[str], folder: Path) -> list[str]:
         is_path = key in ("model", "data.train", "data.validation") and value and Path(value).exists()
         relative.append(f"{key}={json.dumps(_path(Path(value), folder))}" if is_path else text)
     return relative
-
-
-def _header_of_others(others: Mapping[str, Recognition], place: _Source, card: Card) -> list[str]:
-    """Return what else the rows could be used for, with the command for it."""
-    path = os.path.relpath(place.path)
-    lines = [
-        f"Another task for these rows is {other}: snugfit init {path} task={other} -o {other}.yaml"
-        for other in others
-    ]
-    if card.own_code:
-        return lines
-    return lines
 
 
 def _name(path: Path) -> str:

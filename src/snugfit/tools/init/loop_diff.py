@@ -95,7 +95,7 @@ def loop_diff(path: Path) -> LoopDiff:
         arguments.append(f"techniques=[{', '.join(f'{own}.{each}' for each in loop.techniques)}]")
     edits = _Edits(script.text)
     if not imported:
-        edits.insert_after(_last_import(script.tree), f"import snugfit as {own}")
+        _put_import(script.tree, edits, f"import snugfit as {own}")
     outer = _outermost(loop)
     edits.insert_before(outer, f"{step_name} = {own}.Step({', '.join(arguments)})")
     for each in loop.removed:
@@ -256,7 +256,9 @@ def _call_of_model(loop: _Loop, outputs: ast.expr) -> ast.Call:
                 uses[0], f"'{outputs.id}' is used for more than the loss, and the step does not give it out"
             )
         outputs = assigned.value
-    if not isinstance(outputs, ast.Call) or not isinstance(outputs.func, (ast.Name, ast.Attribute)):
+    if not isinstance(outputs, ast.Call) or any(
+        isinstance(node, ast.Call) for node in ast.walk(outputs.func)
+    ):
         loop.fail(outputs, f"{ast.unparse(outputs)} is not the model's output as it is")
     return outputs
 
@@ -314,12 +316,12 @@ def _outermost(loop: _Loop) -> ast.stmt:
 
 def _replace_losses(loop: _Loop, edits: _Edits, number: str, step: ast.stmt) -> None:
     """Read the loss from the step's result wherever it was read."""
-    elsewhere = [
+    stores = [
         node
         for node in ast.walk(loop.scope)
         if isinstance(node, ast.Name) and node.id == loop.loss and isinstance(node.ctx, ast.Store)
     ]
-    within: ast.AST = loop.scope if len(elsewhere) == 1 else loop.loop
+    within: ast.AST = loop.scope if len(stores) == 1 else loop.loop
     gone = {node for each in (*loop.removed, step) for node in ast.walk(each)}
     for node in ast.walk(within):
         if not isinstance(node, ast.Name) or node.id != loop.loss or node in gone:
@@ -355,10 +357,14 @@ def _free(names: set[str], *wishes: str) -> str:
     return next((wish for wish in wishes if wish not in names), wishes[-1] + "_")
 
 
-def _last_import(tree: ast.Module) -> ast.stmt:
-    """Return the last import on top of a script."""
-    top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return top[-1]
+def _put_import(tree: ast.Module, edits: _Edits, line: str) -> None:
+    """Put an import behind those on top of a script, or before its first statement."""
+    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    if imports:
+        edits.insert_after(imports[-1], line)
+    else:
+        documented = ast.get_docstring(tree) is not None
+        edits.insert_before(tree.body[1 if documented else 0], line)
 
 
 class _Edits:
@@ -387,7 +393,8 @@ class _Edits:
     def has(self, node: ast.AST) -> bool:
         """Return whether an expression stands where the tree says: inside texts of several parts it may not."""
         begin, end, line = node.col_offset, node.end_col_offset, node.lineno  # type: ignore[attr-defined]
-        return self.before[line - 1].encode()[begin:end].decode() == ast.unparse(node)
+        text: str = self.before[line - 1].encode()[begin:end].decode()
+        return text == ast.unparse(node)
 
     def replace_expression(self, node: ast.AST, text: str) -> None:
         """Put a text in the place of an expression on one line."""

@@ -9,13 +9,15 @@ from typing import Any
 import yaml
 
 from snugfit.core.settings import Section, Setting
-from snugfit.recipe.model import Recipe
+from snugfit.recipe import Recipe
 from snugfit.recipe.strict_yaml import Dumper
 
 SCHEMA = "snugfit.schema.json"
 _WIDTH = 110
 _SILENT = {"name", "task"}
 """Settings that say themselves what they are."""
+_TOGETHER = {"from_scratch", "schedule", "techniques"}
+"""Settings that follow what they belong to without an empty line."""
 
 
 def commented(tree: Mapping[str, Any], header: Sequence[str], comments: Mapping[str, str]) -> str:
@@ -37,7 +39,10 @@ def commented(tree: Mapping[str, Any], header: Sequence[str], comments: Mapping[
         elif name in _SILENT:
             lines.append(f"{name}: {_plain(value)}")
         else:
-            lines += ["", *_setting(declared[name], name, value, "", comments)]
+            lines += [
+                *([] if name in _TOGETHER else [""]),
+                *_setting(declared[name], name, value, "", comments),
+            ]
     return "\n".join(lines) + "\n"
 
 

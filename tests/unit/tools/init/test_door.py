@@ -1,0 +1,310 @@
+"""`snugfit init`: what lies in a folder becomes a recipe that runs as it stands, or an answer that says why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from snugfit.cli import main
+from snugfit.errors import DataError, ModelError, SettingError
+from snugfit.models.small import write_small_model
+from snugfit.recipe import load_recipe
+from snugfit.recipe.strict_yaml import Places, read_yaml
+from snugfit.tools.init import door, local_models
+from snugfit.tools.init.door import Beginning, begin
+from snugfit.tools.init.recipe_text import commented
+
+TEXTS = [
+    f"the {what} was {how} and {more}"
+    for what in ("film", "food", "room")
+    for how in ("good", "bad")
+    for more in ("slow", "loud", "new", "old")
+]
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 600,
+    "max_position_embeddings": 64,
+}
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def make_data():
+    return [(torch.randn(4), i % 2) for i in range(40)]
+
+
+if __name__ == "__main__":
+    raise SystemExit("init ran the script")
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_pretrained_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave nothing of this machine: neither the cache of Hugging Face nor a package with a model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(local_models, "PACKAGE", "no_such_package")
+
+
+def table(folder: Path, name: str = "reviews.csv") -> Path:
+    rows = [f'{number},"{text}",{"pos" if "good" in text else "neg"}' for number, text in enumerate(TEXTS)]
+    path = folder / name
+    path.write_text("\n".join(["id,review,verdict", *rows]) + "\n")
+    return path
+
+
+def pairs(folder: Path) -> Path:
+    path = folder / "pairs.jsonl"
+    rows = [{"instruction": f"say {text}", "input": "", "output": f"{text}."} for text in TEXTS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def corpus(folder: Path) -> Path:
+    path = folder / "corpus.txt"
+    path.write_text("".join(f"{text}.\n" for text in TEXTS * 3))
+    return path
+
+
+def script(folder: Path) -> Path:
+    path = folder / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def configuration(folder: Path) -> Path:
+    (folder / "tiny").mkdir()
+    (folder / "tiny/config.json").write_text(json.dumps(CONFIG))
+    return folder / "tiny"
+
+
+@pytest.mark.parametrize("make", [table, pairs, corpus, script, configuration])
+@pytest.mark.slow  # a whole run each
+def test_the_recipe_runs_as_it_stands(make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make(tmp_path)
+    assert main(["init", source.name, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    command = said["next"][0].split()
+    assert command[:2] == ["snugfit", "train"] and command[-1] == "--fast-dev-run"
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "finished" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("make", "task", "data"),
+    [
+        (table, "text-classification", {"text": ("review",), "label": "verdict"}),
+        (pairs, "instruction", {"text": ("instruction",), "completion": "output"}),
+        (corpus, "causal-lm", {}),
+        (script, "python", {"train": "train:make_data"}),
+    ],
+)
+def test_rows_and_scripts_are_recognised_by_the_tasks(make, task: str, data: dict, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    made = begin(make(tmp_path).name)
+    recipe = load_recipe(made.recipe)
+    assert recipe.task == made.task == task
+    assert {key: getattr(recipe.data, key) for key in data} == data
+    assert [command.split()[1] for command, _ in made.commands] == ["train", "plan", "train"]
+
+
+def test_the_recipe_says_its_schema_and_every_setting_says_what_it_is(tmp_path: Path) -> None:
+    table(tmp_path)
+    made = begin()
+    text = made.recipe.read_text()
+    first, *lines = text.splitlines()
+    assert first == "# yaml-language-server: $schema=snugfit.schema.json"
+    assert json.loads(Path("snugfit.schema.json").read_text())["title"] == "Snugfit recipe"
+    bare = [
+        line
+        for before, line in zip(["", *lines], lines, strict=False)
+        if line and not line.startswith(("#", "name:", "task:")) and not line.endswith(":")
+        if "#" not in line and "#" not in before
+    ]
+    assert not bare
+    assert "24 rows, 2 classes" in text and "causal-lm" in text
+    assert load_recipe(made.recipe).model == str(tmp_path / "reviews-model")
+
+
+def test_another_task_that_was_named_can_be_had(tmp_path: Path) -> None:
+    table(tmp_path)
+    made = begin("reviews.csv")
+    command = made.others["causal-lm"].split()
+    Path("reviews-model").rename("first-model")  # which would be taken
+    assert main(command[1:]) == 0
+    assert load_recipe("causal-lm.yaml").task == "causal-lm"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    table(tmp_path)
+    begin()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(SettingError, match=r"reviews\.yaml: exists, and nothing is overwritten"):
+        begin()
+    (tmp_path / "reviews-model/config.json").unlink()
+    with pytest.raises(SettingError, match="reviews-model: exists"):
+        begin(output=Path("other.yaml"))
+    del before[tmp_path / "reviews-model/config.json"]
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert not Path("other.yaml").exists()
+
+
+def test_settings_that_are_given_count(tmp_path: Path) -> None:
+    table(tmp_path)
+    recipe = load_recipe(begin("reviews.csv", ["data.label=id", "train.epochs=7", "name=mine"]).recipe)
+    assert (recipe.data.label, recipe.train.epochs, recipe.name) == ("id", 7, "mine")
+    with pytest.raises(DataError, match=r"data\.label: reviews\.csv has no column 'verdit'.*verdict"):
+        begin("reviews.csv", ["data.label=verdit"], Path("b.yaml"))
+    shutil.rmtree("reviews-model")
+    with pytest.raises(SettingError, match=r"train\.epochs"):
+        begin("reviews.csv", ["train.epochs=none"], Path("c.yaml"))
+    assert not Path("b.yaml").exists() and not Path("c.yaml").exists()
+
+
+def test_files_of_a_folder_have_their_parts(tmp_path: Path) -> None:
+    folder = tmp_path / "beer"
+    folder.mkdir()
+    for name in ("train.csv", "valid.csv", "test.csv"):
+        table(folder, name)
+    (folder / "requirements.txt").write_text("torch\n" * 1000)
+    made = begin("beer")
+    assert made.recipe == Path("beer/beer.yaml")
+    recipe = load_recipe(made.recipe)
+    assert recipe.data.train == str(folder / "train.csv")
+    assert recipe.data.validation == str(folder / "valid.csv")
+    assert any("test.csv" in note for note in made.notes)
+
+
+def test_rows_that_cannot_be_read_are_left_out_and_said(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    path.write_text(path.read_text() + "99,too,many,fields\n")
+    made = begin()
+    assert load_recipe(made.recipe).data.bad_rows == "skip"
+    assert any("line 26: 4 fields, the header has 3" in note for note in made.notes)
+
+
+def test_a_pretrained_model_that_is_here_is_taken(tmp_path: Path) -> None:
+    import transformers
+
+    write_small_model(
+        tmp_path / "enc", TEXTS, decoder=False, width=64, layers=1, vocabulary=300, positions=64
+    )
+    transformers.BertModel(transformers.AutoConfig.from_pretrained(tmp_path / "enc")).save_pretrained(
+        tmp_path / "enc"
+    )
+    table(tmp_path)
+    made = begin()
+    recipe = load_recipe(made.recipe)
+    assert recipe.model == str(tmp_path / "enc") and not recipe.from_scratch
+    assert recipe.data.max_length <= 64
+    assert not Path("reviews-model").exists()
+    corpus(tmp_path)
+    with pytest.raises(ModelError, match="is an encoder"):
+        begin("corpus.txt", ["model=enc"])
+
+
+def test_a_model_in_the_cache_is_taken_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = tmp_path / "cache/models--some--decoder"
+    snapshot = cached / "snapshots/abc"
+    write_small_model(snapshot, TEXTS, decoder=True, width=64, layers=1, vocabulary=300)
+    (snapshot / "model.safetensors").write_bytes(b"weights that are not read here")
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text("abc")
+    corpus(tmp_path)
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path / "cache"), raising=False)
+    made = begin("corpus.txt")
+    assert (made.model, made.origin) == ("some/decoder", "in the cache of Hugging Face")
+
+
+def test_pictures_and_chats_get_an_honest_answer(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    for number in range(3):
+        (tmp_path / f"cats/{number}.jpg").touch()
+    with pytest.raises(DataError, match="holds 3 pictures.*recipes for pictures do not exist yet"):
+        begin()
+    turns = [{"role": "user", "content": "hello you"}, {"role": "assistant", "content": "hello"}]
+    Path("chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    with pytest.raises(DataError, match="'messages' holds chats.*prompt.*completion"):
+        begin("chats.jsonl")
+    Path("files.csv").write_text("file,label\na.jpg,x\nb.jpg,y\nc.jpg,x\nd.jpg,y\n")
+    with pytest.raises(DataError, match="'file' names pictures"):
+        begin("files.csv")
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_what_cannot_be_trained_on_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds nothing to train on"):
+        begin()
+    Path("numbers.csv").write_text("a,b\n1,2.5\n3,4.5\n")
+    with pytest.raises(DataError, match="none of its columns"):
+        begin()
+    Path("numbers.csv").unlink()
+    Path("loop.py").write_text("for _ in range(3):\n    pass\n")
+    with pytest.raises(DataError, match="init --from loop.py"):
+        begin()
+    with pytest.raises(DataError, match="there is no file none.csv"):
+        begin("none.csv")
+    with pytest.raises(ModelError, match="no_one/nothing"):
+        begin("no_one/nothing")
+
+
+def test_a_model_without_rows_gets_some_that_show_the_form(tmp_path: Path) -> None:
+    configuration(tmp_path)
+    made = begin("tiny")
+    assert Path("sample.txt") in made.files
+    assert any("put your own in its place" in note for note in made.notes)
+    config = json.loads(Path("sample-model/config.json").read_text())
+    assert config == CONFIG
+
+
+def test_the_script_is_not_run(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text() + "\nopen('ran', 'w').close()\n")
+    with pytest.raises(DataError, match="without training"):
+        begin("train.py")
+    assert not Path("ran").exists()
+
+
+def test_lines_that_are_too_long_for_their_comment_have_it_above() -> None:
+    tree = {"name": "a", "model": "m", "data": {"train": "t.csv", "max_length": 3}}
+    text = commented(tree, ["One."], {"data.train": "word " * 40, "model": ""})
+    assert read_yaml(text, "a.yaml", Places()) == tree
+    assert max(map(len, text.splitlines())) <= 110
+    assert text.index("word") < text.index("train:")
+
+
+def test_the_answer_in_plain_values_is_json(tmp_path: Path) -> None:
+    table(tmp_path)
+    made = begin()
+    assert isinstance(made, Beginning) and door.SCRATCH_PRESET == "from_scratch"
+    values = json.loads(json.dumps(made.as_dict()))
+    assert values["files"][0] == os.fspath(made.recipe) == "reviews.yaml"
