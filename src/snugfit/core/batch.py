@@ -121,17 +121,17 @@ class Batch:
         rows = -1
         for part in parts(data):
             if isinstance(part, PackedSequence):
-                count, found = rows_of_packed(part), "packed sequences"
+                count, form = rows_of_packed(part), "packed sequences"
             elif part.ndim == 0:
                 continue
             else:
-                count, found = part.shape[0], f"shape {tuple(part.shape)}"
+                count, form = part.shape[0], f"shape {tuple(part.shape)}"
             if rows < 0:
                 rows = count
             elif count != rows:
                 raise DataError(
                     "batch",
-                    f"one tensor has {rows} rows, another has {found} with {count}",
+                    f"one tensor has {rows} rows, another has {form} with {count}",
                     "Let the first dimension of every tensor in a batch be the row, and give shared tensors to the model "
                     "instead.",
                 )

@@ -28,7 +28,7 @@ class NormStatistics:
     def __init__(self, device: torch.device, windows: int) -> None:
         self._device = device
         self._windows = windows
-        self._found: dict[str, Tensor] = {}
+        self._estimates: dict[str, Tensor] = {}
 
     def estimate(self, model: nn.Module, passes: Iterator[None]) -> None:
         """Take the plain mean over what each micro-batch has, under the weights that the model has now.
@@ -40,7 +40,7 @@ class NormStatistics:
             passes: runs a training window through the model at each step; not begun without batch norm.
         Source: as torch.optim.swa_utils.update_bn; Izmailov et al. 2018, arXiv:1803.05407, section 3.2.
         """
-        self._found = {}
+        self._estimates = {}
         norms = {name: module for name, module in model.named_modules() if _keeps_statistics(module)}
         if not norms or self._windows == 0:
             return
@@ -56,20 +56,20 @@ class NormStatistics:
                 norm.momentum = momentum
         for name, norm in norms.items():
             if read(norm.num_batches_tracked, assume=1) > 0:
-                self._found |= {
+                self._estimates |= {
                     key: buffer.clone() for key, buffer in norm.named_buffers(name, recurse=False)
                 }
 
-    def beside(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the model's buffers that were estimated, and what was found for each."""
+    def buffers_and_estimates(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the model's buffers that were estimated, and the estimate of each."""
         buffers = dict(model.named_buffers())
-        return [buffers[name] for name in self._found], list(self._found.values())
+        return [buffers[name] for name in self._estimates], list(self._estimates.values())
 
     def state_dict(self) -> dict[str, Tensor]:
-        return dict(self._found)
+        return dict(self._estimates)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._found = {name: tensor.to(self._device, copy=True) for name, tensor in state.items()}
+        self._estimates = {name: tensor.to(self._device, copy=True) for name, tensor in state.items()}
 
 
 def _keeps_statistics(module: nn.Module) -> bool:

@@ -48,8 +48,8 @@ class Buffers:
         _restore_all(copies)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Within, buffers may change; on exit they are as before."""
+    def restore_on_exit(self) -> Iterator[None]:
+        """Temporarily let buffers change; on exit they are as before."""
         copies = self.copy()
         try:
             yield
@@ -135,23 +135,23 @@ def _plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {n: v for n, v in vars(module).items() if isinstance(v, _PLAIN) and n not in _OWN}
 
 
-def _restore(kept: BufferCopies, *, attributes: bool) -> None:
-    module = kept.module
-    for name, value in kept.copies.items():
-        buffer = kept.buffers[name]
+def _restore(snapshot: BufferCopies, *, attributes: bool) -> None:
+    module = snapshot.module
+    for name, value in snapshot.copies.items():
+        buffer = snapshot.buffers[name]
         assert buffer is not None
         if 0 in buffer.stride():  # expanded: its places share memory and cannot be written to
-            kept.buffers[name] = value
+            snapshot.buffers[name] = value
         else:
             buffer.copy_(value)
-    values = kept.attributes if attributes else None
+    values = snapshot.attributes if attributes else None
     if values is not None:
         for name in _plain_attributes(module).keys() - values.keys():
             delattr(module, name)
-    _set(module, kept.buffers, values or {})
-    module._non_persistent_buffers_set = set(kept.caches)
+    _set(module, snapshot.buffers, values or {})
+    module._non_persistent_buffers_set = set(snapshot.caches)
     if has_extra_state(module):
-        module.set_extra_state(copy.deepcopy(kept.extra))
+        module.set_extra_state(copy.deepcopy(snapshot.extra))
 
 
 Mark = tuple[Tensor, int]
@@ -189,7 +189,7 @@ class MovedBuffers:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Around the forward."""
-        found = [
+        states = [
             (
                 part,
                 [(name, *_marked(buffer)) for name, buffer in part._buffers.items()],
@@ -200,13 +200,13 @@ class MovedBuffers:
         ]
         without = [part for part in self._parts if not part._buffers]
         yield
-        for part, marks, attributes in found:
+        for part, marks, attributes in states:
             before = {
                 name: copied for name, buffer, version, copied in marks if _moved(part, name, buffer, version)
             }
             if before or len(part._buffers) > len(marks):
-                kept = {name: buffer for name, buffer, *_ in marks}
-                self._before.append((part, kept | before, attributes))
+                buffers = {name: buffer for name, buffer, *_ in marks}
+                self._before.append((part, buffers | before, attributes))
         self._before += [(part, {}, {}) for part in without if part._buffers]
 
     @contextmanager

@@ -206,8 +206,8 @@ def compose(
 
     def chain(seam: str) -> tuple[_Named, ...]:
         names = [technique.card.name for technique in in_order(techniques, seam)]
-        found = [(name, getattr(made[name], seam)) for name in names]
-        return tuple(entry for entry in found if entry[1] is not None)
+        functions = [(name, getattr(made[name], seam)) for name in names]
+        return tuple(entry for entry in functions if entry[1] is not None)
 
     def single(seam: str) -> Any:
         return next((function for _, function in chain(seam)), None)

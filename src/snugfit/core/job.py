@@ -45,10 +45,10 @@ class Train(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.epochs is None) == (self.updates is None):
-            found = "neither" if self.epochs is None else "both"
+            both_or_neither = "neither" if self.epochs is None else "both"
             raise SettingError(
                 "train",
-                f"one of epochs and updates says how long the run is, found {found}",
+                f"one of epochs and updates says how long the run is, found {both_or_neither}",
                 "Give one of the two.",
             )
 

@@ -60,21 +60,21 @@ def stock_heads(model: nn.Module) -> list[str]:
 def output_layer(model: nn.Module) -> nn.Module | None:
     """Return the layer from which a language model's logits come."""
     get = getattr(model, "get_output_embeddings", None)
-    found: nn.Module | None = get() if callable(get) else None
-    return found
+    layer: nn.Module | None = get() if callable(get) else None
+    return layer
 
 
 def unsuitable(model: nn.Module) -> dict[str, str]:
     """Layers whose weight is no longer theirs to change, by name, and why they cannot be adapted."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     holders: dict[int, set[tuple[int, str]]] = {}
     owners: dict[int, set[int]] = {}
     names: dict[int, str] = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             reason = "is in nn.MultiheadAttention, which reads its weights without calling it"
-            found[name] = "is an nn.MultiheadAttention, which reads its weights without calling its layers"
-            found |= {f"{name}.{inner}": reason for inner, _ in module.named_modules() if inner}
+            reasons[name] = "is an nn.MultiheadAttention, which reads its weights without calling its layers"
+            reasons |= {f"{name}.{inner}": reason for inner, _ in module.named_modules() if inner}
         for child_name, child in module._modules.items():  # named_children gives each once
             holders.setdefault(id(child), set()).add((id(module), child_name))
         for key, parameter in module.named_parameters(recurse=False):
@@ -82,11 +82,11 @@ def unsuitable(model: nn.Module) -> dict[str, str]:
             names.setdefault(id(parameter), f"{name}.{key}")
     for name, module in model.named_modules():
         if len(holders.get(id(module), ())) > 1:
-            found[name] = "stands at several places of the model, and would be adapted at one"
+            reasons[name] = "stands at several places of the model, and would be adapted at one"
         for parameter in module.parameters(recurse=False):
             if len(owners[id(parameter)]) > 1:
-                found[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
-    return found
+                reasons[name] = f"shares a weight ('{names[id(parameter)]}'), and merging would change both"
+    return reasons
 
 
 def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:

@@ -158,17 +158,17 @@ def logits_of(outputs: Any) -> Tensor:
         logits: Tensor = outputs.logits
         return logits
     if isinstance(outputs, Mapping):
-        found = outputs.get("logits")
+        entry = outputs.get("logits")
     else:
-        found = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) > 0 else None
-    if not isinstance(found, Tensor):
+        entry = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) > 0 else None
+    if not isinstance(entry, Tensor):
         has = f", which has {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
         raise SettingError(
             "loss",
             f"no logits in what the model returns, a {type(outputs).__name__}{has}",
             "Take a model with a head for the task, or give your own loss(outputs, data).",
         )
-    return found
+    return entry
 
 
 def cross_entropy(outputs: Any, data: Any) -> LossTerms:
@@ -283,8 +283,8 @@ def labels_ahead(loss: Loss) -> int | None:
     own = unwrapped(loss)
     if own is cross_entropy or own is causal_lm:
         return 1 if own is causal_lm else 0
-    said: int | None = getattr(own, "labels_ahead", None)
-    return said
+    count: int | None = getattr(own, "labels_ahead", None)
+    return count
 
 
 def class_dim(loss: Loss | None) -> int | None:

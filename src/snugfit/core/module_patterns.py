@@ -56,14 +56,14 @@ def find_module(model: nn.Module, pattern: str, setting: str, kind: type[nn.Modu
     Raises:
         SettingError: there is none, or several.
     """
-    found = find_modules(model, [pattern], setting, kind)
-    if len(found) > 1 and pattern not in found:
+    names = find_modules(model, [pattern], setting, kind)
+    if len(names) > 1 and pattern not in names:
         raise SettingError(
             setting,
-            f"'{pattern}' matches {len(found)} modules, such as '{found[0]}' and '{found[1]}', and one is meant",
+            f"'{pattern}' matches {len(names)} modules, such as '{names[0]}' and '{names[1]}', and one is meant",
             "Give more of its name.",
         )
-    return model.get_submodule(pattern if pattern in found else found[0])
+    return model.get_submodule(pattern if pattern in names else names[0])
 
 
 def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> list[str]:
@@ -78,7 +78,7 @@ def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> 
     first: dict[int, str] = {}
     places: dict[str, None] = {}
     used: set[str] = set()
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         own = first.setdefault(id(parameter), name)
         for place in around(name):
@@ -86,12 +86,12 @@ def find_parameters(model: nn.Module, patterns: Sequence[str], setting: str) -> 
             for pattern in patterns:
                 if matches(place, pattern):
                     used.add(pattern)
-                    found[own] = None
+                    names[own] = None
     for pattern in patterns:
         if pattern not in used:
             hint = nearest_names(pattern, list(places))
             raise SettingError(setting, f"'{pattern}' matches no module or parameter of the model", hint)
-    return list(found)
+    return list(names)
 
 
 def find_head(model: nn.Module, setting: str) -> tuple[str, ...]:
@@ -101,14 +101,14 @@ def find_head(model: nn.Module, setting: str) -> tuple[str, ...]:
         SettingError: there is none.
     """
     names = [name for name, _ in model.named_children()]
-    found = tuple(name for name in names if name in HEADS)
-    if not found:
+    heads = tuple(name for name in names if name in HEADS)
+    if not heads:
         raise SettingError(
             setting,
             f"the model has no head by name ({', '.join(HEADS)})",
             f"Say which modules are meant; it has: {', '.join(names) or 'none'}.",
         )
-    return found
+    return heads
 
 
 def around(name: str) -> Iterator[str]:

@@ -90,15 +90,15 @@ def divided(
     Returns:
         The part and the new group, in the order in which the parameters first belong to it.
     """
-    found: list[tuple[str | None, ParameterGroup]] = []
+    part_groups: list[tuple[str | None, ParameterGroup]] = []
     for group in groups:
         parts: dict[str | None, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in group["params"]:
             parts.setdefault(part_of(name, parameter), []).append((name, parameter))
         for part, params in parts.items():
             name = group["name"] if part is None else f"{part} {group['name']}"
-            found.append((part, {**group, "name": name, "params": params}))
-    return found
+            part_groups.append((part, {**group, "name": name, "params": params}))
+    return part_groups
 
 
 def parameter_groups(model: nn.Module) -> list[ParameterGroup]:

@@ -52,8 +52,8 @@ def read_scalars_later(tensors: list[Tensor], assume: list[float]) -> Callable[[
 
     def arrived() -> list[float]:
         copied.synchronize()
-        found: list[float] = host.tolist()
-        return found
+        values: list[float] = host.tolist()
+        return values
 
     return arrived
 

@@ -104,8 +104,8 @@ def check_on(techniques: Sequence[Technique], device: str) -> None:
 
 def exchange_of(techniques: Sequence[Technique]) -> Exchange | None:
     """Return how several devices are to add up gradients; None: as they are. At most one technique says so."""
-    found = (technique.exchange() for technique in techniques)
-    return next((exchange for exchange in found if exchange is not None), None)
+    exchanges = (technique.exchange() for technique in techniques)
+    return next((exchange for exchange in exchanges if exchange is not None), None)
 
 
 def _conflict(reason: str, remedy: str) -> PlanConflict:

@@ -318,8 +318,8 @@ class Technique:
             SettingError: `holds` is false.
         """
         if not holds:
-            found = getattr(self, setting)
-            raise SettingError.must_be(f"{self.card.name}.{setting}", wanted, repr(found))
+            value = getattr(self, setting)
+            raise SettingError.must_be(f"{self.card.name}.{setting}", wanted, repr(value))
 
     def require_positive(self, *settings: str) -> None:
         """Refuse what is not positive and finite."""

@@ -87,9 +87,9 @@ def mapping_like(tree: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
     kind: Any = type(tree)
     try:
         # transformers' ModelOutput takes its fields by name, other mappings one mapping
-        found = kind(**entries) if dataclasses.is_dataclass(tree) else kind(entries)
-        if found.keys() == entries.keys():
-            return found
+        mapping = kind(**entries) if dataclasses.is_dataclass(tree) else kind(entries)
+        if mapping.keys() == entries.keys():
+            return mapping
     except TypeError:
         pass
     raise DataError(

@@ -160,5 +160,5 @@ def _cast(weight: Tensor, tensor: Tensor, copy: Tensor) -> Cast:
     )
 
 
-def _with_copy(kept: Tensor | Cast) -> Tensor:
-    return kept if isinstance(kept, Tensor) else kept.again()
+def _with_copy(packed: Tensor | Cast) -> Tensor:
+    return packed if isinstance(packed, Tensor) else packed.again()

@@ -33,7 +33,7 @@ class Budget:
 
     def __init__(self, limit: int, setting: str) -> None:
         self._limit, self._setting = limit, setting
-        self._kept: dict[Hashable, frozenset[str]] = {}
+        self._names_to_keep: dict[Hashable, frozenset[str]] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -41,9 +41,9 @@ class Budget:
         self._inputs = SavedBytes()
         self._own: dict[str, int] = {}
 
-    def kept(self, shape: Hashable) -> frozenset[str] | None:
+    def names_to_keep(self, shape: Hashable) -> frozenset[str] | None:
         """Return names of the blocks to keep; None at the first pass of a shape."""
-        return self._kept.get(shape)
+        return self._names_to_keep.get(shape)
 
     def measured(self, name: str, block: nn.Module, forward: Forward, again: Forward) -> Forward:
         """`again`, and before it `forward` once, to see what would be kept."""
@@ -57,7 +57,7 @@ class Budget:
                 device = given[-1].device
                 with (
                     preserved_randomness(device),
-                    Buffers(block).kept(),
+                    Buffers(block).restore_on_exit(),
                     counting_saved(given, keep=False) as saved,
                 ):
                     forward(*args, **kwargs)
@@ -80,14 +80,14 @@ class Budget:
                 f"budget is {format_bytes(self._limit)}",
                 "Give more, or a smaller micro_batch.",
             )
-        kept = set()
+        names = set()
         order = {name: place for place, name in enumerate(self._own)}
         for name, count in sorted(self._own.items(), key=lambda entry: (entry[1], -order[entry[0]])):
             if total + count > self._limit:
                 break
             total += count
-            kept.add(name)
-        self._kept[shape] = frozenset(kept)
+            names.add(name)
+        self._names_to_keep[shape] = frozenset(names)
 
 
 def shape_of(batch: Batch) -> Hashable:

@@ -35,6 +35,6 @@ def made_in_bf16(model: nn.Module) -> bool:
     (False, True)
     """
     config = getattr(model, "config", None)
-    said = {str(getattr(config, name, None)).removeprefix("torch.") for name in (ATTRIBUTE, "dtype")}
-    held = any(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
-    return "bfloat16" in said or held
+    config_dtypes = {str(getattr(config, name, None)).removeprefix("torch.") for name in (ATTRIBUTE, "dtype")}
+    in_bf16 = any(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
+    return "bfloat16" in config_dtypes or in_bf16

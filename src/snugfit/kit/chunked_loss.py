@@ -44,8 +44,8 @@ class Chunk(NamedTuple):
         """Return what the loss sees of it."""
         return tensor[self.rows.start : self.rows.stop, self.start : self.end]
 
-    def kept(self, tensor: Tensor) -> Tensor:
-        """Of a tensor shaped like what it sees, what is not dropped."""
+    def own_tokens(self, tensor: Tensor) -> Tensor:
+        """Return the places of a tensor shaped like what the loss sees whose values are not dropped."""
         return tensor[:, : self.stop - self.start]
 
     def cut(self, batch: Batch) -> Batch:
@@ -69,8 +69,8 @@ def chunks_of(rows: int, tokens: int, size: int, ahead: int = 0) -> list[Chunk]:
     3
     """
     return [
-        Chunk(chosen, places.start, places.stop, min(places.stop + ahead, tokens))
-        for chosen, places in itertools.product(split(rows, max(size // tokens, 1)), split(tokens, size))
+        Chunk(row_range, places.start, places.stop, min(places.stop + ahead, tokens))
+        for row_range, places in itertools.product(split(rows, max(size // tokens, 1)), split(tokens, size))
     ]
 
 
@@ -102,9 +102,9 @@ class InChunks(torch.autograd.Function):
                     ctx.dtype = logits.dtype
                     values = terms.values.new_empty(hidden.shape[:2])
                     weights = None if terms.weights is None else terms.weights.new_empty(hidden.shape[:2])
-                chunk.of(values).copy_(chunk.kept(terms.values.detach()))
+                chunk.of(values).copy_(chunk.own_tokens(terms.values.detach()))
                 if weights is not None and terms.weights is not None:
-                    chunk.of(weights).copy_(chunk.kept(terms.weights))
+                    chunk.of(weights).copy_(chunk.own_tokens(terms.weights))
                 del logits, terms  # or they would stand beside the next chunk's
         if weights is not None:
             ctx.mark_non_differentiable(weights)
@@ -134,7 +134,7 @@ class InChunks(torch.autograd.Function):
                 d_part = head.backward(part, d_logits)
                 if d_hidden is not None:
                     assert d_part is not None
-                    chunk.of(d_hidden).copy_(chunk.kept(d_part))
+                    chunk.of(d_hidden).copy_(chunk.own_tokens(d_part))
         return None, d_hidden, *(total.to(each.dtype) for each, total in sums.items())
 
 
@@ -146,7 +146,7 @@ def _by_logits(work: Work, logits: Tensor, chunk: Chunk, d_values: Tensor, alone
     """
     logits.requires_grad_()
     with torch.enable_grad():
-        values = chunk.kept(work.terms_of(logits, chunk).values)
+        values = chunk.own_tokens(work.terms_of(logits, chunk).values)
     if not alone:
         _require_alone(values, logits)
     return torch.autograd.grad(values, logits, chunk.of(d_values))[0]
@@ -164,12 +164,12 @@ def _require_alone(values: Tensor, logits: Tensor) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        reached = getattr(node, "variable", None)  # where a gradient ends
-        if reached is not None and reached is not logits:
+        leaf = getattr(node, "variable", None)  # where a gradient ends
+        if leaf is not None and leaf is not logits:
             raise SettingError(
                 "chunked_loss",
                 "the loss depends on something that learns beside the logits, such as another output of the model or a "
-                f"weight of shape {tuple(reached.shape)} of its own, whose gradient would be lost in chunks",
+                f"weight of shape {tuple(leaf.shape)} of its own, whose gradient would be lost in chunks",
                 "Leave it out of the loss, or remove chunked_loss.",
             )
         left.extend(next for next, _ in node.next_functions)
@@ -191,14 +191,14 @@ class _AnyHead:
 
     def backward(self, part: Tensor, d_logits: Tensor) -> Tensor | None:
         """Add to the gradients of the parameters, and returns that of `part`."""
-        wanted = [*self._sums, part] if part.requires_grad else [*self._sums]
+        inputs = [*self._sums, part] if part.requires_grad else [*self._sums]
         assert self._logits is not None
-        found = torch.autograd.grad(self._logits, wanted, d_logits, allow_unused=True)
+        gradients = torch.autograd.grad(self._logits, inputs, d_logits, allow_unused=True)
         self._logits = None
-        for total, gradient in zip(self._sums.values(), found, strict=False):
+        for total, gradient in zip(self._sums.values(), gradients, strict=False):
             if gradient is not None:
                 total.add_(gradient)
-        return found[-1] if part.requires_grad else None
+        return gradients[-1] if part.requires_grad else None
 
 
 class _LinearHead:
@@ -241,7 +241,7 @@ def _keeping_nothing() -> AbstractContextManager[None]:
 
     Hooks around, such as those that copy to the host, get nothing either.
     """
-    return saved_tensors_hooks(lambda _: None, lambda kept: kept)
+    return saved_tensors_hooks(lambda _: None, lambda nothing: nothing)
 
 
 def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:

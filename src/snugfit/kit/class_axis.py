@@ -55,8 +55,8 @@ def find_class_dim(
         SettingError: the shapes fit no dimension, or both and nobody says which.
     """
     shape, wanted = tuple(logits.shape), tuple(values.shape)
-    said = class_dim(loss) if dim is None else dim
-    tried = (1, len(shape) - 1) if said is None else (said % max(len(shape), 1),)
+    axis = class_dim(loss) if dim is None else dim
+    tried = (1, len(shape) - 1) if axis is None else (axis % max(len(shape), 1),)
     fitting = {
         place
         for place in tried
@@ -67,7 +67,7 @@ def find_class_dim(
             technique,
             f"the loss has the shape {wanted} and the logits {shape}",
             "Give one loss for each place, and scores of at least two classes in "
-            f"{('dimension ' + str(said) if said is not None else 'dimension 1 or the last')}.",
+            f"{('dimension ' + str(axis) if axis is not None else 'dimension 1 or the last')}.",
         )
     if len(fitting) > 1:
         raise SettingError(

@@ -14,7 +14,7 @@ def frozen_norms(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
 
     One without parameters goes with the module around it, when all of that is frozen.
     """
-    found = []
+    norms = []
     owned: dict[str, set[str]] = {"": {name for name, _ in model.named_parameters()}}
     for name, _ in model.named_parameters():
         for place in list(around(name))[1:]:
@@ -25,8 +25,8 @@ def frozen_norms(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
         holder = next((place for place in around(name) if place in owned), "")
         own = owned[holder]
         if own & set(frozen) if holder == name else own <= set(frozen):
-            found.append(module)
-    return found
+            norms.append(module)
+    return norms
 
 
 class Switches:

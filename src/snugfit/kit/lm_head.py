@@ -29,12 +29,12 @@ def output_head(model: nn.Module, name: str | None, setting: str) -> nn.Module:
     if name is not None:
         return find_module(model, name, setting)
     embeddings: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
-    found = last_linear(model) if embeddings is None else embeddings
-    if found is None:
+    head = last_linear(model) if embeddings is None else embeddings
+    if head is None:
         raise SettingError(
             setting, "the model has no linear layer", "Give the name of the module that makes the logits."
         )
-    return found
+    return head
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,12 +173,12 @@ def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda _: None
 
 def postponed_in(outputs: Any) -> Postponed | None:
     """Return the postponed logits of a model's outputs, if they are: themselves, `.logits`, entry `logits`, or the first of a tuple."""
-    found = outputs
+    logits = outputs
     if isinstance(outputs, Mapping):
-        found = outputs.get("logits")
+        logits = outputs.get("logits")
     elif not isinstance(outputs, (Postponed, Tensor)):
-        found = outputs.logits if hasattr(outputs, "logits") else outputs[0]
-    return found if isinstance(found, Postponed) else None
+        logits = outputs.logits if hasattr(outputs, "logits") else outputs[0]
+    return logits if isinstance(logits, Postponed) else None
 
 
 def with_logits(outputs: Any, logits: Tensor) -> Any:
@@ -199,5 +199,5 @@ def with_logits(outputs: Any, logits: Tensor) -> Any:
 
 def whole(outputs: Any) -> Any:
     """Return the outputs with logits that were postponed made; others as they are."""
-    found = postponed_in(outputs)
-    return outputs if found is None else with_logits(outputs, found.logits())
+    logits = postponed_in(outputs)
+    return outputs if logits is None else with_logits(outputs, logits.logits())

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-def laid_out_like(parameter: torch.Tensor, kept: Any) -> Any:
+def laid_out_like(parameter: torch.Tensor, state: Any) -> Any:
     """Return the same state, in which each moment has the parameter's strides, a factored one those of the parameter's rows or columns.
 
     Sums are added in the order of memory, so a moment with other strides than before the checkpoint gives other bits.
@@ -16,14 +16,14 @@ def laid_out_like(parameter: torch.Tensor, kept: Any) -> Any:
     >>> laid_out_like(parameter, {"moment": moment})["moment"].stride()
     (1, 2)
     """
-    if isinstance(kept, dict):
-        return {name: laid_out_like(parameter, value) for name, value in kept.items()}
-    if type(kept) is not type(parameter.data) or kept.ndim != parameter.ndim:
-        return kept  # no moment; or one in a format of its own, whose blocks do not lie like the weight
-    like = parameter if kept.shape == parameter.shape else _part(parameter, kept)
-    if like is None or kept.stride() == like.stride():
-        return kept
-    return torch.empty_like(like, dtype=kept.dtype, device=kept.device).copy_(kept)
+    if isinstance(state, dict):
+        return {name: laid_out_like(parameter, value) for name, value in state.items()}
+    if type(state) is not type(parameter.data) or state.ndim != parameter.ndim:
+        return state  # no moment; or one in a format of its own, whose blocks do not lie like the weight
+    like = parameter if state.shape == parameter.shape else _part(parameter, state)
+    if like is None or state.stride() == like.stride():
+        return state
+    return torch.empty_like(like, dtype=state.dtype, device=state.device).copy_(state)
 
 
 def _part(parameter: torch.Tensor, moment: torch.Tensor) -> torch.Tensor | None:

@@ -45,7 +45,7 @@ def mix(tensor: Tensor, share: Tensor) -> Tensor:
     >>> mix(torch.tensor([0.0, 10.0, 5.0]), torch.tensor([0.75, 0.75, 1.0]))
     tensor([2.5000, 7.5000, 5.0000])
     """
-    share = _beside(share, tensor).to(tensor.dtype)
+    share = _shaped_for(share, tensor).to(tensor.dtype)
     return share * tensor + (1 - share) * partners(tensor)
 
 
@@ -69,7 +69,7 @@ def host_generator(moment: Moment) -> np.random.Generator:
     return np.random.default_rng(moment.seed)
 
 
-def beside(batch: Batch, tensor: Tensor) -> Tensor:
+def on_device_of(batch: Batch, tensor: Tensor) -> Tensor:
     """`tensor`, drawn on the host, where the batch's tensors are; nothing waits for the device."""
     return tensor.to(next(leaves(batch.data)).device, non_blocking=True)
 
@@ -85,10 +85,10 @@ def shared_terms(own: LossTerms, other: LossTerms, share: Tensor) -> LossTerms:
     >>> shared_terms(own, other, torch.tensor([0.5, 1.0])).values
     tensor([2., 1.])
     """
-    share = _beside(share, own.values).to(own.values.dtype)
+    share = _shaped_for(share, own.values).to(own.values.dtype)
     if own.weights is None or other.weights is None:
         return LossTerms(share * own.values + (1 - share) * other.values)
-    weights = _beside(share, own.weights) * own.weights + (1 - share) * other.weights
+    weights = _shaped_for(share, own.weights) * own.weights + (1 - share) * other.weights
     total = share * _counted(own) + (1 - share) * _counted(other)
     return LossTerms(total / torch.where(weights > 0, weights, 1.0), weights)
 
@@ -177,5 +177,5 @@ def _counted(terms: LossTerms) -> Tensor:
     return torch.where(terms.weights > 0, terms.values * terms.weights, 0.0)
 
 
-def _beside(share: Tensor, tensor: Tensor) -> Tensor:
+def _shaped_for(share: Tensor, tensor: Tensor) -> Tensor:
     return share.reshape(-1, *[1] * (tensor.ndim - 1))

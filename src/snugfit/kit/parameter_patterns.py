@@ -32,13 +32,13 @@ def matching(
     """
     require_list(patterns, setting)
     names = [name for group in groups for name, _ in group["params"]]
-    found = {
+    pattern_of = {
         name: next((pattern for pattern in patterns if is_within(name, pattern)), None) for name in names
     }
     for pattern in patterns:
-        if pattern in found.values():
+        if pattern in pattern_of.values():
             continue
-        earlier = next((found[name] for name in names if is_within(name, pattern)), None)
+        earlier = next((pattern_of[name] for name in names if is_within(name, pattern)), None)
         if earlier is not None:
             raise SettingError(
                 setting,
@@ -47,4 +47,4 @@ def matching(
             )
         places = list(dict.fromkeys(place for name in names for place in around(name)))
         raise SettingError(setting, f"'{pattern}' matches no parameter", nearest_names(pattern, places))
-    return lambda name, _parameter: found[name]
+    return lambda name, _parameter: pattern_of[name]

@@ -138,11 +138,11 @@ def _older_matmul(matmul: str, host: str) -> str:
     put("cuda", "matmul", "ieee")
     put("mkldnn", "matmul", "ieee")
     try:
-        found: str = _C._get_float32_matmul_precision()
+        precision: str = _C._get_float32_matmul_precision()
     finally:
         put("cuda", "matmul", matmul)
         put("mkldnn", "matmul", host)
-    return found
+    return precision
 
 
 def _older_cudnn(conv: str, rnn: str) -> bool:
@@ -150,13 +150,13 @@ def _older_cudnn(conv: str, rnn: str) -> bool:
     put("cuda", "conv", "tf32")
     put("cuda", "rnn", "tf32")
     try:
-        found: bool = _C._get_cudnn_allow_tf32()
+        allow_tf32: bool = _C._get_cudnn_allow_tf32()
     except RuntimeError:  # it says the opposite
-        found = False
+        allow_tf32 = False
     finally:
         put("cuda", "conv", conv)
         put("cuda", "rnn", rnn)
-    return found
+    return allow_tf32
 
 
 def _arguments(reduction: Any) -> tuple[bool, ...]:

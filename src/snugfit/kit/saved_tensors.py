@@ -82,28 +82,28 @@ def kept_graphs() -> Iterator[Callable[[], bool]]:
     """Return a function that says whether a graph made within still lives, as where something holds a tensor of it.
 
     >>> import torch
-    >>> with kept_graphs() as kept:
+    >>> with kept_graphs() as graph_lives:
     ...     outputs = torch.ones(2, requires_grad=True).exp()
-    >>> kept()
+    >>> graph_lives()
     True
     >>> del outputs
-    >>> kept()
+    >>> graph_lives()
     False
     """
-    made: list[weakref.ref[_Saved]] = []
+    references: list[weakref.ref[_Saved]] = []
 
     def pack(tensor: Tensor) -> _Saved:
         saved = _Saved(tensor.detach())  # what an operation gave would hold its own graph
-        made.append(weakref.ref(saved))
+        references.append(weakref.ref(saved))
         return saved
 
-    def kept() -> bool:
-        if any(saved() is not None for saved in made):
+    def graph_lives() -> bool:
+        if any(saved() is not None for saved in references):
             gc.collect()  # a circle may still hold it
-        return any(saved() is not None for saved in made)
+        return any(saved() is not None for saved in references)
 
     with saved_tensors_hooks(pack, lambda saved: saved.tensor):
-        yield kept
+        yield graph_lives
 
 
 class _Saved:
@@ -115,5 +115,5 @@ class _Saved:
         self.tensor = tensor
 
 
-def _as_is(kept: Any) -> Any:
-    return kept
+def _as_is(packed: Any) -> Any:
+    return packed

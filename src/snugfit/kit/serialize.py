@@ -17,7 +17,7 @@ FOLDER = "shards"
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTensor:
     """A tensor that lies in parts in a checkpoint's files."""
 
     folder: Path
@@ -26,7 +26,7 @@ class Kept:
     dtype: torch.dtype
 
     @classmethod
-    def read(cls, folder: Path, described: Mapping[str, Any]) -> Kept:
+    def read(cls, folder: Path, described: Mapping[str, Any]) -> StoredTensor:
         """From what `describe` wrote."""
         return cls(
             folder / FOLDER, described["name"], tuple(described["shape"]), getattr(torch, described["dtype"])
@@ -140,7 +140,7 @@ def unpack(value: Any, tensors: Mapping[str, torch.Tensor], folder: Path) -> Any
     if kind == "tensor":
         return tensors[content]
     if kind == "shards":
-        return Kept.read(folder, content)
+        return StoredTensor.read(folder, content)
     if kind == "float":
         return float(content)
     if kind == "dict":

@@ -101,24 +101,24 @@ def sharded_like(own: Any, whole: Any) -> Any:
     return distribute_tensor(placed, own.device_mesh, own.placements, src_data_rank=None).to(own.device)
 
 
-def spread_state(parameter: Tensor, kept: Any) -> Any:
+def spread_state(parameter: Tensor, state: Any) -> Any:
     """Return this rank's parts of what an optimizer keeps of a parameter that is spread over ranks, in dicts and lists of any depth.
 
     What has the parameter's shape is spread as it is; what was made of its rows or columns is whole on each rank, as it is where it is made
     there. Counters stay as they are, and so does all where the parameter is not spread.
     """
     if not is_sharded(parameter):
-        return kept
-    if isinstance(kept, dict):
-        return {key: spread_state(parameter, value) for key, value in kept.items()}
-    if isinstance(kept, (list, tuple)):
-        return type(kept)(spread_state(parameter, value) for value in kept)
-    if not isinstance(kept, Tensor) or is_sharded(kept) or kept.ndim != parameter.ndim or kept.ndim == 0:
-        return kept
-    if kept.shape == parameter.shape:
-        return sharded_like(parameter, kept)
+        return state
+    if isinstance(state, dict):
+        return {key: spread_state(parameter, value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(spread_state(parameter, value) for value in state)
+    if not isinstance(state, Tensor) or is_sharded(state) or state.ndim != parameter.ndim or state.ndim == 0:
+        return state
+    if state.shape == parameter.shape:
+        return sharded_like(parameter, state)
     from torch.distributed.tensor import DTensor, Replicate
 
     sharded: Any = parameter
     mesh = sharded.device_mesh
-    return DTensor.from_local(kept.to(parameter.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return DTensor.from_local(state.to(parameter.device), mesh, [Replicate()] * mesh.ndim, run_check=False)

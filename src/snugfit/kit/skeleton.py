@@ -58,9 +58,9 @@ def fill_(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     )
     for name, bare in names.items():
         if name in tensors and id(bare) not in made:
-            found = tensors[name].detach()
+            content = tensors[name].detach()
             made[id(bare)] = (
-                nn.Parameter(found, bare.requires_grad) if isinstance(bare, nn.Parameter) else found
+                nn.Parameter(content, bare.requires_grad) if isinstance(bare, nn.Parameter) else content
             )
     for module in model.modules():
         for held in (module._parameters, module._buffers):
@@ -119,7 +119,7 @@ def _check(model: nn.Module) -> None:
 
 def _uncopied(model: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:
     """Return what modules hold that no copy can be made of, by its id."""
-    found: dict[int, Any] = {}
+    originals: dict[int, Any] = {}
     for module in model.modules():
         for name, value in vars(module).items():
             if name in ("_modules", "_parameters", "_buffers"):
@@ -127,5 +127,5 @@ def _uncopied(model: nn.Module, memo: Mapping[int, Any]) -> dict[int, Any]:
             try:
                 copy.deepcopy(value, {**memo, id(module): module})
             except Exception:  # noqa: BLE001
-                found[id(value)] = value
-    return found
+                originals[id(value)] = value
+    return originals

@@ -16,8 +16,8 @@ def leaves_behind(values: Tensor) -> set[Tensor]:
     >>> leaves_behind(2 * weight + 1) == {weight}
     True
     """
-    found = {getattr(node, "variable", None) for node in nodes_behind(values)}
-    return {leaf for leaf in found if leaf is not None}
+    leaves = {getattr(node, "variable", None) for node in nodes_behind(values)}
+    return {leaf for leaf in leaves if leaf is not None}
 
 
 def nodes_behind(values: Tensor) -> Iterator[Any]:

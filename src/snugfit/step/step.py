@@ -360,7 +360,7 @@ class Step:
 
     def kept_buffers(self) -> AbstractContextManager[None]:
         """Within, buffers such as batch norm's statistics may change; on exit they are as before."""
-        return self._buffers.kept()
+        return self._buffers.restore_on_exit()
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:

@@ -68,7 +68,7 @@ def test_a_model_without_batch_norm_runs_no_window() -> None:
     for model, count in ((nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)), 5), (normed(), 0)):
         statistics = NormStatistics(CPU, count)
         statistics.estimate(model, never())
-        assert statistics.beside(model) == ([], [])
+        assert statistics.buffers_and_estimates(model) == ([], [])
 
 
 def test_a_frozen_batch_norm_and_one_without_statistics_are_left_alone() -> None:
@@ -118,7 +118,7 @@ def test_statistics_stand_beside_the_buffers_they_are_for_and_survive_a_stop() -
     statistics, again = NormStatistics(CPU, 100), NormStatistics(CPU, 100)
     statistics.estimate(model, passes(model, windows()))
     again.load_state_dict(statistics.state_dict())
-    buffers, found = again.beside(model)
+    buffers, found = again.buffers_and_estimates(model)
     assert [id(buffer) for buffer in buffers] == [id(buffer) for buffer in model.buffers()]
     expected = list(statistics.state_dict().values())
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))

@@ -40,8 +40,8 @@ def save_adapter(model: nn.Module, folder: str | Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = _state(model, config.modules_to_save or ())
-    kept = {f"{_PREFIX}{name}": tensor.detach().clone().contiguous() for name, tensor in state.items()}
-    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
+    tensors = {f"{_PREFIX}{name}": tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(str(folder))
 
 
@@ -144,10 +144,10 @@ def _state(model: nn.Module, head: Sequence[str]) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     # saving the embeddings too would ask the hub whether their size has changed
-    found: dict[str, Tensor] = get_peft_model_state_dict(
+    adapter_tensors: dict[str, Tensor] = get_peft_model_state_dict(
         model, adapter_name=ADAPTER, save_embedding_layers=False
     )
     for name in head:
         tensors = model.get_submodule(name).state_dict()
-        found |= {f"{name}.{key}": tensor for key, tensor in tensors.items()}
-    return found
+        adapter_tensors |= {f"{name}.{key}": tensor for key, tensor in tensors.items()}
+    return adapter_tensors

@@ -55,29 +55,29 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
             "model", "has adapters already", "Merge them first, with snugfit.kit.adapters.adapters.merged."
         )
     setting = f"{technique}.targets"
-    refused = unsuitable(model)
+    reasons = unsuitable(model)
     if not patterns:
         output = output_layer(model)
         within = tuple(f"{name}." for name in head)
-        found = [
+        names = [
             name
             for name, module in model.named_modules()
-            if name and name not in refused and module is not output and _is_plain_layer(module)
+            if name and name not in reasons and module is not output and _is_plain_layer(module)
             if name not in head and not name.startswith(within)
         ]
-        if not found:
+        if not names:
             raise SettingError(
                 setting,
                 "the model has no linear layer or convolution to adapt",
                 "Remove it, or train the model in full.",
             )
         _warn_of_experts(model, technique)
-        return found
-    able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in refused]
+        return names
+    able = [name for name, module in model.named_modules() if _is_plain_layer(module) and name not in reasons]
     matched = find_modules(model, patterns, setting, meant=able)
-    found = [name for name in matched if name in refused or _can_be_adapted(model.get_submodule(name))]
+    names = [name for name in matched if name in reasons or _can_be_adapted(model.get_submodule(name))]
     for pattern in patterns:
-        if not any(matches(name, pattern) for name in found):
+        if not any(matches(name, pattern) for name in names):
             other = next(name for name in matched if matches(name, pattern))
             kind = type(model.get_submodule(other)).__name__
             raise SettingError(
@@ -85,14 +85,14 @@ def targets_of(model: nn.Module, patterns: Sequence[str], head: Sequence[str], t
                 f"'{pattern}' matches '{other}', a {kind}, and no linear layer, convolution or embedding",
                 f"Name those in it, such as '{pattern}.*'.",
             )
-    for name in found:
-        if name in refused:
-            raise SettingError(setting, f"'{name}' {refused[name]}", "Leave it out.")
+    for name in names:
+        if name in reasons:
+            raise SettingError(setting, f"'{name}' {reasons[name]}", "Leave it out.")
         if any(name == each or name.startswith(f"{each}.") for each in head):
             raise SettingError(
                 setting, f"'{name}' is trained in full by {technique}.head already", "Remove one."
             )
-    return found
+    return names
 
 
 def _warn_of_experts(model: nn.Module, technique: str) -> None:
@@ -128,8 +128,8 @@ def head_of(model: nn.Module, patterns: Sequence[str] | None, technique: str) ->
     if patterns is None:
         return stock_heads(model)
     setting = f"{technique}.head"
-    found = find_modules(model, patterns, setting)
-    names = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    all_names = find_modules(model, patterns, setting)
+    names = [name for name in all_names if not any(name.startswith(f"{other}.") for other in all_names)]
     own = {id(parameter) for name in names for parameter in model.get_submodule(name).parameters()}
     inside = tuple(f"{name}." for name in names)
     for name, parameter in model.named_parameters(remove_duplicate=False):

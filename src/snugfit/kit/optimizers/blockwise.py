@@ -43,26 +43,28 @@ def spread(part: Tensor, weight: Tensor, block: int, per_block: int) -> Tensor:
     return of_part(part.reshape(-1, width), weight, (rows, width))
 
 
-def part_of(kept: Tensor, like: Tensor) -> Tensor:
+def part_of(values: Tensor, like: Tensor) -> Tensor:
     """Return this rank's part, in one dimension, of what `spread` gave or of the whole of it, of any shape; `like` is as `spread` gives it.
 
     Raises:
         ValueError: it has another number of elements.
     """
-    if kept.numel() != like.numel():
-        raise ValueError(f"it keeps {kept.numel()} elements, and a weight has {like.numel()}")
-    return own_part(kept if is_sharded(kept) else sharded_like(like, kept.reshape(like.shape))).flatten()
+    if values.numel() != like.numel():
+        raise ValueError(f"it keeps {values.numel()} elements, and a weight has {like.numel()}")
+    return own_part(
+        values if is_sharded(values) else sharded_like(like, values.reshape(like.shape))
+    ).flatten()
 
 
 @contextmanager
 def on_parts(
-    optimizer: Optimizer, lent: Callable[[State], State], kept: Callable[[State, Tensor], State]
+    optimizer: Optimizer, to_part: Callable[[State], State], from_part: Callable[[State, Tensor], State]
 ) -> Iterator[dict[Tensor, nn.Parameter]]:
     """Within, the sharded parameters of an optimizer are this rank's parts of them, with its gradients and states.
 
     Args:
-        lent: a state in tensors of the part alone, in the same memory.
-        kept: what is kept of the first state of a part, beside the whole parameter: sharded tensors, so that a checkpoint has all.
+        to_part: a state in tensors of the part alone, in the same memory.
+        from_part: what is kept of the first state of a part, beside the whole parameter: sharded tensors, so that a checkpoint has all.
     Returns:
         The parameter of each part.
     """
@@ -77,7 +79,7 @@ def on_parts(
         part.grad = None if parameter.grad is None else own_part(parameter.grad)
         if parameter in state:
             before[part] = state.pop(parameter)
-            state[part] = lent(before[part])
+            state[part] = to_part(before[part])
         owners[part] = parameter
         return part
 
@@ -92,14 +94,14 @@ def on_parts(
         for part, parameter in owners.items():
             if part not in state:
                 continue
-            found, own = state.pop(part), before.get(part)
-            state[parameter] = kept(found, parameter) if own is None else _written(found, own)
+            part_state, own = state.pop(part), before.get(part)
+            state[parameter] = from_part(part_state, parameter) if own is None else _written(part_state, own)
         owners.clear()  # the parts have gradients, which nobody may keep
 
 
-def _written(found: State, before: State) -> State:
+def _written(state: State, before: State) -> State:
     """Return a state whose sharded tensors have been written to in their parts."""
-    return {name: before[name] if is_sharded(before.get(name)) else value for name, value in found.items()}
+    return {name: before[name] if is_sharded(before.get(name)) else value for name, value in state.items()}
 
 
 def in_blocks(weight: Tensor, min_size: int, block: int) -> bool:

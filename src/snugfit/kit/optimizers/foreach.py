@@ -100,14 +100,14 @@ def copy_(tensors: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return a scalar above 0 when any element is infinite or NaN, on this rank: one kernel for all tensors, nothing read."""
-    found = torch.zeros((), device=device, dtype=torch.float32)  # whatever the default dtype is
+    nonfinite = torch.zeros((), device=device, dtype=torch.float32)  # whatever the default dtype is
     for group in _by_kind(own_parts(tensors)):
         place = group[0].device
         # what a dry run makes is fake, and must not stay in the cache
         one = _one.__wrapped__(place) if is_fake(group[0]) else _one(place)
-        here = found if place == device else torch.zeros((), device=place, dtype=torch.float32)
+        here = nonfinite if place == device else torch.zeros((), device=place, dtype=torch.float32)
         if place.type not in CHECKED_AT_ONCE:
-            found = found + _nonfinite_by_norm(group).to(device)
+            nonfinite = nonfinite + _nonfinite_by_norm(group).to(device)
             continue
         try:
             torch._amp_foreach_non_finite_check_and_unscale_(group, here, one)
@@ -122,9 +122,9 @@ def count_nonfinite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
                 "In its forward, call F.embedding and F.embedding_bag with sparse=False, and torch.gather with "
                 "sparse_grad=False.",
             ) from error
-        if here is not found:
-            found = found + here.to(device)
-    return found
+        if here is not nonfinite:
+            nonfinite = nonfinite + here.to(device)
+    return nonfinite
 
 
 def _nonfinite_by_norm(tensors: Sequence[Tensor]) -> Tensor:

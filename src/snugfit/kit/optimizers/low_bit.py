@@ -93,13 +93,13 @@ def _torchao_class() -> Any:
                 return super().step(closure)
 
         def state_dict(self) -> dict[str, Any]:
-            found: dict[str, Any] = super().state_dict()
-            of_key = self._of_key(found)
+            state_dict: dict[str, Any] = super().state_dict()
+            of_key = self._of_key(state_dict)
             states = {
                 key: {name: self._plain(of_key[key], value) for name, value in state.items()}
-                for key, state in found["state"].items()
+                for key, state in state_dict["state"].items()
             }
-            return {**found, "state": states}
+            return {**state_dict, "state": states}
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             of_key = self._of_key(state_dict)
@@ -150,27 +150,27 @@ def _torchao_class() -> Any:
                 unsharded = torch.empty(parameter.shape, device=parameter.device)
                 gathered = _filled(self._subclass_zeros(unsharded, signed, self.block_size), value)
                 return sharded_like(parameter, gathered.dequantize().to(parameter.dtype))
-            made = self._new_buffer(parameter, signed)
-            if made.numel():
-                parts = {each: self._spread(getattr(made, each), parameter, each) for each in value}
-                _filled(made, {each: part_of(kept, parts[each]) for each, kept in value.items()})
-            return of_part(made, parameter)
+            moment = self._new_buffer(parameter, signed)
+            if moment.numel():
+                parts = {each: self._spread(getattr(moment, each), parameter, each) for each in value}
+                _filled(moment, {each: part_of(tensor, parts[each]) for each, tensor in value.items()})
+            return of_part(moment, parameter)
 
     return TorchaoAdamW
 
 
-def _filled(made: Any, parts: Mapping[str, Tensor]) -> Any:
+def _filled(moment: Any, parts: Mapping[str, Tensor]) -> Any:
     """Return a moment with these parts.
 
     Raises:
         ValueError: it has others.
     """
-    for part, kept in parts.items():
-        into = getattr(made, part, None)
-        if into is None or into.numel() != kept.numel():
-            raise ValueError(f"a moment of it does not fit a weight of the shape {tuple(made.shape)}")
-        into.copy_(kept.reshape(into.shape))
-    return made
+    for part, tensor in parts.items():
+        into = getattr(moment, part, None)
+        if into is None or into.numel() != tensor.numel():
+            raise ValueError(f"a moment of it does not fit a weight of the shape {tuple(moment.shape)}")
+        into.copy_(tensor.reshape(into.shape))
+    return moment
 
 
 def _spread_moments(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:

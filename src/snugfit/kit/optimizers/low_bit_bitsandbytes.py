@@ -56,12 +56,12 @@ def bitsandbytes_class() -> Any:
                 return super().step(closure)
 
         def get_config(self, gindex: int, pindex: int, group: ParameterGroup) -> dict[str, Any]:
-            found: dict[str, Any] = super().get_config(gindex, pindex, group)
+            config: dict[str, Any] = super().get_config(gindex, pindex, group)
             owner = self.owners.get(group["params"][pindex])
             if owner is not None:  # the part may be small where the weight is large
-                low = in_blocks(owner, found["min_8bit_size"], _BLOCK)
-                found["min_8bit_size"] = 0 if low else math.inf
-            return found
+                low = in_blocks(owner, config["min_8bit_size"], _BLOCK)
+                config["min_8bit_size"] = 0 if low else math.inf
+            return config
 
         def update_step(self, group: ParameterGroup, p: nn.Parameter, gindex: int, pindex: int) -> None:
             state, laid_out = self.state[p], p.data
@@ -141,6 +141,6 @@ def _moment(state: dict[str, Any], number: int, weight: nn.Parameter) -> Tensor:
     from bitsandbytes.functional import dequantize_blockwise
 
     codes, scales = state[f"state{number}"], state[f"absmax{number}"].flatten()
-    found: Tensor = dequantize_blockwise(codes, absmax=scales, code=state[f"qmap{number}"], blocksize=_BLOCK)
-    moment: Tensor = sharded_like(weight, found.reshape(weight.shape))
+    values: Tensor = dequantize_blockwise(codes, absmax=scales, code=state[f"qmap{number}"], blocksize=_BLOCK)
+    moment: Tensor = sharded_like(weight, values.reshape(weight.shape))
     return moment

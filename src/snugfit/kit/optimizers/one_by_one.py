@@ -262,19 +262,19 @@ class ShadowOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's, and beside each state what is kept of its parameter."""
-        found: dict[str, Any] = self.optimizer.state_dict()
-        states = {key: dict(state) for key, state in found["state"].items()}
+        state_dict: dict[str, Any] = self.optimizer.state_dict()
+        states = {key: dict(state) for key, state in state_dict["state"].items()}
         for parameter, own in self.own.items():
             states.setdefault(self._places[parameter], {}).update(own)
-        return {**found, "state": states}
+        return {**state_dict, "state": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load; each tensor in the type that it was saved in, and laid out like its parameter."""
         inner: dict[int, dict[str, Any]] = {}
-        kept: dict[int, dict[str, Any]] = {}
+        own_states: dict[int, dict[str, Any]] = {}
         for place, state in state_dict["state"].items():
             for name, value in state.items():
-                (kept if name in self.own_names else inner).setdefault(place, {})[name] = value
+                (own_states if name in self.own_names else inner).setdefault(place, {})[name] = value
         resting = {shadow: shadow.data for shadow in self.shadows.values()}
         for parameter, shadow in self.shadows.items():
             shadow.data = shadow.data.new_empty(()).expand(parameter.shape)  # the shape, of one element
@@ -293,10 +293,10 @@ class ShadowOptimizer(Optimizer):
                 self.state[shadow] = laid_out_like(own[shadow], spread_state(own[shadow], loaded))
         self.own = {
             parameter: laid_out_like(
-                parameter, _placed_like(parameter, self.shadows[parameter].device, kept[place])
+                parameter, _placed_like(parameter, self.shadows[parameter].device, own_states[place])
             )
             for parameter, place in self._places.items()
-            if place in kept
+            if place in own_states
         }
 
     def _share(self) -> None:

@@ -27,8 +27,8 @@ def bodies(model: nn.Module) -> dict[str, nn.Module]:
     >>> list(bodies(nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2))))
     ['1']
     """
-    found = {name: module for name, module in model.named_modules() if _is_packable(module)}
-    stock = {name for name, module in found.items() if not isinstance(module, _TORCH)}
+    candidates = {name: module for name, module in model.named_modules() if _is_packable(module)}
+    stock = {name for name, module in candidates.items() if not isinstance(module, _TORCH)}
 
     def within(inner: str, outer: str) -> bool:
         return inner != outer and (not outer or inner.startswith(f"{outer}."))
@@ -36,9 +36,9 @@ def bodies(model: nn.Module) -> dict[str, nn.Module]:
     # the innermost body of transformers, beside the heads around it; the outermost encoder of torch, with all its layers
     return {
         name: module
-        for name, module in found.items()
+        for name, module in candidates.items()
         if not (name in stock and any(within(other, name) for other in stock))
-        and not (name not in stock and any(within(name, other) for other in found))
+        and not (name not in stock and any(within(name, other) for other in candidates))
     }
 
 
@@ -70,18 +70,18 @@ class BodyCall:
         if assume is None or len(assume) != examples:
             assume = (tokens,) * examples
         holes = (real[:, 1:] & ~real[:, :-1]).sum()
-        *lengths, found = read(torch.cat([real.sum(dim=1), holes.unsqueeze(0)]), assume=[*assume, 0])
-        if found:
+        *lengths, hole_count = read(torch.cat([real.sum(dim=1), holes.unsqueeze(0)]), assume=[*assume, 0])
+        if hole_count:
             raise SettingError(
                 "packing",
-                f"in {found} places of {examples} rows a token that counts follows one that does not. Only rows that "
+                f"in {hole_count} places of {examples} rows a token that counts follows one that does not. Only rows that "
                 "are padded on the right can be packed",
                 "Set tokenizer.padding_side = 'right', or remove it.",
             )
         if max(lengths) == 0:
             return None
-        made = Packed.of(lengths, tokens, real.device, self.one_row)
-        return made if len(made.rows) < examples else None
+        packed = Packed.of(lengths, tokens, real.device, self.one_row)
+        return packed if len(packed.rows) < examples else None
 
     def real(self) -> Tensor | None:
         """Return which tokens are no padding, shape (examples, tokens); None where nothing says so."""

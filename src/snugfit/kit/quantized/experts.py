@@ -31,7 +31,7 @@ class QuantisedExperts(nn.Module):
     Functions of torch find it made whole, in the type it had, or in autocast's.
 
     Args:
-        kept: what the format keeps of each expert's matrix (outputs, inputs), of all experts side by side.
+        tensors: what the format keeps of each expert's matrix (outputs, inputs), of all experts side by side.
         shape: of the parameter.
         dtype: of the parameter.
     """
@@ -39,7 +39,7 @@ class QuantisedExperts(nn.Module):
     def __init__(
         self,
         format: WeightFormat,
-        kept: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor],
         shape: torch.Size,
         dtype: torch.dtype,
         *,
@@ -50,9 +50,9 @@ class QuantisedExperts(nn.Module):
         self.shape = shape
         self.own_dtype = dtype
         self.transposed = transposed
-        self._kept = tuple(kept)
+        self._tensor_names = tuple(tensors)
         self._is_hf_initialized = True  # by which transformers knows what it is not to draw anew
-        for name, tensor in kept.items():
+        for name, tensor in tensors.items():
             self.register_parameter(name, nn.Parameter(as_stored(tensor), requires_grad=False))
 
     @classmethod
@@ -62,8 +62,8 @@ class QuantisedExperts(nn.Module):
         for matrix in weight.detach():
             for name, part in format.pack(matrix.T if transposed else matrix).items():
                 parts.setdefault(name, []).append(part)
-        kept = {name: torch.stack(each) for name, each in parts.items()}
-        return cls(format, kept, weight.shape, weight.dtype, transposed=transposed)
+        tensors = {name: torch.stack(each) for name, each in parts.items()}
+        return cls(format, tensors, weight.shape, weight.dtype, transposed=transposed)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -94,7 +94,7 @@ class QuantisedExperts(nn.Module):
 
     def stored(self) -> list[Tensor]:
         """Return what the format keeps, as it is stored."""
-        return [getattr(self, name) for name in self._kept]
+        return [getattr(self, name) for name in self._tensor_names]
 
     def whole(self, stored: Sequence[Tensor] | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Return the parameter again."""
@@ -143,7 +143,7 @@ class QuantisedExperts(nn.Module):
         return (columns, rows) if self.transposed else (rows, columns)
 
     def _named(self, stored: Sequence[Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self._kept, map(as_kept, stored), strict=True))
+        return dict(zip(self._tensor_names, map(as_kept, stored), strict=True))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

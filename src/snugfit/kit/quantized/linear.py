@@ -27,7 +27,7 @@ class WeightFormat(Protocol):
         """Return what is kept of a weight (outputs, inputs), by name: integers and float32."""
         ...
 
-    def unpack(self, kept: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    def unpack(self, tensors: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """Return the weight again, rounded once from float32 to `dtype`."""
         ...
 
@@ -43,7 +43,7 @@ class QuantisedLinear(nn.Linear):
     whoever reads it.
 
     Args:
-        kept: what the format keeps of the weight.
+        tensors: what the format keeps of the weight.
         dtype: of the weight before; a cast of the layer changes what type `weight` is in.
         of_conv1d: it stands for transformers' Conv1D, whose weight is (inputs, outputs).
     """
@@ -51,7 +51,7 @@ class QuantisedLinear(nn.Linear):
     def __init__(
         self,
         format: WeightFormat,
-        kept: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor],
         shape: tuple[int, int],
         dtype: torch.dtype,
         bias: nn.Parameter | None,
@@ -63,14 +63,14 @@ class QuantisedLinear(nn.Linear):
         self.format = format
         self.dtype = dtype
         self.of_conv1d = of_conv1d
-        self._kept = tuple(kept)
+        self._tensor_names = tuple(tensors)
         self.register_parameter("bias", bias)
-        for name, tensor in kept.items():
+        for name, tensor in tensors.items():
             self.register_parameter(name, nn.Parameter(as_stored(tensor), requires_grad=False))
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        return self.unpacked([getattr(self, name) for name in self._kept], self.dtype)
+        return self.unpacked([getattr(self, name) for name in self._tensor_names], self.dtype)
 
     @property
     def numbers(self) -> int:
@@ -86,12 +86,12 @@ class QuantisedLinear(nn.Linear):
         device = input.device.type
         if torch.is_autocast_enabled(device) and input.dtype != torch.float64:  # which autocast leaves alone
             input = input.to(torch.get_autocast_dtype(device))
-        product = frozen_product(input, self.unpacked, [getattr(self, name) for name in self._kept])
+        product = frozen_product(input, self.unpacked, [getattr(self, name) for name in self._tensor_names])
         return product if self.bias is None else product.add_(self.bias)
 
-    def unpacked(self, kept: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    def unpacked(self, stored: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Return the weight (outputs, inputs) that these parameters of the layer stand for."""
-        named = dict(zip(self._kept, map(as_kept, kept), strict=True))
+        named = dict(zip(self._tensor_names, map(as_kept, stored), strict=True))
         with torch.no_grad():
             return self.format.unpack(named, (self.out_features, self.in_features), dtype)
 
@@ -104,9 +104,9 @@ class QuantisedLinear(nn.Linear):
         return linear.train(self.training)
 
 
-def as_stored(kept: Tensor) -> Tensor:
+def as_stored(tensor: Tensor) -> Tensor:
     """Return what a format keeps, as an integer: numbers that are not go by their bits."""
-    return kept.view(torch.int32) if kept.dtype == torch.float32 else kept
+    return tensor.view(torch.int32) if tensor.dtype == torch.float32 else tensor
 
 
 def as_kept(stored: Tensor) -> Tensor:
@@ -127,11 +127,11 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, unpacked: Callable[[Sequence[Tensor], torch.dtype], Tensor], *kept: Tensor
+        ctx: Any, inputs: Tensor, unpacked: Callable[[Sequence[Tensor], torch.dtype], Tensor], *stored: Tensor
     ) -> Tensor:
         ctx.unpacked = unpacked
-        ctx.save_for_backward(*kept)
-        return F.linear(inputs, unpacked(kept, inputs.dtype))
+        ctx.save_for_backward(*stored)
+        return F.linear(inputs, unpacked(stored, inputs.dtype))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

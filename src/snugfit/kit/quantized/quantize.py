@@ -43,15 +43,15 @@ def quantise_(model: nn.Module, format: WeightFormat, skip: Sequence[str], techn
         )
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     for name, module in list(model.named_modules()):
-        kept = format.loaded(module, name)
-        if kept is not None:
+        tensors = format.loaded(module, name)
+        if tensors is not None:
             assert isinstance(module, nn.Linear)
             shape = (module.out_features, module.in_features)
             of_conv1d = getattr(module, "source_cls", nn.Linear).__name__ == "Conv1D"
-            taken = QuantisedLinear(format, kept, shape, dtype, module.bias, of_conv1d=of_conv1d)
-            if taken.bias is not None:
-                taken.bias.requires_grad_(True)
-            replace_module(model, name, taken.train(module.training))
+            layer = QuantisedLinear(format, tensors, shape, dtype, module.bias, of_conv1d=of_conv1d)
+            if layer.bias is not None:
+                layer.bias.requires_grad_(True)
+            replace_module(model, name, layer.train(module.training))
     _leave_bitsandbytes(model)
     for name in quantisable(model, skip, technique):
         replace_module(model, name, _quantised(model.get_submodule(name), format))
@@ -75,12 +75,12 @@ def quantisable(model: nn.Module, skip: Sequence[str], technique: str) -> list[s
         SettingError: a pattern of `skip` matches nothing.
     """
     left = _left_whole(model, skip, technique)
-    refused = unsuitable(model)
+    reasons = unsuitable(model)
     whole = (output_layer(model), last_linear(model))
     return [
         name
         for name in _linear(model)
-        if name not in refused and not matched_by(left, name)
+        if name not in reasons and not matched_by(left, name)
         if model.get_submodule(name) not in whole
     ]
 
@@ -98,11 +98,11 @@ def matched_by(names: Sequence[str], name: str) -> bool:
 def _experts(model: nn.Module, skip: Sequence[str], technique: str) -> list[tuple[nn.Module, str]]:
     """Modules of experts, each with the name of a parameter that is theirs alone."""
     left = _left_whole(model, skip, technique)
-    refused = unsuitable(model)
+    reasons = unsuitable(model)
     return [
         (module, parameter)
         for name, module in model.named_modules()
-        if name not in refused and not matched_by(left, name)
+        if name not in reasons and not matched_by(left, name)
         for parameter in expert_weights(module)
     ]
 
@@ -119,9 +119,9 @@ def _quantised(layer: nn.Module, format: WeightFormat) -> QuantisedLinear:
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor) and (bias is None or isinstance(bias, nn.Parameter))
     whole = weight.detach().T if is_conv1d(layer) else weight.detach()
-    kept = format.pack(whole)
+    tensors = format.pack(whole)
     return QuantisedLinear(
-        format, kept, (whole.shape[0], whole.shape[1]), whole.dtype, bias, of_conv1d=is_conv1d(layer)
+        format, tensors, (whole.shape[0], whole.shape[1]), whole.dtype, bias, of_conv1d=is_conv1d(layer)
     ).train(layer.training)
 
 
@@ -206,13 +206,13 @@ def weight_sizes(model: nn.Module) -> dict[nn.Parameter, int]:
 
     The first of a layer stands for all of them, the others for none.
     """
-    found: dict[nn.Parameter, int] = {}
+    sizes: dict[nn.Parameter, int] = {}
     for module in model.modules():
         if isinstance(module, _QUANTISED):
             size = module.numbers
-            kept = [parameter for name, parameter in module.named_parameters() if name != "bias"]
-            found.update((parameter, 0 if place else size) for place, parameter in enumerate(kept))
-    return found
+            parameters = [parameter for name, parameter in module.named_parameters() if name != "bias"]
+            sizes.update((parameter, 0 if place else size) for place, parameter in enumerate(parameters))
+    return sizes
 
 
 def dequantise_(model: nn.Module) -> nn.Module:

@@ -85,10 +85,10 @@ class RowChecks:
         leafs = [tensor.detach().requires_grad_(can_learn(tensor)) for tensor in inputs]
         with (
             torch.enable_grad(),
-            kept_graphs() as kept,
+            kept_graphs() as graph_lives,
             casting_anew(),
             preserved_randomness(device),
-            Buffers(self.module).kept(),
+            Buffers(self.module).restore_on_exit(),
         ):
             given = [tensor[places] if is_cut(tensor, total) else tensor.clone() for tensor in leafs]
             versions = [tensor._version for tensor in given]
@@ -111,7 +111,7 @@ class RowChecks:
                     "Make its first operation not in place, leave the block out by blocks, or remove rows.",
                 )
             del outputs, given
-            if kept():
+            if graph_lives():
                 raise SettingError(
                     self._setting,
                     f"{self._block} keeps something of what it computes beside what it returns, in an attribute, a hook or a list, which "

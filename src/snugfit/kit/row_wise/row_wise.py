@@ -57,10 +57,10 @@ class RowWise:
 
         def run(tensors: Sequence[Tensor]) -> list[Tensor]:
             given, named = rebuild(tensors)
-            found, whole = taken_apart(forward(*given, **dict(zip(names, named, strict=True))))
-            self.checks.require_tuples(whole(found))
+            outputs, whole = taken_apart(forward(*given, **dict(zip(names, named, strict=True))))
+            self.checks.require_tuples(whole(outputs))
             form[:] = [whole]
-            return found
+            return outputs
 
         self.checks.try_other_rows(run, inputs, total)
         learned = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
@@ -116,12 +116,12 @@ class _Function(torch.autograd.Function):
         with call.first():
             for part in call.parts:
                 before = marks_of(call.of.module)
-                found = call.run(call.taken(inputs, part))
+                outputs = call.run(call.taken(inputs, part))
                 if part.start > 0:  # the first may fill a cache
                     call.of.checks.require_still(before)
-                call.of.checks.require_parts(found, part.stop - part.start)
-                whole = whole or [tensor.new_empty(call.total, *tensor.shape[1:]) for tensor in found]
-                for target, tensor in zip(whole, found, strict=True):
+                call.of.checks.require_parts(outputs, part.stop - part.start)
+                whole = whole or [tensor.new_empty(call.total, *tensor.shape[1:]) for tensor in outputs]
+                for target, tensor in zip(whole, outputs, strict=True):
                     target[part] = tensor
         ctx.call = call
         ctx.save_for_backward(*inputs)
@@ -145,11 +145,11 @@ class _Function(torch.autograd.Function):
                 known = [*given, *call.learned]
                 # as it is, past any hook for saved tensors that is in force: it is used at once
                 with torch.enable_grad(), saved_tensors_hooks(_as_is, _as_is):
-                    found = call.run(given)
-                call.of.checks.check_learned(found, known)
+                    part_outputs = call.run(given)
+                call.of.checks.check_learned(part_outputs, known)
                 pairs = [
                     (tensor, gradient[part])
-                    for tensor, gradient in zip(found, gradients, strict=True)
+                    for tensor, gradient in zip(part_outputs, gradients, strict=True)
                     if gradient is not None and tensor.requires_grad
                 ]
                 if not pairs:

@@ -137,21 +137,21 @@ def _is_ours(file: Path) -> bool:
 
 
 def _header(weights: list[Weight]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"__metadata__": _METADATA}
+    header: dict[str, Any] = {"__metadata__": _METADATA}
     for weight in weights:
         for part, place in weight.places.items():
             end = place.offset + place.nbytes
             gap = aligned(place.nbytes) - place.nbytes
             transposed = place.stride != torch.empty(place.shape, device="meta").stride()
-            found[f"{weight.name}.{part}".rstrip(".")] = {
+            header[f"{weight.name}.{part}".rstrip(".")] = {
                 "dtype": "U8" if transposed else _DTYPES[place.dtype],
                 "shape": [place.nbytes] if transposed else list(place.shape),
                 "data_offsets": [place.offset, end],
             }
             if gap:
-                found[f"gap.{len(found)}"] = {
+                header[f"gap.{len(header)}"] = {
                     "dtype": "U8",
                     "shape": [gap],
                     "data_offsets": [end, end + gap],
                 }
-    return found
+    return header

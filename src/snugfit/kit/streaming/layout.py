@@ -72,10 +72,10 @@ def tensors_of(parameter: nn.Parameter) -> dict[str, Tensor]:
     >>> list(tensors_of(nn.Parameter(torch.ones(2))))
     ['']
     """
-    found = {"": parameter.detach()}  # which counts its changes with the parameter
+    tensors = {"": parameter.detach()}  # which counts its changes with the parameter
     for prefix, state in _states(parameter):
-        found |= {f"{prefix}{name}": part for name, part in vars(state).items() if isinstance(part, Tensor)}
-    return found
+        tensors |= {f"{prefix}{name}": part for name, part in vars(state).items() if isinstance(part, Tensor)}
+    return tensors
 
 
 def set_tensors_(parameter: nn.Parameter, tensors: Mapping[str, Tensor]) -> None:
@@ -97,17 +97,19 @@ def frozen_weights(model: nn.Module, blocks: Mapping[str, nn.Module]) -> dict[st
         for inner in module.modules():
             shared = block_of.get(id(inner), block) != block
             block_of[id(inner)] = "" if shared else block
-    found: dict[int, Weight] = {}
+    weight_of: dict[int, Weight] = {}
     owners: dict[int, set[str]] = {}
     for name, module in model.named_modules():
         for attribute, parameter in vars(module)["_parameters"].items():
             if parameter is None or parameter.requires_grad or parameter.numel() == 0:
                 continue
-            weight = found.setdefault(id(parameter), Weight(f"{name}.{attribute}".lstrip("."), parameter, []))
+            weight = weight_of.setdefault(
+                id(parameter), Weight(f"{name}.{attribute}".lstrip("."), parameter, [])
+            )
             weight.holders.append((module, attribute))
             owners.setdefault(id(parameter), set()).add(block_of.get(id(module), ""))
     weights: dict[str, list[Weight]] = {block: [] for block in blocks}
-    for key, weight in found.items():
+    for key, weight in weight_of.items():
         (owner, *others) = owners[key]
         if owner and not others:
             _check_format(weight)
@@ -148,13 +150,13 @@ def _like(parameter: nn.Parameter, tensors: Mapping[str, Tensor]) -> nn.Paramete
     state: Any = getattr(parameter, "quant_state", None)
     if state is None:
         return nn.Parameter(tensors[""], requires_grad=False)
-    made: Any = copy.copy(parameter)
-    made.quant_state = copy.copy(state)
+    weight: Any = copy.copy(parameter)
+    weight.quant_state = copy.copy(state)
     if getattr(state, "state2", None) is not None:
-        made.quant_state.state2 = copy.copy(state.state2)
-    set_tensors_(made, tensors)
-    found: nn.Parameter = made
-    return found
+        weight.quant_state.state2 = copy.copy(state.state2)
+    set_tensors_(weight, tensors)
+    like: nn.Parameter = weight
+    return like
 
 
 def _check_format(weight: Weight) -> None:

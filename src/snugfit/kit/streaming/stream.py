@@ -213,15 +213,23 @@ class WeightStream:
             slot.drain()
         self._seconds = self.seconds()
         self._slots.clear()
-        weights = {name: found for name, found in frozen_weights(self._model, self._blocks).items() if found}
+        weights = {
+            name: block_weights
+            for name, block_weights in frozen_weights(self._model, self._blocks).items()
+            if block_weights
+        }
         keep = spread(self._resident, len(weights))
-        streamed = {name: found for place, (name, found) in enumerate(weights.items()) if place not in keep}
+        streamed = {
+            name: block_weights
+            for place, (name, block_weights) in enumerate(weights.items())
+            if place not in keep
+        }
         self._check_room(streamed)
         pin = self._device.type == "cuda"
         # no block of before is held meanwhile: as its weights come to new memory, the old one is given back
         self._packed, self._chain = {}, []
-        for name, found in streamed.items():
-            self._packed[name] = self._pack(name, found, pin)
+        for name, block_weights in streamed.items():
+            self._packed[name] = self._pack(name, block_weights, pin)
         self.frozen = bool(weights)
         self._chain = list(self._packed.values())
         inside = {id(weight.parameter) for packed in self._chain for weight in packed.weights}

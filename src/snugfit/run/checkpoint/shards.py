@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from snugfit.kit.serialize import FOLDER as FOLDER
-from snugfit.kit.serialize import Kept
+from snugfit.kit.serialize import StoredTensor
 from snugfit.kit.sharded_tensors import is_sharded
 
 
@@ -67,8 +67,8 @@ def loaded(state: Any, own: Any) -> Any:
     return _replaced(state, wanted)
 
 
-def _kept(state: Any, own: Any) -> Iterator[tuple[Kept, Any]]:
-    if isinstance(state, Kept):
+def _kept(state: Any, own: Any) -> Iterator[tuple[StoredTensor, Any]]:
+    if isinstance(state, StoredTensor):
         yield state, own
     elif isinstance(state, dict):
         for key, value in state.items():
@@ -80,7 +80,7 @@ def _kept(state: Any, own: Any) -> Iterator[tuple[Kept, Any]]:
 
 
 def _replaced(state: Any, found: Mapping[Path, Mapping[str, Tensor]]) -> Any:
-    if isinstance(state, Kept):
+    if isinstance(state, StoredTensor):
         return found[state.folder][state.name]
     if isinstance(state, dict):
         return {key: _replaced(value, found) for key, value in state.items()}

@@ -15,11 +15,11 @@ from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, S
 from snugfit.errors import SettingError
 from snugfit.kit.mixing import (
     PAIR,
-    beside,
     between_labels,
     host_generator,
     map_inputs,
     of_pairs,
+    on_device_of,
     partners,
     with_shares,
 )
@@ -99,7 +99,7 @@ class CutMix(Technique):
         def batch(window: Batch, moment: Moment) -> Batch:
             size = _size(window.data)
             drawn = draw_boxes(window.total, size, self.alpha, host_generator(moment))
-            boxes = beside(window, window.own(drawn))
+            boxes = on_device_of(window, window.own(drawn))
             cut = replace(window, data=map_inputs(lambda images: pasted(images, boxes), window.data))
             return with_shares(cut, kept_area(boxes, size))
 

@@ -18,11 +18,11 @@ from snugfit.core.technique import BatchLoss, Card, Context, Family, Moment, Sea
 from snugfit.errors import SettingError
 from snugfit.kit.mixing import (
     PAIR,
-    beside,
     between_labels,
     draw_shares,
     host_generator,
     mix,
+    on_device_of,
     partners,
     share_of,
     with_entry,
@@ -125,7 +125,9 @@ class HiddenMixup(Technique):
         def batch(window: Batch, moment: Moment) -> Batch:
             nonlocal called
             called = False
-            share = beside(window, window.own(draw_shares(window.total, self.alpha, host_generator(moment))))
+            share = on_device_of(
+                window, window.own(draw_shares(window.total, self.alpha, host_generator(moment)))
+            )
             mixed = replace(with_shares(window, share), group=PAIR)
             return _united(mixed) if _embeds(module) else mixed
 

@@ -12,12 +12,12 @@ from snugfit.core.technique import Card, Context, Family, Kind, Moment, Seams, S
 from snugfit.errors import SettingError
 from snugfit.kit.mixing import (
     PAIR,
-    beside,
     between_labels,
     draw_shares,
     host_generator,
     map_inputs,
     mix,
+    on_device_of,
     with_shares,
 )
 
@@ -79,7 +79,9 @@ class Mixup(Technique):
 
     def seams(self, context: Context) -> Seams:
         def batch(window: Batch, moment: Moment) -> Batch:
-            share = beside(window, window.own(draw_shares(window.total, self.alpha, host_generator(moment))))
+            share = on_device_of(
+                window, window.own(draw_shares(window.total, self.alpha, host_generator(moment)))
+            )
             return with_shares(replace(window, data=mixed_inputs(window.data, share)), share)
 
         return Seams(batch=batch, loss=between_labels)

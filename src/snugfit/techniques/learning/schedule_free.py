@@ -126,7 +126,7 @@ class _State:
 
     def swapped_in(self, model: nn.Module) -> AbstractContextManager[None]:
         assert self._optimizer is not None
-        trained, averages = self._norms.beside(model)
+        trained, averages = self._norms.buffers_and_estimates(model)
         for group in self._optimizer.param_groups:
             assert group["train_mode"], "the model has y, and never x but for a while"
             # what has had no gradient yet is its own average

@@ -193,7 +193,7 @@ def _bypass(
     inputs = _hidden(args, kwargs)
     if name not in outputs_of:  # it has not run yet, so that the form of its outputs is to be seen first
         device = torch.device("cpu") if inputs is None else inputs.device
-        with torch.no_grad(), preserved_randomness(device), Buffers(block).kept():
+        with torch.no_grad(), preserved_randomness(device), Buffers(block).restore_on_exit():
             outputs = forward(*args, **kwargs)
         _require_residual(name, inputs, _first(outputs), None)
         outputs_of[name] = _structure(outputs)

@@ -105,7 +105,7 @@ class _Mean:
     def swapped_in(self, model: nn.Module) -> AbstractContextManager[None]:
         if not self.averaging():
             return nullcontext()
-        buffers, statistics = self._norms.beside(model)
+        buffers, statistics = self._norms.buffers_and_estimates(model)
         return swapped([*self._averages.parameters(), *buffers], [*self._averages.tensors(), *statistics])
 
     def state_dict(self) -> dict[str, Any]:

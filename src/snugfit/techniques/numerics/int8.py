@@ -29,10 +29,12 @@ class Int8Format:
         packed, absmax, _ = bitsandbytes_ops().int8_vectorwise_quant(weight.half().contiguous())
         return {"packed": packed, "absmax": absmax}
 
-    def unpack(self, kept: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        scale = (kept["absmax"] / LARGEST).unsqueeze(1)
+    def unpack(self, tensors: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        scale = (tensors["absmax"] / LARGEST).unsqueeze(1)
         rounded = torch.float32 if dtype == torch.float64 else dtype
-        return kept["packed"].to(rounded).mul_(scale).to(dtype)  # an integer to 127 is exact in any of them
+        return (
+            tensors["packed"].to(rounded).mul_(scale).to(dtype)
+        )  # an integer to 127 is exact in any of them
 
     def loaded(self, layer: nn.Module, name: str) -> dict[str, Tensor] | None:
         if type(layer).__name__ != "Linear8bitLt":

@@ -44,13 +44,13 @@ class NF4Format:
         scales, nested = ops.quantize_blockwise(absmax - mean, _scale_code(absmax), SCALE_BLOCK)
         return {"packed": packed, "absmax": scales, "nested_absmax": nested, "mean": mean}
 
-    def unpack(self, kept: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        ops, absmax = bitsandbytes_ops(), kept["absmax"]
+    def unpack(self, tensors: Mapping[str, Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        ops, absmax = bitsandbytes_ops(), tensors["absmax"]
         if self.double:
-            nested = kept["nested_absmax"]
+            nested = tensors["nested_absmax"]
             code = _scale_code(nested)
             absmax = ops.dequantize_blockwise(absmax, nested, code, SCALE_BLOCK, torch.float32)
-            means = kept["mean"].view(-1, 1)  # of several matrices, each with its own
+            means = tensors["mean"].view(-1, 1)  # of several matrices, each with its own
             absmax = (absmax.view(len(means), -1) + means).flatten()
         rounded = torch.float32 if dtype == torch.float64 else dtype
         # asked for rows of a block each, or for one row: bitsandbytes 0.50 takes the wrong scales on some processors where
@@ -58,7 +58,7 @@ class NF4Format:
         size = shape[0] * shape[1]
         even = size + size % 2
         rows = (even // BLOCK, BLOCK) if even % BLOCK == 0 else (1, even)
-        whole: Tensor = ops.dequantize_4bit(kept["packed"], absmax, BLOCK, "nf4", rows, rounded)
+        whole: Tensor = ops.dequantize_4bit(tensors["packed"], absmax, BLOCK, "nf4", rows, rounded)
         return whole.flatten()[:size].view(shape).to(dtype)
 
     def loaded(self, layer: nn.Module, name: str) -> dict[str, Tensor] | None:

@@ -300,7 +300,7 @@ def _numbers(
     args, kwargs = (map_tree(apart, given, _copied) for given in (args, kwargs))
     # hooks of a surrounding recomputation would count what is kept here as theirs
     plain = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-    kept = nullcontext() if next(module.buffers(), None) is None else Buffers(module).kept()
+    kept = nullcontext() if next(module.buffers(), None) is None else Buffers(module).restore_on_exit()
     with preserved_randomness(device), kept, plain, _without_hooks(module):
         outputs = [tensor for tensor in leaves(forward(*args, **kwargs)) if tensor.is_floating_point()]
         trained = [tensor for tensor in outputs if tensor.requires_grad]

@@ -255,7 +255,7 @@ class Recompute(Technique):
                 yield
                 return
             shape = shape_of(batch)
-            kept = frozenset() if budget is None else budget.kept(shape)
+            kept = frozenset() if budget is None else budget.names_to_keep(shape)
             if budget is not None and kept is None:
                 budget.begin()
             with without_caches(caching), ExitStack() as stack:
