@@ -28,7 +28,7 @@ def kernels_behind(outputs: Tensor) -> set[str]:
     >>> kernels_behind(torch.nn.functional.scaled_dot_product_attention(query, query, query))
     {'flash'}
     """
-    found: set[str] = set()
+    kernels: set[str] = set()
     seen = {outputs.grad_fn}
     left = [outputs.grad_fn]
     while left:
@@ -37,9 +37,9 @@ def kernels_behind(outputs: Tensor) -> set[str]:
             continue
         name = node.name().rpartition("::")[2].partition("Backward")[0].removesuffix("ForCpu")
         if name in _NODES:
-            found.add(_NODES[name])
+            kernels.add(_NODES[name])
         for behind, _ in node.next_functions:
             if behind not in seen:
                 seen.add(behind)
                 left.append(behind)
-    return found
+    return kernels

@@ -23,7 +23,7 @@ from snugfit.core.tree import map_tree
 from snugfit.errors import PlanConflict, SettingError, TrainingFailed
 from snugfit.kit.optimizers.foreach import count_nonfinite, gradients_of, scale_
 from snugfit.step.attention_kernels import kernels_behind
-from snugfit.step.gather import everywhere, joining
+from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.micro_batching import cut
 from snugfit.step.row_outputs import join_outputs
 from snugfit.system.memory import is_out_of_memory
@@ -60,7 +60,7 @@ class WindowCompute:
         sums: list[Tensor] = []
         weights: list[Tensor | float] = []
         totals: tuple[Tensor, Tensor | float] | None = None
-        found: list[Tensor] = []
+        nonfinite_counts: list[Tensor] = []
         with step.one_pass(), nullcontext() if step.seams.sums is None else step.seams.sums.taking():
             for number, (part, counts) in enumerate(self._micro_batches(passes)):
                 last = number == len(passes) - 1
@@ -74,7 +74,7 @@ class WindowCompute:
                     divisor = (_divisor(weights[0]) if alone else step.nominal) / factor
                     # from the terms themselves: their gradient is known, and a reduction in the graph costs time
                     if last and self.take is not None:
-                        found = self._handed(
+                        nonfinite_counts = self._handed(
                             self.take, terms, divisor, alone, self._totals(sums, weights), factor
                         )
                         break
@@ -91,19 +91,19 @@ class WindowCompute:
             share = self._share(alone, weight, factor)
             _divide(gradients, share if step.seams.sums is None else step.seams.sums.factor(share))
         nonfinite = count_nonfinite([*gradients, loss_sum], step.device)
-        for one in found:
+        for one in nonfinite_counts:
             nonfinite = nonfinite + one
         return Gradients(loss_sum / _divisor(weight), weight, step.strategy.add_up_shards(nonfinite))
 
     def outputs(self) -> Any:
         """Return the model's outputs of all rows on this rank, without gradient; tensors joined along the rows."""
-        found: list[Any] = []
+        all_outputs: list[Any] = []
         parts: list[Batch] = []
         for part, outputs, counts in self.scored():
-            found += [outputs] * counts
+            all_outputs += [outputs] * counts
             parts += [part] * counts
         try:
-            return join_outputs(found or [outputs], parts or [part], self.batch.padded)
+            return join_outputs(all_outputs or [outputs], parts or [part], self.batch.padded)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -122,7 +122,7 @@ class WindowCompute:
 
     def loss_of(self, outputs: Any) -> LossTerms:
         """Return the loss of the window's rows on all ranks, with gradient by these outputs of the rows on this one."""
-        batch = everywhere(self.step.strategy, self.batch)
+        batch = rows_of_all_ranks(self.step.strategy, self.batch)
         outputs = map_tree(joining(self.step.strategy, self.batch), outputs)
         with self.step.seams.forward(batch):
             return self.loss(outputs, batch)
@@ -132,16 +132,16 @@ class WindowCompute:
         if self.step.seams.coupled:
             with torch.no_grad():
                 return self.loss_of(self.outputs()).by_row()
-        found: list[LossTerms] = []
+        all_terms: list[LossTerms] = []
         with self._scoring():
             for part, counts in self._micro_batches(self.passes()):
                 with self.step.seams.forward(part):
                     terms = self._terms_of(part, counts).by_row()
-                found += [terms] * counts
-        found = found or [terms]
-        weights = [one.weights for one in found if one.weights is not None]
+                all_terms += [terms] * counts
+        all_terms = all_terms or [terms]
+        weights = [one.weights for one in all_terms if one.weights is not None]
         join = joining(self.step.strategy, self.batch)
-        return LossTerms(join(torch.cat([one.values for one in found])), join(torch.cat(weights)))
+        return LossTerms(join(torch.cat([one.values for one in all_terms])), join(torch.cat(weights)))
 
     def select(self, rows: Sequence[int]) -> WindowCompute:
         """Return the same computation on some of the window's rows on all ranks, of which this rank computes its own."""
@@ -217,8 +217,8 @@ class WindowCompute:
             place = (step.progress.windows, *self.part, number, step.strategy.rank)
             seed = derive_seed(step.seed, "layers", *place)
             seed_device(seed, step.device)
-            kept = nullcontext() if counts else step.kept_buffers()
-            with kept, step.inputs.given(self.batch.select(rows)) as part:
+            buffers = nullcontext() if counts else step.kept_buffers()
+            with buffers, step.inputs.given(self.batch.select(rows)) as part:
                 yield part, counts
 
     def _terms_of(self, part: Batch, counts: bool) -> LossTerms:
@@ -240,7 +240,7 @@ class WindowCompute:
         Waits for the device, to know that the window's loss is one to learn from.
         """
         step, (loss_sum, weight) = self.step, totals
-        found: list[Tensor] = []
+        nonfinite_counts: list[Tensor] = []
         left = {parameter for parameter in step.parameters if parameter.requires_grad}
         share = self._share(alone, weight, factor)
 
@@ -256,7 +256,7 @@ class WindowCompute:
             left.discard(parameter)
             gradients = gradients_of([parameter])
             _divide(gradients, share)
-            found.append(count_nonfinite(gradients, step.device))
+            nonfinite_counts.append(count_nonfinite(gradients, step.device))
             step.handed = True
             take(parameter)
 
@@ -275,7 +275,7 @@ class WindowCompute:
             hand(
                 parameter
             )  # an earlier micro-batch alone has reached it, or its gradient has been added up just now
-        return found
+        return nonfinite_counts
 
     def _totals(self, sums: list[Tensor], weights: list[Tensor | float]) -> tuple[Tensor, Tensor | float]:
         """Sum of the losses and of their weights, over micro-batches and ranks."""

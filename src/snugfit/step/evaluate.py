@@ -21,7 +21,7 @@ from snugfit.core.tree import map_tree
 from snugfit.errors import OutOfMemory, SettingError
 from snugfit.kit.lm_head import whole
 from snugfit.kit.product_rounding import products_as_chosen
-from snugfit.step.gather import everywhere, joining
+from snugfit.step.gather import joining, rows_of_all_ranks
 from snugfit.step.metrics import RowMetric, make_metric, perplexity
 from snugfit.step.micro_batching import Replan, first_line, sizes
 from snugfit.step.row_outputs import join_outputs
@@ -96,15 +96,15 @@ def evaluate(
             weights.append(terms.weight())
             for metric in made.values():
                 metric.update(outputs, part)
-    told = scored.strategy.tell((len(sums), *_totals(sums, weights)))
-    count, total, weight = (sum(of_ranks) for of_ranks in zip(*told, strict=True))
+    totals_of_ranks = scored.strategy.tell((len(sums), *_totals(sums, weights)))
+    count, total, weight = (sum(of_ranks) for of_ranks in zip(*totals_of_ranks, strict=True))
     if not count:
         raise SettingError("evaluate", "the data holds no rows", "Give at least one.")
     check_weight(weight)
-    found = {"loss": total / weight if weight > 0 else math.nan}
+    scores = {"loss": total / weight if weight > 0 else math.nan}
     for name in metrics:
-        found[name] = made[name].compute(scored.strategy) if name in made else perplexity(found["loss"])
-    return found
+        scores[name] = made[name].compute(scored.strategy) if name in made else perplexity(scores["loss"])
+    return scores
 
 
 def _totals(sums: Sequence[Tensor], weights: Sequence[Tensor | float]) -> tuple[float, float]:
@@ -152,7 +152,7 @@ def _scored_parts(
     micro_batch, strategy = scored.micro_batch, scored.strategy
     for batch in batches:
         counts = (batch.rows,) if batch.share is None else batch.share.counts
-        own, start, found = counts[strategy.rank], 0, []
+        own, start, all_outputs = counts[strategy.rank], 0, []
         parts: list[Batch] = []
         if len(counts) > 1 or len(split(own, micro_batch)) > 1:
             batch = scored.settled(batch)
@@ -172,7 +172,7 @@ def _scored_parts(
                 reason = first_line(error)
             else:
                 if terms is None:
-                    found.append(outputs)
+                    all_outputs.append(outputs)
                     parts.append(part)
                 else:
                     yield part, outputs, terms
@@ -184,9 +184,9 @@ def _scored_parts(
             tell(replan)
         if scored.couples_rows:
             alone = [batch.select(range(1))]
-            outputs = join_outputs(found or [outputs], parts or alone, batch.padded)
+            outputs = join_outputs(all_outputs or [outputs], parts or alone, batch.padded)
             outputs = map_tree(joining(strategy, batch), outputs)
-            part = everywhere(strategy, batch.to(scored.device))
+            part = rows_of_all_ranks(strategy, batch.to(scored.device))
             with scored.forward(part):
                 terms = scored.loss(outputs, part)
                 outputs = whole(outputs) if keep else None

@@ -66,7 +66,7 @@ class Fit:
             longest: whether the window was of the largest examples there are.
         """
         rows = f"the {self.rows} {'largest' if longest else 'first'} examples"
-        text = f"micro-batches of {self.micro_batch}, tried on {rows}: {_told(self.trials, self.limit_bytes)}"
+        text = f"micro-batches of {self.micro_batch}, tried on {rows}: {_trials_text(self.trials, self.limit_bytes)}"
         if self.micro_batch < self.trials[-1].micro_batch:
             text += "; another device has no room for more"
         if not longest:
@@ -100,7 +100,7 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None, *,
             if trials[-1].fits:
                 return Fit(size, probe.rows, probe.limit, tuple(trials), step.has_batch_norm)
     raise OutOfMemory(
-        f"plan.micro_batch: auto found none that fits a window of {probe.rows} examples: {_told(trials, probe.limit)}. "
+        f"plan.micro_batch: auto found none that fits a window of {probe.rows} examples: {_trials_text(trials, probe.limit)}. "
         f"{advice(step.seams.names)}"
     )
 
@@ -128,7 +128,7 @@ def probing(
             "Give a number.",
         )
     batch = (window if isinstance(window, Batch) else Batch.of(window)).to(step.device)
-    with preserved_randomness(step.device), _kept(step):
+    with preserved_randomness(step.device), _restore_step_on_exit(step):
         group = step.seams.batch(batch, step.progress, step.seed).group
         yield Probe(step, batch, legal_sizes(step, batch.rows, group), limit_bytes, processes)
 
@@ -204,7 +204,7 @@ class Probe:
 
     def _forecast(self, sizes: list[int], micro_batches: int) -> Forecast:
         """From windows of that many micro-batches, at the moment that needs the most."""
-        found = []
+        forecasts = []
         for updates in self._moments:
             histories = []
             for size in sizes:
@@ -212,8 +212,8 @@ class Probe:
                 with AllocatedBytes(self._step.device) as allocated:
                     self._run(rows, size, updates)
                 histories.append(allocated.history)
-            found.append(Forecast((sizes[0], sizes[1]), (histories[0], histories[1])))
-        return max(found, key=lambda forecast: forecast.at(self._batch.rows))
+            forecasts.append(Forecast((sizes[0], sizes[1]), (histories[0], histories[1])))
+        return max(forecasts, key=lambda forecast: forecast.at(self._batch.rows))
 
     def _measure(self, batch: Batch, size: int) -> int:
         """Return the most that is allocated at a time, at any moment of the run that matters."""
@@ -279,7 +279,7 @@ def _has_state(step: Step) -> bool:
 
 
 @contextmanager
-def _kept(step: Step) -> Iterator[None]:
+def _restore_step_on_exit(step: Step) -> Iterator[None]:
     """Within, the step may compute, by itself where it is one of several; on exit it stands where it stood."""
     progress, micro_batch, strategy = copy.copy(step.progress), step.micro_batch, step.strategy
     padding, inputs = step.padding.state_dict(), step.inputs.state_dict()
@@ -313,13 +313,13 @@ def _kept_weights(step: Step) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for parameter, kept in zip(trained, copies, strict=True):
-                parameter.copy_(kept)
+            for parameter, host_copy in zip(trained, copies, strict=True):
+                parameter.copy_(host_copy)
 
 
-def _told(trials: list[Trial] | tuple[Trial, ...], limit: int | None) -> str:
-    said = []
+def _trials_text(trials: list[Trial] | tuple[Trial, ...], limit: int | None) -> str:
+    phrases = []
     for trial in trials:
         peak = "ran out of memory" if trial.peak_bytes is None else format_bytes(trial.peak_bytes)
-        said.append(f"{trial.micro_batch}: {peak}{' predicted' if trial.predicted else ''}")
-    return "; ".join(said) + ("" if limit is None else f" (of {format_bytes(limit)})")
+        phrases.append(f"{trial.micro_batch}: {peak}{' predicted' if trial.predicted else ''}")
+    return "; ".join(phrases) + ("" if limit is None else f" (of {format_bytes(limit)})")

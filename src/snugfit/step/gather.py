@@ -35,7 +35,7 @@ def joining(strategy: Strategy, batch: Batch) -> Callable[[Tensor], Tensor]:
     return joined
 
 
-def everywhere(strategy: Strategy, batch: Batch) -> Batch:
+def rows_of_all_ranks(strategy: Strategy, batch: Batch) -> Batch:
     """Return the rows of a batch on all ranks, from those on this one."""
     if batch.share is None:
         return batch
@@ -45,10 +45,12 @@ def everywhere(strategy: Strategy, batch: Batch) -> Batch:
         """Return what is no tensor and has an entry a row, such as names."""
         if type(rows) not in (list, tuple):
             return rows
-        told = strategy.tell((rows, len(rows) == batch.rows))  # by all ranks, whatever one has
-        if not all(of_rows for _, of_rows in told):
+        rows_of_ranks = strategy.tell((rows, len(rows) == batch.rows))  # by all ranks, whatever one has
+        if not all(of_rows for _, of_rows in rows_of_ranks):
             return rows
-        return type(rows)(row for (part, _), count in zip(told, counts, strict=True) for row in part[:count])
+        return type(rows)(
+            row for (part, _), count in zip(rows_of_ranks, counts, strict=True) for row in part[:count]
+        )
 
     batch = batch.padded_to(max(strategy.counts(batch.padded)))
     return replace(

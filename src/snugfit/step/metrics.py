@@ -45,10 +45,10 @@ class _RowMean:
     def update(self, outputs: Any, part: Batch) -> None:
         values = self.function(outputs, part.data)
         if not isinstance(values, Tensor) or values.shape != (part.rows,):
-            found = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            form = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
             raise SettingError(
                 "evaluate.metrics",
-                f"{getattr(self.function, '__name__', 'a metric')} returned {found} for {part.rows} rows",
+                f"{getattr(self.function, '__name__', 'a metric')} returned {form} for {part.rows} rows",
                 "Return one value a row, shape (rows,): Snugfit takes the mean over all rows.",
             )
         self.values.append(values.detach().clone())  # a view would keep the outputs
@@ -57,8 +57,8 @@ class _RowMean:
         # in float64, which only the host has everywhere
         rows = sum(values.numel() for values in self.values)
         numbers = read(torch.cat(self.values), assume=[0.0] * rows) if rows else []
-        told = strategy.tell((sum(numbers), rows))
-        return float(sum(total for total, _ in told) / sum(rows for _, rows in told))
+        totals = strategy.tell((sum(numbers), rows))
+        return float(sum(total for total, _ in totals) / sum(rows for _, rows in totals))
 
 
 class _Classification:

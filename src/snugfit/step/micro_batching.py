@@ -133,11 +133,11 @@ def advice(used: Sequence[str]) -> str:
 
     Those that leave the result as it is come first.
     """
-    found = discover()
-    cards = [found[name].card for name in used if name in found]
+    techniques = discover()
+    cards = [techniques[name].card for name in used if name in techniques]
     saving = [
         technique.card
-        for name, technique in found.items()
+        for name, technique in techniques.items()
         if technique.card.saves_memory
         and not any(card.name == name or exclusion(card, technique.card) for card in cards)
     ]
@@ -145,9 +145,9 @@ def advice(used: Sequence[str]) -> str:
         return "Give smaller examples, or a smaller model."
     same = ", ".join(f"'{card.name}'" for card in saving if card.family is Family.PLACEMENT)
     other = ", ".join(f"'{card.name}'" for card in saving if card.family is not Family.PLACEMENT)
-    told = [f"{same} (the result stays)" if same else "", f"{other} (it changes)" if other else ""]
+    choices = [f"{same} (the result stays)" if same else "", f"{other} (it changes)" if other else ""]
     return (
-        f"Give smaller examples, a smaller model, or one of the techniques that may make it fit: {'; '.join(filter(None, told))}. "
+        f"Give smaller examples, a smaller model, or one of the techniques that may make it fit: {'; '.join(filter(None, choices))}. "
         "snugfit techniques NAME says what each does and costs."
     )
 
@@ -163,21 +163,21 @@ def describe(replan: Replan, batch_norm: bool = False) -> str:
 
 def _finer(step: Step, window: Batch, reason: str) -> Replan:
     before, rows = step.largest, window.rows
-    told = f"plan.micro_batch: memory ran out with {_examples(before)} of the window's {rows} in a micro-batch ({reason})"
+    problem = f"plan.micro_batch: memory ran out with {_examples(before)} of the window's {rows} in a micro-batch ({reason})"
     alone = step.strategy.world_size == 1
     if step.handed and alone:
         raise OutOfMemory(
-            f"{told}, after part of the weights had been updated by their gradients, so that the window cannot be run again. Lower "
+            f"{problem}, after part of the weights had been updated by their gradients, so that the window cannot be run again. Lower "
             "plan.micro_batch, and go on from the state that was saved last."
         )
     if step.coupling:
         raise OutOfMemory(
-            f"{told}, and '{step.coupling[0]}' makes each example's loss depend on the others of its micro-batch, so that its size is "
+            f"{problem}, and '{step.coupling[0]}' makes each example's loss depend on the others of its micro-batch, so that its size is "
             f"part of what is learned. Lower plan.micro_batch yourself, or remove '{step.coupling[0]}'."
         )
     if step.couples_rows and not step.seams.coupled:
         raise OutOfMemory(
-            f"{told}, and the loss compares the rows of a window with each other, so that it is not cut. Add the technique "
+            f"{problem}, and the loss compares the rows of a window with each other, so that it is not cut. Add the technique "
             f"{coupling_techniques()}, or lower train.global_batch."
         )
     for after in legal_sizes(step, rows, step.group):
@@ -185,19 +185,19 @@ def _finer(step: Step, window: Batch, reason: str) -> Replan:
         if after < before and largest < before:
             if not alone:  # the others wait in an exchange
                 raise OutOfMemory(
-                    f"{told}, and the ranks of a run split their windows alike. Go on from the newest checkpoint with "
+                    f"{problem}, and the ranks of a run split their windows alike. Go on from the newest checkpoint with "
                     f"plan.micro_batch={after}.",
                     finer=after,
                 )
             step.micro_batch = after
             return Replan(before, after, reason)
-    raise OutOfMemory(f"{told}, and it cannot be split finer. {advice(step.seams.names)}")
+    raise OutOfMemory(f"{problem}, and it cannot be split finer. {advice(step.seams.names)}")
 
 
 def coupling_techniques() -> str:
     """Return the techniques that compute a loss over the whole window from parts of it."""
-    found = discover().items()
-    return " or ".join(f"'{name}'" for name, each in found if Stage.COUPLING in each.card.stages)
+    techniques = discover().items()
+    return " or ".join(f"'{name}'" for name, each in techniques if Stage.COUPLING in each.card.stages)
 
 
 def _examples(count: int) -> str:

@@ -62,8 +62,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         raise SettingError(
             "optimizer", f"the state is of another one: {error}", "Use the optimizer that saved it."
         ) from error
-    for parameter, kept in optimizer.state.items():
-        optimizer.state[parameter] = laid_out_like(parameter, spread_state(parameter, kept))
+    for parameter, parameter_state in optimizer.state.items():
+        optimizer.state[parameter] = laid_out_like(parameter, spread_state(parameter, parameter_state))
 
 
 def set_rates(optimizer: torch.optim.Optimizer, seams: Composition, updates: int) -> None:

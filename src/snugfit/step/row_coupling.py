@@ -44,13 +44,13 @@ class Comparison(NamedTuple):
 
     Args:
         rows: in a pass.
-        beside: the relative difference that other neighbours make; `alone`: that made by having none.
+        neighbours: the relative difference that other neighbours make; `alone`: that made by having none.
         allowed: what each may be by rounding.
         failed: why nothing could be compared; then the rest says nothing.
     """
 
     rows: int
-    beside: float = 0.0
+    neighbours: float = 0.0
     alone: float = 0.0
     allowed: tuple[float, float] = (0.0, 0.0)
     failed: str = ""
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
     @property
     def coupled(self) -> bool:
         """Whether the loss of a row depends on the rows beside it."""
-        return self.beside > self.allowed[0] or self.alone > self.allowed[1]
+        return self.neighbours > self.allowed[0] or self.alone > self.allowed[1]
 
     @property
     def message(self) -> str:
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
             return "the loss of an example depends on the other examples of its window, so windows stay whole where memory runs out."
         return (
             f"the losses of {self.rows} examples do not depend on each other, so splitting a window changes nothing (relative difference "
-            f"{self.beside:.1g}, alone {self.alone:.1g}; rounding accounts for {self.allowed[0]:.1g} and {self.allowed[1]:.1g})."
+            f"{self.neighbours:.1g}, alone {self.alone:.1g}; rounding accounts for {self.allowed[0]:.1g} and {self.allowed[1]:.1g})."
         )
 
     @property
@@ -127,7 +127,7 @@ def compare_rows(step: Step, window: Batch, most: int) -> Comparison | None:
     ):  # agreed, as forwards may gather weights
         comparison = _repeated(step, window, rows, comparison)
     of_ranks = [Comparison(*each) for each in strategy.tell(tuple(comparison))]
-    return max(of_ranks, key=lambda each: (each.coupled, bool(each.failed), each.beside))
+    return max(of_ranks, key=lambda each: (each.coupled, bool(each.failed), each.neighbours))
 
 
 def require_uncoupled(comparison: Comparison, ranks: int) -> None:
@@ -138,8 +138,8 @@ def require_uncoupled(comparison: Comparison, ranks: int) -> None:
     """
     if comparison.failed or not comparison.coupled:
         return
-    by_neighbours = comparison.beside > comparison.allowed[0]
-    error = comparison.beside if by_neighbours else comparison.alone
+    by_neighbours = comparison.neighbours > comparison.allowed[0]
+    error = comparison.neighbours if by_neighbours else comparison.alone
     allowed = comparison.allowed[0 if by_neighbours else 1]
     whole = (
         "take the window whole on one device"
@@ -160,14 +160,14 @@ def _compared(step: Step, window: Batch, rows: int) -> Comparison:
     half = max(1, rows // 2)
     some = [min(row, window.rows - 1) for row in range(rows)]
     together, allowed, _ = losses_of_rows(step, window.select(some))
-    beside, _, _ = losses_of_rows(step, window.select([*some[:half], *[0] * (rows - half)]))
+    with_copies, _, _ = losses_of_rows(step, window.select([*some[:half], *[0] * (rows - half)]))
     alone, _, _ = losses_of_rows(step, window.select(some[:half]))
     if not all(bool(torch.isfinite(each).all()) for each in together):
         return Comparison(rows, failed="the loss is not finite")
     limits = (allowed * (_FINE if allowed <= _FULL else _FINE_16_BIT), allowed)
     if _computes_in_few_bits(step):
         limits = (max(allowed, _COARSE_NUMBERS),) * 2
-    return Comparison(rows, _apart(beside, together, half), _apart(alone, together, half), limits)
+    return Comparison(rows, _apart(with_copies, together, half), _apart(alone, together, half), limits)
 
 
 def _repeated(step: Step, window: Batch, rows: int, comparison: Comparison) -> Comparison:

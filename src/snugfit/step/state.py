@@ -25,7 +25,7 @@ def state_of(step: Step) -> dict[str, Any]:
         **_named_tensors(step.model),
         "modules": _modules(step),
         "optimizer": step.optimizer.state_dict(),
-        "techniques": {name: kept.state_dict() for name, kept in step.seams.states.items()},
+        "techniques": {name: technique.state_dict() for name, technique in step.seams.states.items()},
         "progress": step.progress.state_dict(),
         "padding": step.padding.state_dict(),
         "inputs": step.inputs.state_dict(),
@@ -37,8 +37,8 @@ def state_like(step: Step, saved: Mapping[str, Any]) -> dict[str, Any]:
     own = state_of(step)
     parameters = [each for group in step.optimizer.param_groups for each in group["params"]]
     moments = {
-        place: dict.fromkeys(kept, parameters[place])
-        for place, kept in saved["optimizer"].get("state", {}).items()
+        place: dict.fromkeys(state, parameters[place])
+        for place, state in saved["optimizer"].get("state", {}).items()
         if isinstance(place, int) and place < len(parameters)
     }
     return {**own, "optimizer": {**own["optimizer"], "state": moments}}
@@ -50,11 +50,11 @@ def load(step: Step, saved: Mapping[str, Any]) -> None:
     Raises:
         SettingError: it is of another model, optimizer or set of techniques; nothing was loaded.
     """
-    beside = saved.get("modules", _NO_MODULES)
+    modules = saved.get("modules", _NO_MODULES)
     _check_same(_named_tensors(step.model)["parameters"], saved["parameters"], "parameters")
-    buffers = _buffers_to_set(step, saved["buffers"], beside["shapes_at_first"])
+    buffers = _buffers_to_set(step, saved["buffers"], modules["shapes_at_first"])
     if "modules" in saved:
-        _check_extra_states(step.model, beside["extra_states"])
+        _check_extra_states(step.model, modules["extra_states"])
     if set(saved["techniques"]) != set(step.seams.states):
         raise SettingError(
             "techniques",
@@ -63,18 +63,18 @@ def load(step: Step, saved: Mapping[str, Any]) -> None:
         )
     load_optimizer(step.optimizer, saved["optimizer"])
     _set_buffers(step, buffers)
-    for name, state in beside["extra_states"].items():
+    for name, state in modules["extra_states"].items():
         step.model.get_submodule(name).set_extra_state(copy.deepcopy(state))
-    for name, values in beside["values"].items():
+    for name, values in modules["values"].items():
         vars(step.model.get_submodule(name)).update(values)
     with torch.no_grad():
         for kind, own in _named_tensors(step.model).items():
             for name, tensor in own.items():
                 tensor.copy_(sharded_like(tensor, saved[kind][name]))
     for name, technique in step.seams.states.items():
-        kept = saved["techniques"][name]
+        technique_state = saved["techniques"][name]
         technique.load_state_dict(
-            sharded_like(technique.state_dict(), kept) if step.strategy.shards else kept
+            sharded_like(technique.state_dict(), technique_state) if step.strategy.shards else technique_state
         )
     step.progress.load_state_dict(saved["progress"])
     # which earlier checkpoints lack
@@ -153,7 +153,7 @@ def _buffers_to_set(
         SettingError: a buffer differs that forward has not made.
     """
     first, own = step.at_first.shapes, _named_tensors(step.model)["buffers"]
-    found: dict[str, Tensor | None] = {}
+    buffers: dict[str, Tensor | None] = {}
     for name in own.keys() | saved.keys():
         mine, its = own.get(name), saved.get(name)
         alike = mine is not None and its is not None and mine.shape == its.shape
@@ -161,13 +161,13 @@ def _buffers_to_set(
             continue
         began = at_first.get(name, None if its is None else its.shape)
         if (None if began is None else tuple(began)) == first.get(name):
-            found[name] = its
+            buffers[name] = its
     _check_same(
-        {name: each for name, each in own.items() if name not in found},
-        {name: each for name, each in saved.items() if name not in found},
+        {name: each for name, each in own.items() if name not in buffers},
+        {name: each for name, each in saved.items() if name not in buffers},
         "buffers",
     )
-    return found
+    return buffers
 
 
 def _set_buffers(step: Step, buffers: Mapping[str, Tensor | None]) -> None:

@@ -175,15 +175,15 @@ class Step:
         self.together = max((each.card.together for each in techniques), default=1)
         self.total_updates = total_updates
         self.has_batch_norm = has_batch_norm(model)
-        found = find_loss(loss)
-        self.couples_rows = couples_rows(found)
-        self.user_loss = over_batches(found)
+        loss_function = find_loss(loss)
+        self.couples_rows = couples_rows(loss_function)
+        self.user_loss = over_batches(loss_function)
         context = Context(
             model,
             self.device,
             total_updates,
             seed,
-            found,
+            loss_function,
             forward,
             load,
             start,
@@ -242,10 +242,10 @@ class Step:
             check_weight(weight)
         metrics: Mapping[str, torch.Tensor] = {}
         finite = nonfinite == 0
-        refused = self.seams.accept(loss) if finite and weight > 0 else None
+        refusal = self.seams.accept(loss) if finite and weight > 0 else None
         if self.seams.irrevocable and not finite and math.isfinite(loss):
-            refused = RollBack("a gradient was not finite after other weights had been updated by theirs")
-        applied = finite and weight > 0 and refused is None
+            refusal = RollBack("a gradient was not finite after other weights had been updated by theirs")
+        applied = finite and weight > 0 and refusal is None
         if applied:
             with in_memory(self):
                 with phase("adjust"):
@@ -264,7 +264,7 @@ class Step:
             self.seams.scale.update(finite)
         self.progress.consume(window.total, applied)
         rate, rates = learning_rates(self.optimizer)
-        return StepResult(loss, weight, applied, metrics, rate, refused, rates, scale, self.largest, replans)
+        return StepResult(loss, weight, applied, metrics, rate, refusal, rates, scale, self.largest, replans)
 
     @contextmanager
     def computed(self, window: Batch) -> Iterator[None]:
@@ -323,8 +323,8 @@ class Step:
                     for place, (rows, counts) in enumerate(compute.passes()):
                         part = compute.batch.select(rows)
                         seed_device(derive_seed(self.seed, "settle", number, place), self.device)
-                        kept = nullcontext() if counts else self.kept_buffers()
-                        with torch.no_grad(), kept, self.seams.forward(part):
+                        buffers = nullcontext() if counts else self.kept_buffers()
+                        with torch.no_grad(), buffers, self.seams.forward(part):
                             self.forward(part)
                     self._shared_buffers.share()
                     yield
@@ -368,8 +368,8 @@ class Step:
         self._passes += 1
         if self._passes > 1:
             self.inputs.require_unchanged()
-        kept = nullcontext() if self._passes == 1 else self.kept_buffers()
-        with phase("pass"), kept:
+        buffers = nullcontext() if self._passes == 1 else self.kept_buffers()
+        with phase("pass"), buffers:
             yield
 
     def state_dict(self) -> dict[str, Any]:

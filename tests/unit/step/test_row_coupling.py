@@ -74,7 +74,7 @@ def test_losses_of_other_rows_are_found_at_any_micro_batch(loss: Any, micro_batc
 @pytest.mark.parametrize("model", [net(), net(nn.BatchNorm1d(8)), net(nn.LayerNorm(8))], ids=str)
 def test_rows_by_themselves_are_let_through(model: nn.Module, micro_batch: int | None) -> None:
     found = compared(model=model, micro_batch=micro_batch)
-    assert not found.coupled and not found.failed and found.beside == 0.0
+    assert not found.coupled and not found.failed and found.neighbours == 0.0
 
 
 class _Noise(nn.Module):
