@@ -22,7 +22,7 @@ _LISTED = 20  # names that an error may list whole
 @functools.cache
 def discover() -> Mapping[str, type[Technique]]:
     """Return all techniques by name: the one `Technique` that each module of each family defines."""
-    found: dict[str, type[Technique]] = {}
+    techniques: dict[str, type[Technique]] = {}
     for family in _FAMILIES:
         package = importlib.import_module(f"snugfit.techniques.{family}")
         for module_info in pkgutil.iter_modules(package.__path__):
@@ -33,8 +33,8 @@ def discover() -> Mapping[str, type[Technique]]:
                     and issubclass(value, Technique)
                     and value.__module__ == module.__name__
                 ):
-                    found[value.card.name] = value
-    return dict(sorted(found.items()))
+                    techniques[value.card.name] = value
+    return dict(sorted(techniques.items()))
 
 
 def of_alias(alias: str) -> str | None:

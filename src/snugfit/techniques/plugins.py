@@ -30,10 +30,10 @@ _EXAMPLE = "Derive it from snugfit.Technique, as `snugfit new technique NAME` wr
 
 def entry_points() -> dict[str, list[EntryPoint]]:
     """Return the techniques that installed packages list, by name; two packages may list the same name."""
-    found: dict[str, list[EntryPoint]] = {}
+    entries: dict[str, list[EntryPoint]] = {}
     for entry in sorted(installed_entry_points(group=GROUP), key=distribution):
-        found.setdefault(entry.name, []).append(entry)
-    return dict(sorted(found.items()))
+        entries.setdefault(entry.name, []).append(entry)
+    return dict(sorted(entries.items()))
 
 
 def distribution(entry: EntryPoint) -> str:
@@ -68,10 +68,10 @@ def loaded(path: str) -> type[Technique] | None:
     from snugfit.core.technique import Technique
 
     module, _, name = path.partition(":")
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Technique) else None
+        value = getattr(value, part, None)
+    return value if isinstance(value, type) and issubclass(value, Technique) else None
 
 
 @dataclass(frozen=True)
@@ -130,20 +130,20 @@ def load_entry_point(entry: EntryPoint, setting: str, ours: Collection[str]) -> 
         )
     path = import_path(entry)
     try:
-        found = check_technique(load_object(path, setting=setting), path, setting, ours)
+        technique = check_technique(load_object(path, setting=setting), path, setting, ours)
     except SettingError as error:
         raise SettingError(
             setting,
             f"{by} cannot be used: {error.problem}. {error.remedy}",
             "Upgrade or uninstall that package, or remove the technique.",
         ) from error
-    if found.card.name != entry.name:
+    if technique.card.name != entry.name:
         raise SettingError(
             setting,
-            f"{by} is a technique whose card is named '{found.card.name}'",
+            f"{by} is a technique whose card is named '{technique.card.name}'",
             "Give both one name in that package.",
         )
-    return found
+    return technique
 
 
 def check_technique(value: Any, path: str, setting: str, ours: Collection[str]) -> type[Technique]:
@@ -178,10 +178,10 @@ def check_technique(value: Any, path: str, setting: str, ours: Collection[str]) 
         )
     card = getattr(value, "card", None)
     if not isinstance(card, Card):
-        found = "no card" if card is None else f"a card that is {card!r}"
+        description = "no card" if card is None else f"a card that is {card!r}"
         raise SettingError(
             setting,
-            f"'{path}' has {found}, expected `card: ClassVar[Card] = Card(name=…, summary=…, …)`",
+            f"'{path}' has {description}, expected `card: ClassVar[Card] = Card(name=…, summary=…, …)`",
             "Add it to the class.",
         )
     if not card.name.isidentifier():

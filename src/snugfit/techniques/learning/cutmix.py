@@ -32,10 +32,10 @@ def draw_boxes(rows: int, size: Sequence[int], alpha: float, source: np.random.G
     anywhere, and what lies outside the image is cut off. The last row of an odd number has an empty box. Drawn in this
     order: all lambdas, all heights of centres, all places across.
     """
-    kept = source.beta(alpha, alpha, rows // PAIR)
+    shares = source.beta(alpha, alpha, rows // PAIR)
     edges = []
     for length in size:
-        half = (length * np.sqrt(1 - kept)).astype(np.int64) // 2
+        half = (length * np.sqrt(1 - shares)).astype(np.int64) // 2
         centre = source.integers(0, length, rows // PAIR)
         edges += [np.clip(centre - half, 0, length), np.clip(centre + half, 0, length)]
     return of_pairs(torch.tensor(np.stack(edges, axis=1)), rows, alone=0)

@@ -228,34 +228,34 @@ class _Start:
 
 
 def _load(settings: Distillation, context: Context) -> nn.Module:
-    given: Any = settings.teacher
-    if isinstance(given, nn.Module):
-        return cloned(given) if settings.teacher_techniques else given
-    if given == START:
+    source: Any = settings.teacher
+    if isinstance(source, nn.Module):
+        return cloned(source) if settings.teacher_techniques else source
+    if source == START:
         return cloned(context.model) if context.start is None else context.start
-    if is_python_path(given):
-        found = load_object(given, setting="distillation.teacher")
+    if is_python_path(source):
+        teacher = load_object(source, setting="distillation.teacher")
         try:
-            made = found if isinstance(found, nn.Module) else found()
+            module = teacher if isinstance(teacher, nn.Module) else teacher()
         except Exception as failure:
             raise SettingError(
-                "distillation.teacher", f"'{given}' failed: {describe(failure)}", "Correct the function."
+                "distillation.teacher", f"'{source}' failed: {describe(failure)}", "Correct the function."
             ) from failure
-        if not isinstance(made, nn.Module):
+        if not isinstance(module, nn.Module):
             raise SettingError(
                 "distillation.teacher",
-                f"'{given}' gave {type(made).__name__}, not a torch.nn.Module",
+                f"'{source}' gave {type(module).__name__}, not a torch.nn.Module",
                 "Return a module.",
             )
-        return made
+        return module
     if context.load is None:
         raise SettingError(
             "distillation.teacher",
-            f"'{given}' is the name of a model, and only a recipe for texts can load one by its name",
+            f"'{source}' is the name of a model, and only a recipe for texts can load one by its name",
             "Give the module itself, or package.module:function.",
         )
     try:
-        return context.load(given)
+        return context.load(source)
     except ModelError as error:
         raise SettingError("distillation.teacher", error.problem, error.remedy) from error
 

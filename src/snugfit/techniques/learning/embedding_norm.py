@@ -22,15 +22,15 @@ def token_embeddings(model: nn.Module, name: str | None = None) -> nn.Embedding 
     >>> token_embeddings(model)
     Embedding(100, 4)
     """
-    found: nn.Module | None
+    embedding: nn.Module | None
     if name is not None:
-        found = find_module(model, name, "embedding_norm.embeddings", nn.Embedding)
+        embedding = find_module(model, name, "embedding_norm.embeddings", nn.Embedding)
     elif hasattr(model, "get_input_embeddings"):
-        found = model.get_input_embeddings()  # type: ignore[operator]
+        embedding = model.get_input_embeddings()  # type: ignore[operator]
     else:
         tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-        found = max(tables, key=lambda table: table.num_embeddings, default=None)
-    return found if isinstance(found, nn.Embedding) else None
+        embedding = max(tables, key=lambda table: table.num_embeddings, default=None)
+    return embedding if isinstance(embedding, nn.Embedding) else None
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,14 @@ def frozen_names(model: nn.Module, patterns: Sequence[str] = (), all_but: Sequen
     """
     names = [name for name, _ in model.named_parameters()]
     if patterns:
-        found = find_parameters(model, patterns, "freeze.patterns")
+        frozen = find_parameters(model, patterns, "freeze.patterns")
     else:
-        kept = find_parameters(model, all_but or find_head(model, "freeze.all_but"), "freeze.all_but")
-        found = [name for name in names if name not in kept]
-    if not any(p.requires_grad for name, p in model.named_parameters() if name not in found):
+        trainable = find_parameters(model, all_but or find_head(model, "freeze.all_but"), "freeze.all_but")
+        frozen = [name for name in names if name not in trainable]
+    if not any(p.requires_grad for name, p in model.named_parameters() if name not in frozen):
         setting = "patterns" if patterns else "all_but"
         raise SettingError(f"freeze.{setting}", "leaves no parameter to train", "Freeze less.")
-    return found
+    return frozen
 
 
 def freeze_(

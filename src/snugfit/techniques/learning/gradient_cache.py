@@ -75,17 +75,19 @@ def _through_cache(next: GradientsOf, model: nn.Module, compute: Compute) -> Gra
     def surrogate(micro_outputs: Any, batch: Batch) -> LossTerms:
         return cached_terms(micro_outputs, batch.extras[_CACHED], mean_weight)
 
-    found = next(compute.replace(surrogate, **{_CACHED: cached}))
+    gradients = next(compute.replace(surrogate, **{_CACHED: cached}))
     loss = total.detach() / torch.where(weight > 0, weight, 1.0)
-    return replace(found, loss=loss, nonfinite=found.nonfinite + ~loss.isfinite())
+    return replace(gradients, loss=loss, nonfinite=gradients.nonfinite + ~loss.isfinite())
 
 
 def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
     """Return the gradient of `total` by the floating outputs; a weight that the loss itself uses would go without."""
     floating = [tensor for tensor in leaves(outputs) if tensor.is_floating_point()]
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    found = torch.autograd.grad(total, [*floating, *(parameter for _, parameter in named)], allow_unused=True)
-    for (name, _), gradient in zip(named, found[len(floating) :], strict=True):
+    gradients = torch.autograd.grad(
+        total, [*floating, *(parameter for _, parameter in named)], allow_unused=True
+    )
+    for (name, _), gradient in zip(named, gradients[len(floating) :], strict=True):
         if gradient is not None:
             raise PlanConflict(
                 "gradient_cache",
@@ -94,7 +96,7 @@ def _gradient_by(outputs: Any, total: Tensor, model: nn.Module) -> list[Tensor]:
             )
     return [
         torch.zeros_like(out) if gradient is None else gradient
-        for out, gradient in zip(floating, found, strict=False)
+        for out, gradient in zip(floating, gradients, strict=False)
     ]
 
 

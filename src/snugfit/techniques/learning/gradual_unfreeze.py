@@ -41,15 +41,15 @@ def blocks_of(model: nn.Module) -> list[list[str]]:
         else:
             whole.append([name])
     first: dict[int, str] = {}
-    found: dict[str, int] = {}
+    block_of: dict[str, int] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
             own = first.setdefault(id(parameter), name)
             inside = [
                 n for n, block in enumerate(whole) if any(name.startswith(f"{each}.") for each in block)
             ]
-            found[own] = max(found.get(own, 0), *inside, 0)
-    return [[name for name, block in found.items() if block == n] for n in range(len(whole) or 1)]
+            block_of[own] = max(block_of.get(own, 0), *inside, 0)
+    return [[name for name, block in block_of.items() if block == n] for n in range(len(whole) or 1)]
 
 
 def frozen_at(blocks: Sequence[Sequence[str]], updates: int, every: int) -> set[str]:

@@ -32,8 +32,8 @@ def hardest(terms: LossTerms, fraction: float, at_least: int = 1) -> Tensor:
     losses = (
         terms.values if terms.weights is None else terms.values.masked_fill(terms.weights <= 0, -math.inf)
     )
-    kept = math.ceil(round(fraction * losses.shape[0], 9))  # 0.07 * 100 is a little more than 7
-    return torch.argsort(losses, descending=True, stable=True)[: max(kept, at_least)].sort().values
+    count = math.ceil(round(fraction * losses.shape[0], 9))  # 0.07 * 100 is a little more than 7
+    return torch.argsort(losses, descending=True, stable=True)[: max(count, at_least)].sort().values
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,11 @@ class HardExamples(Technique):
             def of_the_hardest(compute: Compute) -> Gradients:
                 terms = compute.terms()
                 rows = hardest(terms, self.fraction, at_least)
-                found = next(compute.select(read(rows, assume=_longest(compute, rows.shape[0]))))
+                part_gradients = next(compute.select(read(rows, assume=_longest(compute, rows.shape[0]))))
                 # batch norm has seen the whole window: a row that is left out must not be worse than those kept
-                return replace(found, nonfinite=found.nonfinite + ~terms.weighted_sum().isfinite())
+                return replace(
+                    part_gradients, nonfinite=part_gradients.nonfinite + ~terms.weighted_sum().isfinite()
+                )
 
             return of_the_hardest
 

@@ -163,24 +163,24 @@ class HiddenMixup(Technique):
             return _last_linear(model)
         if self.at == EMBEDDINGS:
             ask: Any = getattr(model, "get_input_embeddings", lambda: None)
-            found: nn.Module | None = ask()
-            if found is None or not _embeds(found):
+            embeddings: nn.Module | None = ask()
+            if embeddings is None or not _embeds(embeddings):
                 raise SettingError(
                     "hidden_mixup.at",
                     f"{type(model).__name__} does not say which are its embeddings (get_input_embeddings)",
                     "Give the name of its nn.Embedding.",
                 )
-            return found
+            return embeddings
         return find_module(model, self.at, "hidden_mixup.at")
 
 
 def _last_linear(model: nn.Module) -> nn.Module:
-    found = last_linear(model)
-    if found is None:
+    layer = last_linear(model)
+    if layer is None:
         raise SettingError(
             "hidden_mixup.at", "the model has no linear layer", "Name the module whose input is to be mixed."
         )
-    return found
+    return layer
 
 
 def _check_fits_labels(hidden: Tensor, batch: Batch) -> None:

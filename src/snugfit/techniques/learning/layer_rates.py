@@ -35,21 +35,21 @@ def depths(names: Iterable[str], embeddings: Iterable[str] = ()) -> dict[str, in
     layers, single = _layers(names)
     order = {layer: place for place, layer in enumerate(dict.fromkeys(layers.values()), 1)}
     places = [place for place, name in enumerate(names) if name in layers]
-    embedded, found = set(embeddings), {}
+    embedded, depth_of = set(embeddings), {}
     for place, name in enumerate(names):
         at = bisect(places, place)
         if name in layers:
-            found[name] = order[layers[name]]
+            depth_of[name] = order[layers[name]]
         elif name in embedded or 0 == at < len(places):
-            found[name] = 0
+            depth_of[name] = 0
         elif at == len(places):
-            found[name] = len(order) + 1
+            depth_of[name] = len(order) + 1
         else:
             before, behind = names[places[at - 1]], names[places[at]]
             nearer = _shared(name, behind) - _shared(name, before)
             to_next = nearer > 0 or (nearer == 0 and name in single)
-            found[name] = order[layers[behind if to_next else before]]
-    return found
+            depth_of[name] = order[layers[behind if to_next else before]]
+    return depth_of
 
 
 def _layers(names: Sequence[str]) -> tuple[dict[str, str], set[str]]:
@@ -118,17 +118,17 @@ class LayerRates(Technique):
 
     def seams(self, context: Context) -> Seams:
         def groups(given: list[ParameterGroup]) -> list[ParameterGroup]:
-            found = depths(*_names(context.model, given))
-            top = max(found.values())
-            if top == min(found.values()):
+            depth_of = depths(*_names(context.model, given))
+            top = max(depth_of.values())
+            if top == min(depth_of.values()):
                 raise SettingError(
                     "layer_rates",
                     "finds no layers in this model, by the numbers or embeddings in its parameters' names "
-                    f"({', '.join(list(found)[:3])}, …)",
+                    f"({', '.join(list(depth_of)[:3])}, …)",
                     "Remove it, or name parts with pattern_rates.",
                 )
-            named = {depth: _name(depth, found) for depth in found.values()}
-            cut = divided(given, lambda name, _parameter: named[found[name]])
+            named = {depth: _name(depth, depth_of) for depth in depth_of.values()}
+            cut = divided(given, lambda name, _parameter: named[depth_of[name]])
             factors = {name: self.decay ** (top - depth) for depth, name in named.items()}
             return [
                 {**group, "lr_factor": group.get("lr_factor", 1.0) * factors[str(part)]}
@@ -149,9 +149,9 @@ def _names(model: nn.Module, groups: list[ParameterGroup]) -> tuple[list[str], l
     return [name for name, _ in model.named_parameters() if name in given], embeddings
 
 
-def _name(depth: int, found: Mapping[str, int]) -> str:
+def _name(depth: int, depth_of: Mapping[str, int]) -> str:
     if depth == 0:
         return "embeddings"
-    layers, _ = _layers(list(found))
-    layered = any(at == depth and name in layers for name, at in found.items())
+    layers, _ = _layers(list(depth_of))
+    layered = any(at == depth and name in layers for name, at in depth_of.items())
     return f"layer {depth}" if layered else "head"

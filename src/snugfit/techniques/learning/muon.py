@@ -115,13 +115,13 @@ def orthogonalised(
     """
     a, b, c = coefficients
     tall = matrix.shape[0] > matrix.shape[1]
-    found = matrix.T if tall else matrix
-    found = found / found.norm().clamp(min=epsilon)
+    iterate = matrix.T if tall else matrix
+    iterate = iterate / iterate.norm().clamp(min=epsilon)
     for _ in range(iterations):
-        gram = found @ found.T
+        gram = iterate @ iterate.T
         polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        found = torch.addmm(found, polynomial, found, beta=a)
-    return found.T if tall else found
+        iterate = torch.addmm(iterate, polynomial, iterate, beta=a)
+    return iterate.T if tall else iterate
 
 
 @dataclass(frozen=True)

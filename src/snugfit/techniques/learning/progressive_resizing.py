@@ -42,8 +42,8 @@ def resized(images: Tensor, scale: float, increment: int) -> Tensor:
         return images
     size = [min(side, max(increment, whole_steps(side * scale, increment))) for side in images.shape[2:]]
     wide = images.to(torch.promote_types(images.dtype, torch.float32))  # not there for 16 bit on a CPU
-    found = F.interpolate(wide, size=size, mode="bilinear", align_corners=False, antialias=True)
-    return found.to(images.dtype)
+    output = F.interpolate(wide, size=size, mode="bilinear", align_corners=False, antialias=True)
+    return output.to(images.dtype)
 
 
 def whole_steps(length: float, increment: int) -> int:

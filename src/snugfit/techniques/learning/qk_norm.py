@@ -145,13 +145,13 @@ class QKNorm(Technique):
         self.require("head_dim", self.head_dim is None or self.head_dim >= 1, "at least 1")
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        found = list(_projections(model, self.projections))
+        projections = list(_projections(model, self.projections))
         torch_attentions = [module for module in model.modules() if type(module) is nn.MultiheadAttention] * (
             not self.projections
         )
-        if not found and not torch_attentions:
+        if not projections and not torch_attentions:
             raise _none_known(model)
-        for name, parent, projection in found:
+        for name, parent, projection in projections:
             size = self._head_dim(name, parent, projection)
             projection.head_norm = HeadNorm(size, projection.weight)
             projection.register_forward_hook(_normalise)

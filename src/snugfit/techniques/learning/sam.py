@@ -159,12 +159,12 @@ def _averaged(parameters: Sequence[nn.Parameter], groups: Iterable[Gradients]) -
     sums: dict[nn.Parameter, Tensor] = {}
     loss = nonfinite = torch.zeros(())
     weight: Tensor | float = 0.0
-    for found in groups:
-        loss, nonfinite = found.loss * found.weight + loss, found.nonfinite + nonfinite
-        weight = found.weight + weight
+    for group in groups:
+        loss, nonfinite = group.loss * group.weight + loss, group.nonfinite + nonfinite
+        weight = group.weight + weight
         for parameter in parameters:
             if parameter.grad is not None:
-                added = parameter.grad * found.weight
+                added = parameter.grad * group.weight
                 sums[parameter] = sums[parameter].add_(added) if parameter in sums else added
     divisor = torch.where(weight > 0, weight, 1.0) if isinstance(weight, Tensor) else weight or 1.0
     scale_(list(sums.values()), 1.0 / divisor)

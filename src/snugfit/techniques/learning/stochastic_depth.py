@@ -45,8 +45,8 @@ def dropped_rows(inputs: Tensor, outputs: Tensor, keep: Tensor, rate: float) -> 
     tensor([[7.],
             [1.]])
     """
-    kept = keep.view(-1, *[1] * (inputs.ndim - 1))
-    return inputs + torch.where(kept, (outputs - inputs) / (1 - rate), 0.0)
+    mask = keep.view(-1, *[1] * (inputs.ndim - 1))
+    return inputs + torch.where(mask, (outputs - inputs) / (1 - rate), 0.0)
 
 
 def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, nn.Module]:
@@ -67,20 +67,20 @@ def residual_blocks(model: nn.Module, pattern: str | None = None) -> dict[str, n
         ]
         layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
         return dict(lists or [(n, m) for n, m in model.named_modules() if isinstance(m, layers)])
-    found: dict[str, nn.Module] = {}
+    blocks_by_name: dict[str, nn.Module] = {}
     names = find_modules(model, [pattern], "stochastic_depth.blocks")
     for name in names:
         module = model.get_submodule(name)
-        inside = any(name.startswith(f"{block}.") for block in found)
+        inside = any(name.startswith(f"{block}.") for block in blocks_by_name)
         if not inside and not isinstance(module, nn.ModuleList):
-            found[name] = module
-    if not found:
+            blocks_by_name[name] = module
+    if not blocks_by_name:
         raise SettingError(
             "stochastic_depth.blocks",
             f"'{names[0]}' is a list of modules",
             f"Name its entries: '{names[0]}.*'.",
         )
-    return found
+    return blocks_by_name
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class StochasticDepth(Technique):
         return model
 
     def seams(self, context: Context) -> Seams:
-        found = residual_blocks(context.model, self.blocks)
-        rates = drop_rates(len(found), self.rate)
+        blocks = residual_blocks(context.model, self.blocks)
+        rates = drop_rates(len(blocks), self.rate)
         name = self.card.name
         outputs_of: dict[str, Callable[[Any], Any]] = {}
 
@@ -145,7 +145,7 @@ class StochasticDepth(Technique):
                 yield
                 return
             with ExitStack() as stack:
-                for place, (block_name, block) in enumerate(found.items()):
+                for place, (block_name, block) in enumerate(blocks.items()):
                     if self.mode == WINDOW and not keep[place]:
                         bypass = partial(_bypass, block_name, block, block.forward, outputs_of)
                         stack.enter_context(replaced_forward(block, bypass))
@@ -217,19 +217,19 @@ def _hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
 
 
 def _require_residual(name: str, inputs: Tensor | None, outputs: Any, rows: int | None) -> None:
-    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    given = None if inputs is None else tuple(inputs.shape)
-    if inputs is None or found != given:
+    output_form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    input_shape = None if inputs is None else tuple(inputs.shape)
+    if inputs is None or output_form != input_shape:
         raise SettingError(
             "stochastic_depth.blocks",
-            f"'{name}' turns {given} into {found}, so it is no residual block: leaving it out would not give its "
+            f"'{name}' turns {input_shape} into {output_form}, so it is no residual block: leaving it out would not give its "
             "input",
             "Give a pattern that names residual blocks only.",
         )
     if rows is not None and inputs.shape[0] != rows:
         raise SettingError(
             "stochastic_depth.mode",
-            f"'{name}' works on {given} for {rows} rows, so its first dimension is not the row",
+            f"'{name}' works on {input_shape} for {rows} rows, so its first dimension is not the row",
             "Use mode: window.",
         )
 

@@ -39,10 +39,10 @@ def lacks_fp8(device: torch.device) -> str | None:
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return f"{device} is no CUDA device"
-    found = torch.cuda.get_device_capability(device)
-    if found >= CAPABILITY:
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= CAPABILITY:
         return None
-    return f"{device} has the compute capability {found[0]}.{found[1]}, and fp8 begins at 8.9"
+    return f"{device} has the compute capability {capability[0]}.{capability[1]}, and fp8 begins at 8.9"
 
 
 def fp8_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, emulate: bool = False) -> Tensor:
@@ -121,7 +121,7 @@ def in_fp8(layer: nn.Module, emulate: bool = False) -> Iterator[None]:
         yield
 
 
-class Chosen(NamedTuple):
+class LayerChoice(NamedTuple):
     """Linear layers by name: those that compute in fp8, and for others why they do not."""
 
     fp8: Mapping[str, nn.Module]
@@ -130,7 +130,7 @@ class Chosen(NamedTuple):
 
 def choose_layers(
     model: nn.Module, smallest: int = 1024, skip: Sequence[str] = (), multiple: int = MULTIPLE
-) -> Chosen:
+) -> LayerChoice:
     """Choose the linear layers whose products gain by fp8; of an adapted layer it is the base, never the adapter.
 
     Args:
@@ -140,8 +140,8 @@ def choose_layers(
     Raises:
         SettingError: a pattern matches nothing.
 
-    >>> chosen = choose_layers(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 10)), smallest=64)
-    >>> dict(chosen.fp8), chosen.left
+    >>> choice = choose_layers(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 10)), smallest=64)
+    >>> dict(choice.fp8), choice.left
     ({}, {'0': 'has 32 outputs', '1': 'has 32 inputs', '2': 'makes the logits'})
     """
     named = {module: name for name, module in model.named_modules()}
@@ -149,7 +149,7 @@ def choose_layers(
     inside = tuple(f"{name}." for name in skipped)
     heads = tuple(f"{name}." for name in stock_heads(model))
     last = [base_of(layer) for layer in (output_layer(model), last_linear(model)) if layer is not None]
-    found: dict[str, nn.Module] = {}
+    fp8_layers: dict[str, nn.Module] = {}
     left: dict[str, str] = {}
     for layer in map(base_of, layers(model)):
         if not isinstance(layer, nn.Linear) and not is_conv1d(layer):
@@ -162,8 +162,8 @@ def choose_layers(
         elif reason := _too_small_or_odd(layer, smallest, multiple):
             left[name] = reason
         else:
-            found[name] = layer
-    return Chosen(found, left)
+            fp8_layers[name] = layer
+    return LayerChoice(fp8_layers, left)
 
 
 def _too_small_or_odd(layer: nn.Module, smallest: int, multiple: int) -> str | None:
@@ -241,20 +241,20 @@ class FP8(Technique):
                 f"fp8 computes the rest in bf16, which {device} has not",
                 f"Use plan.numerics: {best}.",
             )
-        chosen = choose_layers(context.model, self.smallest, self.skip, 1 if self.emulate else MULTIPLE)
-        if not chosen.fp8:
-            reasons = "; ".join(f"'{name}' {why}" for name, why in list(chosen.left.items())[:3])
+        choice = choose_layers(context.model, self.smallest, self.skip, 1 if self.emulate else MULTIPLE)
+        if not choice.fp8:
+            reasons = "; ".join(f"'{name}' {why}" for name, why in list(choice.left.items())[:3])
             raise SettingError(
                 "plan.numerics",
                 f"fp8 finds no linear layer with {self.smallest} inputs and outputs or more "
                 f"({reasons or 'there is none'})",
                 "Use plan.numerics: bf16, or lower fp8.smallest.",
             )
-        small = {name: why for name, why in chosen.left.items() if why not in _INTENDED}
+        small = {name: why for name, why in choice.left.items() if why not in _INTENDED}
         if small:
             name, why = next(iter(small.items()))
             warnings.warn(
-                f"fp8: {len(small)} of {len(small) + len(chosen.fp8)} linear layers stay in bf16, such as '{name}', which {why}.",
+                f"fp8: {len(small)} of {len(small) + len(choice.fp8)} linear layers stay in bf16, such as '{name}', which {why}.",
                 SnugfitWarning,
                 stacklevel=2,
             )
@@ -266,7 +266,7 @@ class FP8(Technique):
         def modules(_batch: Batch) -> Iterator[None]:
             with ExitStack() as stack:
                 stack.enter_context(without_fast_path())
-                for layer in chosen.fp8.values():
+                for layer in choice.fp8.values():
                     stack.enter_context(in_fp8(layer, self.emulate))
                 yield
 

@@ -66,11 +66,11 @@ class NF4Format:
             return None
         weight: Any = layer.weight
         state = weight.quant_state
-        found = (state.quant_type, state.blocksize, state.nested)
-        if found != ("nf4", BLOCK, self.double):
+        layout = (state.quant_type, state.blocksize, state.nested)
+        if layout != ("nf4", BLOCK, self.double):
             raise SettingError(
                 "nf4",
-                f"'{name}' was loaded as {found[0]} in blocks of {found[1]}, {('' if found[2] else 'not ')}doubly "
+                f"'{name}' was loaded as {layout[0]} in blocks of {layout[1]}, {('' if layout[2] else 'not ')}doubly "
                 f"quantised, and nf4.double is {self.double}",
                 "Load the model whole.",
             )

@@ -130,10 +130,10 @@ class Compression(Exchange):
         for name, view in self._views(bucket, error):
             view.copy_(self.left_out[name]).div_(self._share)
         self._state.error_dict[place] = error
-        kept = self.matrices.get(place)
-        if kept is not None and kept["names"] == self._names_of(bucket):
-            self._state.p_memory_dict[place] = kept["left"].to(buffer, copy=True)
-            self._state.q_memory_dict[place] = _away_from_zero(kept["right"].to(buffer))
+        factors = self.matrices.get(place)
+        if factors is not None and factors["names"] == self._names_of(bucket):
+            self._state.p_memory_dict[place] = factors["left"].to(buffer, copy=True)
+            self._state.q_memory_dict[place] = _away_from_zero(factors["right"].to(buffer))
 
     def _take_back(self, bucket: GradBucket) -> None:
         place = bucket.index()

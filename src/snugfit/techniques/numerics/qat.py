@@ -193,10 +193,10 @@ class QAT(Technique):
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear) and name not in out
         }
-        found = {
+        layers = {
             name: layer for name, layer in linear.items() if layer.in_features % (self.group_size or 1) == 0
         }
-        if not found:
+        if not layers:
             if not linear:
                 raise SettingError(
                     "qat",
@@ -210,4 +210,4 @@ class QAT(Technique):
                 f"{self.group_size} divides the inputs of no linear layer; they have {inputs}",
                 "Lower it, or write null for one group a row.",
             )
-        return found
+        return layers

@@ -26,10 +26,10 @@ def lacks_tf32(device: torch.device) -> str | None:
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return f"{device} is no CUDA device"
-    found = torch.cuda.get_device_capability(device)
-    if found >= CAPABILITY:
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= CAPABILITY:
         return None
-    return f"{device} has the compute capability {found[0]}.{found[1]}, and tf32 begins at 8.0"
+    return f"{device} has the compute capability {capability[0]}.{capability[1]}, and tf32 begins at 8.0"
 
 
 def in_tf32() -> AbstractContextManager[None]:

@@ -109,13 +109,13 @@ class Offload:
         offset = tensor.storage_offset() - start // tensor.element_size()
         return _View(copy, tensor.dtype, tensor.size(), tensor.stride(), offset)
 
-    def unpack(self, kept: Tensor | Cast | _View) -> Tensor:
+    def unpack(self, packed: Tensor | Cast | _View) -> Tensor:
         """Return the saved tensor, of the same numbers, sizes and strides."""
-        if isinstance(kept, Tensor):
-            return kept
-        if isinstance(kept, Cast):
-            return kept.again()
-        copy = kept.copy
+        if isinstance(packed, Tensor):
+            return packed
+        if isinstance(packed, Cast):
+            return packed.again()
+        copy = packed.copy
         self._to_device(copy)
         flat = copy.flat
         assert flat is not None
@@ -128,7 +128,7 @@ class Offload:
         copy.views -= 1
         if copy.views <= 0:
             copy.flat = copy.ready = None
-        return flat.view(kept.dtype).as_strided(kept.size, kept.stride, kept.offset)
+        return flat.view(packed.dtype).as_strided(packed.size, packed.stride, packed.offset)
 
     def _moves(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, torch.nn.Parameter) or is_fake(tensor)

@@ -67,20 +67,20 @@ def set_attention_(model: nn.Module, implementation: str) -> None:
     Raises:
         SettingError: it is no such model, or cannot.
     """
-    found: Any = model
-    if not hasattr(found, "set_attn_implementation"):
+    transformer: Any = model
+    if not hasattr(transformer, "set_attn_implementation"):
         raise SettingError(
             "attention_kernel.kernel",
             f"{implementation!r} is an implementation of transformers, and {type(model).__name__} is no model of it",
             f"Choose one of torch's kernels: {', '.join(BACKENDS)}.",
         )
     try:
-        found.set_attn_implementation(implementation)
+        transformer.set_attn_implementation(implementation)
     except (ValueError, ImportError) as error:
         raise SettingError(
             "attention_kernel.kernel", f"{implementation!r} cannot be used: {error}", "Choose another kernel."
         ) from error
-    used = found.config._attn_implementation
+    used = transformer.config._attn_implementation
     if used != implementation:
         raise SettingError(
             "attention_kernel.kernel",

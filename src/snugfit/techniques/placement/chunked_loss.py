@@ -31,16 +31,16 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
         SettingError: the loss gives something else, or the head was called where gradients were not recorded.
         DataError: there is not one label for each token.
     """
-    found = postponed_in(outputs)
-    assert found is not None
-    hidden, shape = found.hidden, tuple(labels_of(batch.data).shape)
+    postponed = postponed_in(outputs)
+    assert postponed is not None
+    hidden, shape = postponed.hidden, tuple(labels_of(batch.data).shape)
     if shape[:2] != hidden.shape[:2]:
         raise DataError(
             "loss",
             f"labels of shape {shape} do not fit logits of {hidden.shape[0]} rows and {hidden.shape[1]} tokens",
             "Give one label for each token.",
         )
-    if torch.is_grad_enabled() and not found.tracked:
+    if torch.is_grad_enabled() and not postponed.tracked:
         raise SettingError(
             "chunked_loss",
             "the head was called where gradients are not recorded, as reentrant checkpointing does it, so none "
@@ -50,7 +50,7 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
     rows, tokens, _ = hidden.shape
     chunks = chunks_of(rows, tokens, size, ahead)
     if len(chunks) == 1:  # its logits may as well be kept
-        return loss(with_logits(outputs, found.logits()), batch)
+        return loss(with_logits(outputs, postponed.logits()), batch)
 
     def terms_of(logits: Tensor, chunk: Chunk) -> LossTerms:
         terms = loss(with_logits(outputs, logits), chunk.cut(batch))
@@ -63,8 +63,8 @@ def in_chunks(loss: BatchLoss, outputs: Any, batch: Batch, size: int, ahead: int
             )
         return terms
 
-    parameters = [each for each in found.module.parameters() if each.requires_grad]
-    values, weights = InChunks.apply(Work(found.head, terms_of, chunks), hidden, *parameters)  # type: ignore[no-untyped-call]
+    parameters = [each for each in postponed.module.parameters() if each.requires_grad]
+    values, weights = InChunks.apply(Work(postponed.head, terms_of, chunks), hidden, *parameters)  # type: ignore[no-untyped-call]
     return LossTerms(values, weights)
 
 

@@ -247,12 +247,12 @@ def _checked(
             "Call the model without use_cache and past_key_values in training.",
         )
     device = next((tensor.device for tensor in leaves((args, kwargs))), torch.device("cpu"))
-    expected = _numbers(module, eager, args, kwargs, device)
-    found = _numbers(module, run, args, kwargs, device)
-    if not expected:
+    reference = _numbers(module, eager, args, kwargs, device)
+    compiled = _numbers(module, run, args, kwargs, device)
+    if not reference:
         return True
-    lengths = torch.stack([tensor.norm() for tensor in expected])
-    apart = torch.stack([(one - other).norm() for one, other in zip(found, expected, strict=True)])
+    lengths = torch.stack([tensor.norm() for tensor in reference])
+    apart = torch.stack([(one - other).norm() for one, other in zip(compiled, reference, strict=True)])
     # a part that is zero but for rounding is measured by what is usual
     error, length = read(
         torch.stack(
@@ -300,8 +300,8 @@ def _numbers(
     args, kwargs = (map_tree(apart, given, _copied) for given in (args, kwargs))
     # hooks of a surrounding recomputation would count what is kept here as theirs
     plain = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-    kept = nullcontext() if next(module.buffers(), None) is None else Buffers(module).restore_on_exit()
-    with preserved_randomness(device), kept, plain, _without_hooks(module):
+    buffers = nullcontext() if next(module.buffers(), None) is None else Buffers(module).restore_on_exit()
+    with preserved_randomness(device), buffers, plain, _without_hooks(module):
         outputs = [tensor for tensor in leaves(forward(*args, **kwargs)) if tensor.is_floating_point()]
         trained = [tensor for tensor in outputs if tensor.requires_grad]
         gradients: tuple[Tensor | None, ...] = ()

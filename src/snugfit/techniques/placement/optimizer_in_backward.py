@@ -93,11 +93,11 @@ class OptimizerInBackward(Technique):
         made: list[torch.optim.Optimizer] = []
 
         def stepping(make: MakeOptimizer) -> MakeOptimizer:
-            def kept(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
+            def make_and_hold(groups: list[ParameterGroup]) -> torch.optim.Optimizer:
                 made[:] = [make(groups)]
                 return made[0]
 
-            return kept
+            return make_and_hold
 
         def gradients(next: GradientsOf) -> GradientsOf:
             def in_backward(compute: Compute) -> Gradients:

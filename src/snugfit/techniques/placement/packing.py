@@ -112,14 +112,14 @@ class Packing(Technique):
         return model
 
     def seams(self, context: Context) -> Seams:
-        found = bodies(context.model).values()
+        model_bodies = bodies(context.model).values()
         checked: set[nn.Module] = set()
 
         @contextmanager
         def packing(batch: Batch) -> Iterator[None]:
             _refuse_scored_padding(batch)
             with ExitStack() as stack:
-                for body in found:
+                for body in model_bodies:
                     stack.enter_context(packed(body, batch.lengths, checked, context.any_rank))
                 yield
 
@@ -166,15 +166,15 @@ def _checked(call: BodyCall, layout: Packed) -> bool:
     with _looked_at(body):
         padded = call.forward(**call.given)
         with _naming_packing(body):
-            packed, beside = call.run(layout, given), call.run(layout, turned)
+            packed, turned_outputs = call.run(layout, given), call.run(layout, turned)
     real = layout.unpack(torch.ones_like(layout.segments)).bool()
-    padded, packed, beside = map(call.examples_first, (padded, packed, beside))
+    padded, packed, turned_outputs = map(call.examples_first, (padded, packed, turned_outputs))
     _require_unpacked(body, padded, packed)
     agrees = allowed_rounding(body, layout.positions.device)
     if not math.isfinite(_apart(padded, padded, real, range(layout.examples))):
         return False
     apart = _apart(padded, packed, real, range(layout.examples))
-    leaked = _apart(packed, beside, real, others)
+    leaked = _apart(packed, turned_outputs, real, others)
     if not apart <= agrees:
         raise SettingError(
             "packing",
@@ -260,13 +260,13 @@ def _turned(values: Tensor, examples: list[int]) -> Tensor:
 
 def _apart(one: Any, other: Any, real: Tensor, examples: list[int] | range) -> float:
     """Largest distance of two outputs at a token, relative to the mean length of a token's; any other shape is left out."""
-    chosen = torch.tensor(list(examples), device=real.device)
-    counts = real[chosen]
-    found = []
+    rows = torch.tensor(list(examples), device=real.device)
+    counts = real[rows]
+    distances = []
     for a, b in zip(leaves(one), leaves(other), strict=True):
         if a.is_floating_point() and a.shape[:2] == real.shape and a.ndim > 2:
-            wanted = in_float64(a[chosen][counts].flatten(1))
-            apart = (wanted - in_float64(b[chosen][counts].flatten(1))).norm(dim=1).amax()
-            found.append(apart / wanted.norm(dim=1).mean())
-    distance: float = read(torch.stack(found).amax(), assume=0.0)
+            reference = in_float64(a[rows][counts].flatten(1))
+            apart = (reference - in_float64(b[rows][counts].flatten(1))).norm(dim=1).amax()
+            distances.append(apart / reference.norm(dim=1).mean())
+    distance: float = read(torch.stack(distances).amax(), assume=0.0)
     return distance

@@ -128,7 +128,7 @@ def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]
     Raises:
         SettingError: when an operation of the block writes over what was kept of another.
     """
-    kept = {name for kind in keep for name in OPERATIONS[kind]}
+    names = {name for kind in keep for name in OPERATIONS[kind]}
     storages: set[StorageWeakRef] = set()
 
     def decide(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -139,7 +139,7 @@ def policy(keep: Collection[str], about: str) -> Callable[..., CheckpointPolicy]
                 f"'{about}' writes over an output that was to be kept, by '{name}'",
                 f"Make that operation not in place, or leave the kind of output out of keep ({', '.join(keep)}).",
             )
-        if name not in kept or _writes(operation) or _draws(operation, args, kwargs):
+        if name not in names or _writes(operation) or _draws(operation, args, kwargs):
             return CheckpointPolicy.PREFER_RECOMPUTE
         storages.update(storage_of(tensor) for tensor in leaves(context.op_output))
         return CheckpointPolicy.MUST_SAVE
@@ -241,11 +241,13 @@ class Recompute(Technique):
         )
         caching = caching_configs(model)
 
-        def replacement(name: str, forward: Forward, batch: Batch, kept: frozenset[str] | None) -> Forward:
+        def replacement(
+            name: str, forward: Forward, batch: Batch, names_to_keep: frozenset[str] | None
+        ) -> Forward:
             again = recomputed(blocks[name], forward, self.keep, name)
             if by_rows:
                 again = partial(_by_rows, by_rows[name], forward, again, batch.rows)
-            if budget is not None and kept is None:
+            if budget is not None and names_to_keep is None:
                 again = budget.measured(name, blocks[name], forward, again)
             return partial(_uncached, name, again)
 
@@ -255,16 +257,16 @@ class Recompute(Technique):
                 yield
                 return
             shape = shape_of(batch)
-            kept = frozenset() if budget is None else budget.names_to_keep(shape)
-            if budget is not None and kept is None:
+            names_to_keep = frozenset() if budget is None else budget.names_to_keep(shape)
+            if budget is not None and names_to_keep is None:
                 budget.begin()
             with without_caches(caching), ExitStack() as stack:
                 for name, block in blocks.items():
-                    if name not in (kept or ()):
-                        forward = replacement(name, block.forward, batch, kept)
+                    if name not in (names_to_keep or ()):
+                        forward = replacement(name, block.forward, batch, names_to_keep)
                         stack.enter_context(replaced_forward(block, forward))
                 yield
-            if budget is not None and kept is None:
+            if budget is not None and names_to_keep is None:
                 budget.choose(shape, batch.rows)
 
         return Seams(modules=modules)
@@ -293,16 +295,16 @@ def outermost(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Modul
     Raises:
         SettingError: a pattern matches none, or a list of modules, which has no forward.
     """
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for name in find_modules(model, patterns, "recompute.blocks"):
         module = model.get_submodule(name)
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             raise SettingError(
                 "recompute.blocks", f"'{name}' is a list of modules", f"Name its entries: '{name}.*'."
             )
-        if not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = module
-    return found
+        if not any(name.startswith(f"{outer}.") for outer in modules):
+            modules[name] = module
+    return modules
 
 
 def _by_rows(

@@ -145,15 +145,15 @@ def large_layers(model: nn.Module, targets: Sequence[str] = (), above: int = 0) 
             )
     if targets:
         return {name: layers[name] for name in layers if any(matches(name, each) for each in targets)}
-    found = {name: layer for name, layer in layers.items() if layer.weight.nbytes >= above}
-    if not found:
+    large = {name: layer for name, layer in layers.items() if layer.weight.nbytes >= above}
+    if not large:
         largest = max((layer.weight.nbytes for layer in layers.values()), default=0)
         raise SettingError(
             "tiled_linear.above",
             f"the largest plain nn.Linear of the model has {largest} bytes, and those of {above} or more are tiled",
             "Give less, or remove tiled_linear.",
         )
-    return found
+    return large
 
 
 @dataclass(frozen=True)
