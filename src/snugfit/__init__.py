@@ -69,28 +69,28 @@ __all__ = sorted([*_HOMES, "techniques"])
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
+        member = getattr(import_module(_HOMES[name]), name)
     elif name == "techniques":
-        found = import_module("snugfit.techniques")
+        member = import_module("snugfit.techniques")
     else:
-        found = _technique(name)
-    globals()[name] = found
-    return found
+        member = _technique(name)
+    globals()[name] = member
+    return member
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *(found.__name__ for found in _discover())})
+    return sorted({*globals(), *__all__, *(technique.__name__ for technique in _discover())})
 
 
 def _technique(name: str) -> Any:
     """Return the technique whose class has this name."""
     # a class's name begins with a capital; other names are asked for by tools that look for protocols
-    found = (
+    matches = (
         [technique for technique in _discover() if technique.__name__ == name] if name[:1].isupper() else []
     )
-    if not found:
+    if not matches:
         raise AttributeError(f"module 'snugfit' has no attribute '{name}'")
-    return found[0]
+    return matches[0]
 
 
 def _discover() -> list[type]:

@@ -57,9 +57,9 @@ class UserError(SnugfitError):
         return error
 
     @classmethod
-    def must_be(cls, setting: str, expected: str, found: object, hint: str = "") -> Self:
+    def must_be(cls, setting: str, requirement: str, value: object, hint: str = "") -> Self:
         """Return an error about a value: what is expected says what to do."""
-        return cls(setting, f"must be {expected}, found {found}.", hint)
+        return cls(setting, f"must be {requirement}, found {value}.", hint)
 
     @property
     def setting(self) -> str:
