@@ -56,31 +56,31 @@ def table_rows(text: str) -> Iterator[Row | str]:
                 yield Row(number, cells[0], cells[1], cells[-2], cells[-1])
 
 
-def problems(text: str, expected: list[tuple[str, str]], root: Path) -> list[str]:
+def problems(text: str, known_rows: list[tuple[str, str]], root: Path) -> list[str]:
     """Everything wrong with a coverage page, one sentence each; empty where it is right.
 
     Args:
-        expected: ids and names, in order.
+        known_rows: ids and names, in order.
         root: the folder that the tests' paths are relative to.
     """
     read = list(table_rows(text))
-    found = [f for f in read if isinstance(f, str)]
+    findings = [f for f in read if isinstance(f, str)]
     rows = [row for row in read if isinstance(row, Row)]
-    names = dict(expected)
+    names = dict(known_rows)
     for id, count in Counter(row.id for row in rows).items():
         if id not in names:
-            found.append(f"{id}: no such row in scripts/coverage_rows.txt")
+            findings.append(f"{id}: no such row in scripts/coverage_rows.txt")
         elif count > 1:
-            found.append(f"{id}: {count} rows")
+            findings.append(f"{id}: {count} rows")
     ids = [row.id for row in rows]
-    found += [f"{id}: the row '{name}' is missing" for id, name in expected if id not in ids]
-    if not found and ids != list(names):
-        found.append("the rows are not in the order of scripts/coverage_rows.txt")
+    findings += [f"{id}: the row '{name}' is missing" for id, name in known_rows if id not in ids]
+    if not findings and ids != list(names):
+        findings.append("the rows are not in the order of scripts/coverage_rows.txt")
     for row in rows:
         if row.id in names and row.name != names[row.id]:
-            found.append(f"{row.id} (line {row.line}): named '{row.name}', must be '{names[row.id]}'")
-        found += [f"{row.id} (line {row.line}): {problem}" for problem in _claim_problems(row, root)]
-    return found
+            findings.append(f"{row.id} (line {row.line}): named '{row.name}', must be '{names[row.id]}'")
+        findings += [f"{row.id} (line {row.line}): {problem}" for problem in _claim_problems(row, root)]
+    return findings
 
 
 def _claim_problems(row: Row, root: Path) -> Iterator[str]:
@@ -113,13 +113,13 @@ def _test_problems(root: Path, path: str, name: str) -> Iterator[str]:
 
 def main() -> int:
     text = (ROOT / "docs/coverage.md").read_text(encoding="utf-8")
-    found = problems(text, expected_rows(), ROOT)
-    for problem in found:
+    findings = problems(text, expected_rows(), ROOT)
+    for problem in findings:
         print(f"docs/coverage.md: {problem}")
-    if not found:
+    if not findings:
         states = Counter(row.state for row in table_rows(text) if isinstance(row, Row))
         print("coverage table: " + ", ".join(f"{states[state]} {state}" for state in STATES))
-    return int(bool(found))
+    return int(bool(findings))
 
 
 if __name__ == "__main__":

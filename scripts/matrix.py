@@ -54,8 +54,8 @@ def _grid(names: list[str], reasons: Mapping[tuple[str, str], str]) -> str:
     ]
     lines += ["```text", f"{'':{width + 3}} {numbers}"]
     for number, row in enumerate(names, start=1):
-        refused = [bool(reasons.keys() & {(row, other), (other, row)}) for other in names[: number - 1]]
-        cells = " ".join(f"{'×' if cross else '·':>2}" for cross in refused)
+        conflicts = [bool(reasons.keys() & {(row, other), (other, row)}) for other in names[: number - 1]]
+        cells = " ".join(f"{'×' if cross else '·':>2}" for cross in conflicts)
         lines.append(f"{number:>2} {row:<{width}} {cells}".rstrip())
     return "\n".join([*lines, "```", ""])
 
@@ -90,7 +90,7 @@ def _chains(known: Mapping[str, type[Technique]]) -> str:
     for seam in STAGED_SEAMS:
         places = []
         for stage in Stage:
-            names = [name for name, found in known.items() if stage in found.card.stages]
+            names = [name for name, technique in known.items() if stage in technique.card.stages]
             if stage.seam == seam and names:
                 places.append(f"{stage.name.lower()}: {_links(names)}")
         lines.append(f"| `{seam}` | {' → '.join(places)} |")
@@ -109,14 +109,14 @@ def _costs(known: Mapping[str, type[Technique]]) -> str:
         "|---|---|---|---|",
     ]
     for name in known:
-        found: Mapping[str, Any] | None = table["techniques"].get(name)
-        if found is None:
+        cost: Mapping[str, Any] | None = table["techniques"].get(name)
+        if cost is None:
             lines.append(f"| {_links([name])} | not measured | | |")
             continue
-        time = found["time"]
+        time = cost["time"]
         lines.append(
             f"| {_links([name])} | {time['median']:.2f} [{time['low']:.2f}, {time['high']:.2f}] | "
-            f"{found['memory_in_weights']:+.1f} | {found['on']} |"
+            f"{cost['memory_in_weights']:+.1f} | {cost['on']} |"
         )
     return "\n".join([*lines, ""])
 

@@ -158,7 +158,7 @@ MUTATIONS = (
     Mutation(
         "moments of a transposed weight: they keep the layout in memory that a file gives them",
         "kit/memory_layout.py",
-        "    if like is None or kept.stride() == like.stride():\n",
+        "    if like is None or state.stride() == like.stride():\n",
         "    if True:\n",
         ("tests/unit/step/test_optimizer.py",),
     ),
@@ -190,8 +190,8 @@ MUTATIONS = (
     Mutation(
         "optimizer in backward: a gradient is taken before it is divided",
         "step/compute.py",
-        "            _divide(gradients, share)\n            found.append",
-        "            found.append",
+        "            _divide(gradients, share)\n            nonfinite_counts.append",
+        "            nonfinite_counts.append",
         ("tests/unit/run/training/test_handing.py",),
     ),
     Mutation(
@@ -240,8 +240,8 @@ def run_tests(source: Path, tests: tuple[str, ...]) -> int:
     """Pytest's exit status for the package under `source`."""
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    return found.returncode
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return process.returncode
 
 
 def caught(mutation: Mutation) -> str:
@@ -266,13 +266,13 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only mutations whose names contain one of these")
     options = parser.parse_args()
     words = options.words or [""]
-    chosen = [each for each in MUTATIONS if any(word in each.name for word in words)]
+    mutations = [each for each in MUTATIONS if any(word in each.name for word in words)]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        results = list(pool.map(caught, chosen))
-    for mutation, problem in zip(chosen, results, strict=True):
+        results = list(pool.map(caught, mutations))
+    for mutation, problem in zip(mutations, results, strict=True):
         print(f"{'NOT CAUGHT' if problem else 'caught':<11}{mutation.name}{problem and ': ' + problem}")
-    print(f"{len(chosen)} of {len(MUTATIONS)} mutations tried.")
-    return int(any(results) or not chosen)
+    print(f"{len(mutations)} of {len(MUTATIONS)} mutations tried.")
+    return int(any(results) or not mutations)
 
 
 if __name__ == "__main__":
