@@ -30,17 +30,17 @@ def paired_ratio(ours: Sequence[float], baseline: Sequence[float], draws: int = 
 
 
 def machine() -> dict[str, Any]:
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
     }
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            description[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            description[package] = None
+    return description
 
 
 def commit() -> str:

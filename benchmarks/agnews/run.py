@@ -34,8 +34,8 @@ def snugfit(*arguments: str) -> dict[str, object]:
         "--json",
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    summary: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return summary
 
 
 def main() -> None:

@@ -72,21 +72,21 @@ def compare(script: str, repeats: int) -> dict[str, Any]:
     return {"script": script, "alone": runs[False], "observed": runs[True], "ratios": ratios}
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(comparisons: list[dict[str, Any]]) -> str:
     """Return the ratios as Markdown."""
     lines = [
         f"| script | updates | alone | whole command | an update of the first {DETAILED} | a later update |",
         "|---|---|---|---|---|---|",
     ]
-    for each in found:
+    for each in comparisons:
         about = (HERE / "timed" / f"{each['script']}.py").read_text().split('"""')[1].rstrip(".")
         alone = statistics.median(one["whole"] for one in each["alone"])
-        told = " | ".join(_told(each["ratios"][part]) for part in ("whole", "detailed", "later"))
-        lines.append(f"| {about} | {each['alone'][0]['updates']} | {alone:.1f} s | {told} |")
+        cells = " | ".join(_ratio_text(each["ratios"][part]) for part in ("whole", "detailed", "later"))
+        lines.append(f"| {about} | {each['alone'][0]['updates']} | {alone:.1f} s | {cells} |")
     return "\n".join(lines)
 
 
-def _told(ratio: dict[str, float]) -> str:
+def _ratio_text(ratio: dict[str, float]) -> str:
     return f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
 
 
@@ -94,12 +94,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    found = [compare(script, repeats) for script in SCRIPTS]
-    path = write_result(HERE, {"repeats": repeats, "scripts": found}, "overhead")
+    comparisons = [compare(script, repeats) for script in SCRIPTS]
+    path = write_result(HERE, {"repeats": repeats, "scripts": comparisons}, "overhead")
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     if END not in rest:
         raise SystemExit(f"{PAGE} has no markers {BEGIN} and {END}")
-    PAGE.write_text(f"{head}{BEGIN}\n{table(found)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    PAGE.write_text(f"{head}{BEGIN}\n{table(comparisons)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     print(path)
 
 

@@ -88,9 +88,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for pitfall in PITFALLS:
         mine = by_pitfall.get(pitfall, [])
         if mine:
-            found = sum(row["outcome"].startswith("found") for row in mine)
+            hits = sum(row["outcome"].startswith("found") for row in mine)
             severity = ", ".join(dict.fromkeys(row["severity"] for row in mine if row["severity"]))
-            lines.append(f"| {PITFALLS[pitfall]} | {len(mine)} | {found} | {severity} |")
+            lines.append(f"| {PITFALLS[pitfall]} | {len(mine)} | {hits} | {severity} |")
     lines += [
         "",
         "The faults that were written afterwards:",

@@ -46,8 +46,8 @@ EPOCHS = 4
 def digits() -> tuple[TensorDataset, TensorDataset]:
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    inputs, labels = torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
+    data = load_digits()
+    inputs, labels = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     train, test = order[:1440], order[1440:]
     return TensorDataset(inputs[train], labels[train]), TensorDataset(inputs[test], labels[test])
@@ -86,14 +86,14 @@ def made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def batches(data: TensorDataset, seed: int) -> list[tuple[Tensor, Tensor]]:
     """As many as a test has updates, over several epochs."""
-    found: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[Tensor, Tensor]] = []
     source = torch.Generator().manual_seed(seed)
-    while len(found) < UPDATES:
+    while len(pairs) < UPDATES:
         order = torch.randperm(len(data), generator=source)
-        found += [
+        pairs += [
             (data.tensors[0][rows], data.tensors[1][rows]) for rows in order.split(ROWS) if len(rows) == ROWS
         ]
-    return found[:UPDATES]
+    return pairs[:UPDATES]
 
 
 def as_loader(given: list[tuple[Tensor, Tensor]]) -> DataLoader[Any]:
@@ -179,10 +179,10 @@ def unsmoothed(losses: list[float], beta: float = 0.98) -> list[float]:
     return [(now - beta * before) / (1 - beta) for before, now in itertools.pairwise(averages)]
 
 
-def deviation(found: list[float], expected: list[float]) -> dict[str, float]:
+def deviation(losses: list[float], reference: list[float]) -> dict[str, float]:
     """Over all updates, and over those before the loss has doubled: what comes later amplifies each rounding."""
-    errors = [abs(a - b) / max(abs(b), 1e-6) for a, b in zip(found, expected, strict=True)]
-    end = next((place for place, loss in enumerate(expected) if not loss < 2 * expected[0]), len(expected))
+    errors = [abs(a - b) / max(abs(b), 1e-6) for a, b in zip(losses, reference, strict=True)]
+    end = next((place for place, loss in enumerate(reference) if not loss < 2 * reference[0]), len(reference))
     return {
         "updates": len(errors),
         "largest": max(errors),
@@ -223,33 +223,33 @@ def trained(task: str, rate: float, seed: int, train: TensorDataset, test: Tenso
             done += 1
     tried.eval()
     with torch.no_grad():
-        found = float(nn.functional.cross_entropy(tried(test.tensors[0]), test.tensors[1]))
-    return found if math.isfinite(found) else 1e3
+        loss = float(nn.functional.cross_entropy(tried(test.tensors[0]), test.tensors[1]))
+    return loss if math.isfinite(loss) else 1e3
 
 
 def suggestions(task: str, seed: int, train: TensorDataset) -> dict[str, float | None]:
     model, optimizer = TASKS[task]
     given, start = batches(train, seed), made(model, seed)
-    found: dict[str, float | None] = {
+    rates: dict[str, float | None] = {
         "torch-lr-finder": by_torch_lr_finder(start, optimizer, given)[2],
         "lightning": by_lightning(start, optimizer, given)[2],
     }
     for smoothing in SMOOTHINGS:
         mine = by_us(copy.deepcopy(start), optimizer, given, None, smoothing)
         for rule, each in mine.suggestions.items():
-            found[f"{rule} {smoothing}"] = each.learning_rate
+            rates[f"{rule} {smoothing}"] = each.learning_rate
         if smoothing == ours.SMOOTHING:
-            found["recommended"] = mine.learning_rate
-    return found
+            rates["recommended"] = mine.learning_rate
+    return rates
 
 
 def quality(task: str, train: TensorDataset, test: TensorDataset) -> dict[str, Any]:
     grid = {rate: statistics.fmean(trained(task, rate, seed, train, test) for seed in SEEDS) for rate in GRID}
     best = min(grid, key=lambda rate: grid[rate])
-    told: dict[str, dict[str, Any]] = {}
+    rules: dict[str, dict[str, Any]] = {}
     for seed in SEEDS:
         for rule, rate in suggestions(task, seed, train).items():
-            entry = told.setdefault(rule, {"rates": [], "losses": []})
+            entry = rules.setdefault(rule, {"rates": [], "losses": []})
             if rate is not None:
                 entry["rates"].append(rate)
                 entry["losses"].append(trained(task, rate, seed, train, test))
@@ -257,7 +257,7 @@ def quality(task: str, train: TensorDataset, test: TensorDataset) -> dict[str, A
         "task": task,
         "grid": {f"{rate:.3g}": loss for rate, loss in grid.items()},
         "best": best,
-        "rules": told,
+        "rules": rules,
     }
 
 
@@ -274,7 +274,7 @@ def readme(result: dict[str, Any], name: str) -> str:
         + " |"
     )
     rows = "\n".join(
-        f"| {rule} | " + " | ".join(_told(each["rules"][rule]) for each in tasks) + " |"
+        f"| {rule} | " + " | ".join(_loss_and_rate(each["rules"][rule]) for each in tasks) + " |"
         for rule in tasks[0]["rules"]
     )
     settings, machine = result["settings"], result["machine"]
@@ -313,7 +313,7 @@ Made by `run.py` from [{name}](results/{name}) of {result["date"]}: {machine["co
 """
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _loss_and_rate(entry: dict[str, Any]) -> str:
     if not entry["losses"]:
         return "none"
     return f"{statistics.fmean(entry['losses']):.3f} at {statistics.median(entry['rates']):.2g}"

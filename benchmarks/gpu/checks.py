@@ -228,9 +228,9 @@ def as_json(value: Any) -> Any:
 def write_json(path: Path, value: Any) -> None:
     """Write a file that is whole at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(as_json(value), indent=1) + "\n")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(as_json(value), indent=1) + "\n")
+    os.replace(temporary, path)
 
 
 def wait(device: str) -> None:

@@ -23,7 +23,7 @@ class Delayed:
     """Copies that were seen: all, and those on a stream of their own."""
 
     copies: int = 0
-    beside: int = 0
+    on_own_stream: int = 0
 
 
 @contextmanager
@@ -39,12 +39,12 @@ def delayed(late: Late) -> Iterator[Delayed]:
         seen.copies += 1
         if not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return
-        beside = torch.cuda.current_stream() != torch.cuda.default_stream()
-        seen.beside += beside
+        own_stream = torch.cuda.current_stream() != torch.cuda.default_stream()
+        seen.on_own_stream += own_stream
         cycles = drawn.randrange(CYCLES)
         if late == "copies":  # also those that only the host has to wait for
             torch.cuda._sleep(cycles)
-        elif beside:
+        elif own_stream:
             with torch.cuda.stream(torch.cuda.default_stream()):
                 torch.cuda._sleep(cycles)
 

@@ -13,12 +13,12 @@ def look_at_device(settings: Settings) -> Mapping[str, Any]:
     """Multiply on the device, compare with the host, and say what the device is."""
     import torch
 
-    found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    description: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
     if settings.cuda:
         require(not torch.cuda._is_in_bad_fork(), "this process was forked from one that has used the GPU")
         free, whole = torch.cuda.mem_get_info()
         properties = torch.cuda.get_device_properties(0)
-        found |= {
+        description |= {
             "name": properties.name,
             "capability": [properties.major, properties.minor],
             "memory_bytes": properties.total_memory,
@@ -28,7 +28,7 @@ def look_at_device(settings: Settings) -> Mapping[str, Any]:
             "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         }
     else:
-        found |= {"name": "cpu", "threads": torch.get_num_threads()}
+        description |= {"name": "cpu", "threads": torch.get_num_threads()}
     size = settings.size(1024, 64)
     one, other = (torch.randn(size, size, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     product = one.to(settings.device) @ other.to(settings.device)
@@ -40,5 +40,5 @@ def look_at_device(settings: Settings) -> Mapping[str, Any]:
     )
     if settings.cuda:
         free, whole = torch.cuda.mem_get_info()
-        found["bytes_with_cublas"] = whole - free - torch.cuda.memory_reserved()
-    return {**found, "error_of_a_product": error}
+        description["bytes_with_cublas"] = whole - free - torch.cuda.memory_reserved()
+    return {**description, "error_of_a_product": error}

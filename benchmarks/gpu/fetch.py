@@ -61,12 +61,12 @@ def download(folder: Path, python: str) -> None:
 
 def strip(wheel: Path, cuda: str) -> None:
     """Write a wheel anew without what a run does not need: libraries for other versions of CUDA, tests."""
-    beside = wheel.with_suffix(".part")
-    with zipfile.ZipFile(wheel) as given, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as made:
+    part = wheel.with_suffix(".part")
+    with zipfile.ZipFile(wheel) as given, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as made:
         for entry in given.infolist():
             if is_needed(entry.filename, cuda):
                 made.writestr(entry, given.read(entry), zipfile.ZIP_DEFLATED)
-    beside.replace(wheel)
+    part.replace(wheel)
 
 
 def is_needed(name: str, cuda: str) -> bool:

@@ -95,7 +95,7 @@ def trainer(
 
         arguments = TrainingArguments(**_arguments(data, device, micro_batch), **settings)
         Trainer(
-            model=model, args=arguments, train_dataset=Rows(data), callbacks=[_telling(after_update)]
+            model=model, args=arguments, train_dataset=Rows(data), callbacks=[_callback(after_update)]
         ).train()
 
     return Threaded(train)
@@ -127,7 +127,7 @@ def trl(
             args=arguments,
             train_dataset=Dataset.from_dict(rows),
             processing_class=_tokenizer(PreTrainedTokenizerFast),
-            callbacks=[_telling(after_update)],
+            callbacks=[_callback(after_update)],
         ).train()
 
     return Threaded(train)
@@ -150,7 +150,7 @@ def _arguments(data: Mapping[str, torch.Tensor], device: str, micro_batch: int) 
     }
 
 
-def _telling(after_update: Callable[[], None]) -> Any:
+def _callback(after_update: Callable[[], None]) -> Any:
     """Return a callback that says when an update has been made."""
     from transformers import TrainerCallback
 

@@ -38,14 +38,16 @@ def host() -> dict[str, Any]:
 
 def packages() -> list[str]:
     """Return what `pip list` would show, without starting it."""
-    found = {f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.metadata["Name"]}
-    return sorted(found, key=str.lower)
+    versions = {
+        f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.metadata["Name"]
+    }
+    return sorted(versions, key=str.lower)
 
 
 def nvidia_smi() -> str | None:
     """Return what `nvidia-smi -q` says, without identifiers; None where there is none."""
-    said = _run("nvidia-smi", "-q")
-    return None if said is None else without_identifiers(said)
+    report = _run("nvidia-smi", "-q")
+    return None if report is None else without_identifiers(report)
 
 
 def without_identifiers(text: str) -> str:
@@ -54,16 +56,16 @@ def without_identifiers(text: str) -> str:
     >>> without_identifiers("GPU UUID : GPU-0f\\nDriver Version : 580\\nSerial Number : 17")
     'Driver Version : 580'
     """
-    kept = [line for line in text.splitlines() if not _SECRET.search(line)]
-    return "\n".join(_IDENTIFIER.sub("…", line) for line in kept)
+    lines = [line for line in text.splitlines() if not _SECRET.search(line)]
+    return "\n".join(_IDENTIFIER.sub("…", line) for line in lines)
 
 
 def clocks() -> dict[str, str] | None:
     """Return the clocks of the first GPU, its temperature and power now."""
-    said = _run("nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv,noheader", "--id=0")
-    if said is None or not said.strip():
+    readings = _run("nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv,noheader", "--id=0")
+    if readings is None or not readings.strip():
         return None
-    return dict(zip(_CLOCKS.split(","), (word.strip() for word in said.split(",")), strict=False))
+    return dict(zip(_CLOCKS.split(","), (word.strip() for word in readings.split(",")), strict=False))
 
 
 def _run(*command: str) -> str | None:

@@ -1,6 +1,6 @@
 """What the planner says of the runs that `claims` and `speed` measure, on a GPU that is not here: `predicted.json`.
 
-    python benchmarks/gpu/expected.py           minutes on two cores; writes benchmarks/results/gpu/predicted.json
+    python benchmarks/gpu/predict_runs.py           minutes on two cores; writes benchmarks/results/gpu/predicted.json
 
 Where nothing has been measured, the tables show these figures, and call them predicted.
 """
@@ -97,14 +97,14 @@ def predict(run: Run) -> dict[str, Any]:
     began = time.perf_counter()
     with pretending_gpu(device.capability, device.memory_bytes, device.name):
         machine = Machine(device, usual_host(device.name), "cuda")
-        found = Planner(subject, machine).predict(Plan(run.micro_batch, device="cuda"), techniques)
+        prediction = Planner(subject, machine).predict(Plan(run.micro_batch, device="cuda"), techniques)
     return {
-        "seconds_per_update": found.seconds_per_update,
-        "tokens_per_second": run.rows * run.tokens / found.seconds_per_update,
-        "peak_allocated_bytes": found.peak_bytes,
-        "reserved_bytes": found.reserved_bytes,
-        "host_bytes": found.host_peak_bytes,
-        "confidence": dict(found.confidence),
+        "seconds_per_update": prediction.seconds_per_update,
+        "tokens_per_second": run.rows * run.tokens / prediction.seconds_per_update,
+        "peak_allocated_bytes": prediction.peak_bytes,
+        "reserved_bytes": prediction.reserved_bytes,
+        "host_bytes": prediction.host_peak_bytes,
+        "confidence": dict(prediction.confidence),
         "planning_seconds": round(time.perf_counter() - began, 1),
     }
 

@@ -59,9 +59,9 @@ def main() -> int:
     began = time.monotonic() - max(0.0, BEGAN - float(os.environ.get("SNUGFIT_BEGAN") or BEGAN))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the runner ends its checks
     path = given.out / f"{given.command}.json"
-    found = chosen_checks(given)
+    checks = chosen_checks(given)
     passed = earlier(given.resume, given.command)  # before the file of that name is written anew
-    kept = [each.name for each in found if each.name in passed and not each.always]
+    passed_names = [each.name for each in checks if each.name in passed and not each.always]
     result: dict[str, Any] = {
         "command": given.command,
         "toy": given.toy,
@@ -72,7 +72,7 @@ def main() -> int:
         "machine": machine.host(),
         "nvidia_smi": machine.nvidia_smi(),
         "clocks": {"before": machine.clocks()},
-        "checks": {name: {**passed[name], "earlier": True} for name in kept},
+        "checks": {name: {**passed[name], "earlier": True} for name in passed_names},
     }
     write_json(path, result)
     import_all()
@@ -87,8 +87,8 @@ def main() -> int:
             result["summary"] = summary(rows)
             write_json(path, result)
             reason = (row.get("reason") or "").strip().splitlines()
-            told = f": {reason[0][:160]}" if reason else ""
-            print(f"{row['status']:9} {row.get('seconds', 0.0):7.1f} s  {name}{told}", flush=True)
+            suffix = f": {reason[0][:160]}" if reason else ""
+            print(f"{row['status']:9} {row.get('seconds', 0.0):7.1f} s  {name}{suffix}", flush=True)
 
         runner = Runner(
             given.command,
@@ -99,7 +99,7 @@ def main() -> int:
             fork=not given.fresh,
             patience=10.0 if given.toy else 1.0,
         )
-        left = [each for each in found if each.name not in rows]
+        left = [each for each in checks if each.name not in rows]
         first = [each for each in left if each.name == FIRST]
         runner.run(first)
         if first and settings.cuda and rows[FIRST]["status"] not in GREEN:
@@ -166,18 +166,18 @@ def chosen_checks(given: argparse.Namespace) -> list[Any]:
     Raises:
         SystemExit: no check has such a name, or none finds the fault.
     """
-    found = [
+    checks = [
         each for each in checks_of(given.command) if not (each.only_whole if given.toy else each.only_toy)
     ]
-    if given.plant and not any(given.plant in each.plants for each in found):
-        known = sorted({name for each in found for name in each.plants})
+    if given.plant and not any(given.plant in each.plants for each in checks):
+        known = sorted({name for each in checks for name in each.plants})
         sys.exit(f"--plant: got {given.plant!r}, expected one of {', '.join(known)}.")
     for text in given.only or []:
-        if not any(text in each.name for each in found):
+        if not any(text in each.name for each in checks):
             sys.exit(f"--only: got {text!r}, which is in no check's name. Ask --list for them.")
     return [
         each
-        for each in found
+        for each in checks
         if each.name == FIRST
         or each.always
         or (
@@ -214,9 +214,9 @@ def run_one(given: argparse.Namespace) -> int:
     """Run one check in this process, for a runner that cannot fork."""
     be_checks_process(given.scratch)
     import_all()
-    (found,) = [each for each in checks_of(given.command) if each.name == given.one]
+    (check,) = [each for each in checks_of(given.command) if each.name == given.one]
     settings = Settings(given.device, given.toy, given.scratch, given.plant)
-    in_process(found, settings, given.scratch, given.seconds)
+    in_process(check, settings, given.scratch, given.seconds)
     return 0
 
 

@@ -143,30 +143,30 @@ class Runner:
                     os.kill(each.pid, signal.SIGABRT)  # has faulthandler write where each thread is
                 time.sleep(1.0)
                 end(each.pid)
-                found = {
+                row = {
                     "status": OVER_TIME,
                     "reason": f"ended after {each.seconds:.0f} s\n{each.log}",
                     "seconds": round(each.seconds, 1),
                     "figures": (each.answer("partial.json") or {}).get("figures", {}),
                 }
-                self._tell(each, found)
+                self._tell(each, row)
 
     def _result(self, each: Running, status: int) -> dict[str, Any]:
-        found = each.answer("result.json")
-        if found is None:
+        row = each.answer("result.json")
+        if row is None:
             return {
                 "status": DIED,
                 "reason": f"the process ended with status {status}\n{each.log}",
                 "seconds": round(time.monotonic() - each.began, 1),
                 "figures": (each.answer("partial.json") or {}).get("figures", {}),
             }
-        if found["status"] == ERROR:
-            found["log"] = each.log
-        return found
+        if row["status"] == ERROR:
+            row["log"] = each.log
+        return row
 
-    def _tell(self, each: Running, found: dict[str, Any]) -> None:
+    def _tell(self, each: Running, row: dict[str, Any]) -> None:
         shutil.rmtree(each.folder, ignore_errors=True)
-        self.report(each.check.name, found)
+        self.report(each.check.name, row)
 
 
 def be_checks_process(folder: Path) -> None:

@@ -27,12 +27,12 @@ Results = Mapping[str, Mapping[str, Any]]
 
 def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """Return the results by command, and the predictions as "predicted"; those of `--toy` measure nothing and are left out."""
-    found = {}
+    results = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
         if path.stem == "predicted" or (path.stem in COMMANDS and not result["toy"]):
-            found[path.stem] = result
-    return found
+            results[path.stem] = result
+    return results
 
 
 def figures(results: Results, command: str, check: str) -> Mapping[str, Any] | None:
@@ -48,9 +48,9 @@ def figures(results: Results, command: str, check: str) -> Mapping[str, Any] | N
 def card(results: Results) -> str:
     """Return the name of the card of the results."""
     for command in COMMANDS:
-        found = figures(results, command, "device")
-        if found is not None:
-            return str(found["name"])
+        device = figures(results, command, "device")
+        if device is not None:
+            return str(device["name"])
     return str(results.get("predicted", {}).get("device", "no card"))
 
 
@@ -96,19 +96,24 @@ def runs(results: Results) -> str:
     rows = [("run", "tokens per second", "peak of memory", "")]
     predicted = results.get("predicted", {}).get("runs", {})
     for name, look in MEASURED.items():
-        found = look(results)
-        said = "measured" if found is not None else "predicted"
-        found = found if found is not None else predicted.get(name)
-        if found is not None:
+        figures_of_run = look(results)
+        origin = "measured" if figures_of_run is not None else "predicted"
+        figures_of_run = figures_of_run if figures_of_run is not None else predicted.get(name)
+        if figures_of_run is not None:
             rows.append(
-                (name, rate(found["tokens_per_second"]), gib(found.get("peak_allocated_bytes")), said)
+                (
+                    name,
+                    rate(figures_of_run["tokens_per_second"]),
+                    gib(figures_of_run.get("peak_allocated_bytes")),
+                    origin,
+                )
             )
     if len(rows) == 1:
         return "Nothing has been measured or predicted yet.\n"
     return f"On {'an' if card(results)[0] in 'aeh8' else 'a'} {card(results)}:\n\n{table(*rows)}"
 
 
-def beside(results: Results) -> str:
+def rivals(results: Results) -> str:
     """Return each rival's tokens per second and memory beside Snugfit's."""
     rows = [("run", "trainer", "tokens per second", "least to most", "peak of memory")]
     for command, check in (
@@ -116,9 +121,9 @@ def beside(results: Results) -> str:
         ("speed", "Llama 1B in bf16 beside others"),
         ("claims", "8B QLoRA beside Trainer and TRL"),
     ):
-        found = figures(results, command, check) or {}
-        tokens = found.get("rows", 0) * found.get("tokens", 0)
-        for name, row in found.get("rivals", {}).items():
+        check_figures = figures(results, command, check) or {}
+        tokens = check_figures.get("rows", 0) * check_figures.get("tokens", 0)
+        for name, row in check_figures.get("rivals", {}).items():
             if "error" in row:
                 rows.append((check.partition(" beside")[0], name, "does not run", "", ""))
                 continue
@@ -141,18 +146,18 @@ def planner(results: Results) -> str:
     goals = {"allocated": 0.02, "reserved": 0.05, "seconds": 0.15}
     words = {"allocated": "bytes allocated", "reserved": "bytes reserved", "seconds": "time of an update"}
     rows = [("figure", "goal", "hold it", "median", "worst")]
-    for kind, found in errors.items():
-        if found:
-            worst = max(found, key=lambda case: found[case])
-            middle = sorted(found.values())[len(found) // 2]
-            held = sum(error <= goals[kind] for error in found.values())
+    for kind, errors_by_case in errors.items():
+        if errors_by_case:
+            worst = max(errors_by_case, key=lambda case: errors_by_case[case])
+            middle = sorted(errors_by_case.values())[len(errors_by_case) // 2]
+            held = sum(error <= goals[kind] for error in errors_by_case.values())
             rows.append(
                 (
                     words[kind],
                     f"{goals[kind]:.0%}",
-                    f"{held} of {len(found)}",
+                    f"{held} of {len(errors_by_case)}",
                     f"{middle:.1%}",
-                    f"{found[worst]:.1%} ({worst})",
+                    f"{errors_by_case[worst]:.1%} ({worst})",
                 )
             )
     return table(*rows)
@@ -178,7 +183,7 @@ def proven(results: Results, names: Mapping[str, list[str]] | None = None) -> st
 
 TABLES: Mapping[str, Callable[[Results], str]] = {
     "runs": runs,
-    "beside": beside,
+    "beside": rivals,
     "planner": planner,
     "proven": lambda results: proven(results, {"correct": correct_checks()}),
 }

@@ -100,11 +100,11 @@ class Measured:
     def figures(self, tokens: int, cuda: bool) -> dict[str, Any]:
         if self.error is not None:
             return {"error": self.error}
-        found: dict[str, Any] = {"seconds_per_update": spread(self.seconds)}
-        found["tokens_per_second"] = round(tokens / found["seconds_per_update"]["median"], 1)
+        figures: dict[str, Any] = {"seconds_per_update": spread(self.seconds)}
+        figures["tokens_per_second"] = round(tokens / figures["seconds_per_update"]["median"], 1)
         if cuda:
-            found["peak_allocated_bytes"] = self.resident + self.above
-        return found
+            figures["peak_allocated_bytes"] = self.resident + self.above
+        return figures
 
 
 def in_turns(
@@ -124,7 +124,7 @@ def in_turns(
     Args:
         tokens: of an update.
     """
-    found = {name: Measured() for name in makers}
+    tallies = {name: Measured() for name in makers}
     rivals: dict[str, Rival] = {}
     cuda = device == "cuda"
     for name, make in makers.items():
@@ -133,20 +133,20 @@ def in_turns(
             rivals[name] = make()
             rivals[name].turn(warm)
             wait(device)
-            found[name].resident = allocated(cuda) - before
+            tallies[name].resident = allocated(cuda) - before
         except Exception as error:  # noqa: BLE001 (the others are to be seen)
-            found[name].error = last_lines(error)
+            tallies[name].error = last_lines(error)
             rivals.pop(name, None)
-        note({each: row.error for each, row in found.items() if row.error})
+        note({each: row.error for each, row in tallies.items() if row.error})
     for repeat in range(repeats):
         order = list(rivals) if repeat % 2 == 0 else list(reversed(rivals))
         for name in order:
-            if found[name].error is None:
-                _turn(rivals[name], found[name], device, updates)
-        note({name: row.figures(tokens, cuda) for name, row in found.items() if row.seconds or row.error})
+            if tallies[name].error is None:
+                _turn(rivals[name], tallies[name], device, updates)
+        note({name: row.figures(tokens, cuda) for name, row in tallies.items() if row.seconds or row.error})
     for rival in rivals.values():
         rival.end()
-    return {name: row.figures(tokens, cuda) for name, row in found.items()}
+    return {name: row.figures(tokens, cuda) for name, row in tallies.items()}
 
 
 def _turn(rival: Rival, row: Measured, device: str, updates: int) -> None:

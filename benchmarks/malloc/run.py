@@ -64,14 +64,14 @@ def train(threshold: int, profiled: bool) -> dict[str, Any]:
             optimizer.zero_grad()
             seconds.append(time.perf_counter() - began)
 
-    found: dict[str, Any] = {"baseline_bytes": baseline}
+    figures: dict[str, Any] = {"baseline_bytes": baseline}
     if profiled:
-        found["allocated_peak_bytes"] = _allocated_peak(run)
+        figures["allocated_peak_bytes"] = _allocated_peak(run)
     else:
         run()
-        found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        found["seconds"] = seconds
-    return found
+        figures["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        figures["seconds"] = seconds
+    return figures
 
 
 def _allocated_peak(run: Any) -> int:

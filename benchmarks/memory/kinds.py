@@ -33,12 +33,12 @@ class KindsAtPeak(AllocatedBytes):
             register_optimizer_step_pre_hook(catch)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         self.highest = max(self.highest, self.now)
         if self._model is not None and self.now == self.highest > 1.005 * self._asked:
             self._asked = self.now
             self._ask()
-        return found
+        return result
 
     def _ask(self) -> None:
         assert self._model is not None

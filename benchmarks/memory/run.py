@@ -113,9 +113,9 @@ def run_times(names: list[str], size: str, turns: int) -> dict[str, list[float]]
     for turn in range(turns):
         order = list(times)[turn % len(times) :] + list(times)[: turn % len(times)]
         for name in order:
-            found = in_process("time", name, size)
-            times[name].append(found.get("seconds", float("nan")))
-            print(name, found, flush=True)
+            figures = in_process("time", name, size)
+            times[name].append(figures.get("seconds", float("nan")))
+            print(name, figures, flush=True)
     return times
 
 
@@ -129,17 +129,17 @@ def table(result: Mapping[str, Any]) -> str:
         "| | peak, MiB | weights | gradients | optimizer | rest | of HF's default | of HF tuned | time of HF's default | time of HF tuned |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, found in memory.items():
-        if "error" in found:
-            lines.append(f"| {CONTENDERS[name].shown} | failed: {found['error'][:80]} | | | | | | | | |")
+    for name, figures in memory.items():
+        if "error" in figures:
+            lines.append(f"| {CONTENDERS[name].shown} | failed: {figures['error'][:80]} | | | | | | | | |")
             continue
         cells = [
-            f"{found['peak_bytes'] / MIB:,.0f}",
-            *(f"{found['kinds'][kind] / MIB:,.0f}" for kind in kinds),
+            f"{figures['peak_bytes'] / MIB:,.0f}",
+            *(f"{figures['kinds'][kind] / MIB:,.0f}" for kind in kinds),
         ]
         for baseline in BASELINES:
             known = memory.get(baseline, {}).get("peak_bytes")
-            cells.append(f"{found['peak_bytes'] / known:.2f}" if known else "")
+            cells.append(f"{figures['peak_bytes'] / known:.2f}" if known else "")
         for baseline in BASELINES:
             same = baseline in times and name in times
             cells.append(f"{paired_ratio(times[name], times[baseline])['median']:.2f}" if same else "")
@@ -148,7 +148,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def readme(result: Mapping[str, Any]) -> str:
-    seconds = {name: statistics.median(found) for name, found in result["seconds"].items() if found}
+    seconds = {name: statistics.median(times) for name, times in result["seconds"].items() if times}
     return f"""# Memory of an update, rung by rung
 
 A Llama-shaped model of 134M parameters (vocabulary 32,000, sequence 512, batch 8) trained in fp32 on a CPU, beside HF
@@ -182,7 +182,7 @@ def main() -> None:
     result = run(given.only or list(CONTENDERS), size, 1 if given.short else given.turns)
     if given.short:
         print(table(result))
-        sys.exit(any("error" in found for found in result["memory"].values()))
+        sys.exit(any("error" in figures for figures in result["memory"].values()))
     path = write_result(HERE, result)
     written = json.loads(path.read_text())
     (HERE / "README.md").write_text(readme(written))

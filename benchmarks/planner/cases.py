@@ -46,7 +46,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        words = [entry if isinstance(entry, str) else _told(*entry) for entry in self.entries]
+        words = [entry if isinstance(entry, str) else _words(*entry) for entry in self.entries]
         words += [f"micro-batch {self.micro_batch}"] if self.micro_batch else []
         words += ["evaluation"] if self.evaluated else []
         return f"{self.model}: {', '.join(words) or 'adamw'}"
@@ -59,10 +59,10 @@ class Case:
         return MODELS.get(self.model) or deep[self.model]
 
     def techniques(self) -> tuple[Technique, ...]:
-        found = [_made(entry) for entry in self.entries]
-        if not any("optimizer" in technique.card.seams for technique in found):
-            found.insert(0, _made("adamw"))
-        return tuple(found)
+        techniques = [_made(entry) for entry in self.entries]
+        if not any("optimizer" in technique.card.seams for technique in techniques):
+            techniques.insert(0, _made("adamw"))
+        return tuple(techniques)
 
     @property
     def plan(self) -> Plan:
@@ -82,7 +82,7 @@ class Case:
         )
 
 
-def _told(name: str, settings: Mapping[str, Any]) -> str:
+def _words(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value}' for key, value in settings.items())})"
 
 
@@ -97,8 +97,8 @@ def from_config(config: str, model: str, **settings: Any) -> Callable[[], nn.Mod
     def make() -> nn.Module:
         import transformers
 
-        found: nn.Module = getattr(transformers, model)(getattr(transformers, config)(**settings))
-        return found
+        network: nn.Module = getattr(transformers, model)(getattr(transformers, config)(**settings))
+        return network
 
     return make
 
@@ -116,9 +116,9 @@ def tokens(rows: int = ROWS, classes: int = 0) -> Callable[[], dict[str, Tensor]
 
 def pairs() -> dict[str, Tensor]:
     """Texts of 64 tokens, and their translations of 48."""
-    found = tokens()()
+    texts = tokens()()
     answers = torch.randint(0, 4000, (ROWS, 48))
-    return {**found, "decoder_input_ids": answers, "labels": answers.clone()}
+    return {**texts, "decoder_input_ids": answers, "labels": answers.clone()}
 
 
 def token_losses(outputs: Any, data: Any) -> Tensor:
@@ -171,8 +171,8 @@ class Odd(nn.Module):
         for number in range(int(attention_mask.sum(1).max()) // 8):
             state = self.cell(torch.tanh(state @ self.mix @ self.mix.t()), state)
             state = self.norms["even" if number % 2 == 0 else "odd"](state)
-        chosen = state[attention_mask[:, 0].bool()]
-        logits: Tensor = self.head(torch.einsum("bi,bj->bij", chosen, chosen).sum(1))
+        rows = state[attention_mask[:, 0].bool()]
+        logits: Tensor = self.head(torch.einsum("bi,bj->bij", rows, rows).sum(1))
         return logits
 
 

@@ -80,7 +80,7 @@ NEAR = 1.25
 NOTICED = 0.99
 """A rung that leaves more than this of the peak at every size saves nothing."""
 
-REFUSED = 14
+SCALE_HALVINGS = 14
 """Updates that may be refused as the scale of float16 is too high: it halves, from 65,536."""
 
 TURNS = 9
@@ -100,7 +100,7 @@ class Tried:
 
     @property
     def name(self) -> str:
-        words = [_told(each) for each in self.techniques if each.card.name != "adamw"]
+        words = [_words(each) for each in self.techniques if each.card.name != "adamw"]
         return " + ".join([*words, f"micro-batch {self.micro_batch}"])
 
 
@@ -108,9 +108,9 @@ def _level(techniques: Sequence[Technique]) -> Fidelity:
     return max(each.card.fidelity for each in techniques)
 
 
-def _told(technique: Technique) -> str:
-    kept = getattr(technique, "keep", ())
-    return technique.card.name + (f" (keep {', '.join(kept)})" if kept else "")
+def _words(technique: Technique) -> str:
+    outputs = getattr(technique, "keep", ())
+    return technique.card.name + (f" (keep {', '.join(outputs)})" if outputs else "")
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Bench:
         self.plain = self.run(self.subject.techniques, self.window.rows)
         assert self.plain is not None
 
-    def chosen(self, cap: int, level: str) -> Answer:
+    def answer(self, cap: int, level: str) -> Answer:
         """Return what the planner answers for a cap on the allocated bytes."""
         budget = Budget(resident_bytes(cap, BASELINE), fidelity=Fidelity[level.upper()], margin=0.0)
         machine = Machine(self.device, self.device)
@@ -138,21 +138,21 @@ class Bench:
     def rivals(self, cap: int, coarsest: Fidelity) -> list[Tried]:
         """Return all plans that stay under the cap, of the finest level of precision at which any does."""
         for level in range(coarsest + 1):
-            found = [each for each in self._every(Fidelity(level)) if each.peak_bytes <= cap]
-            if found:
-                return found
+            plans = [each for each in self._every(Fidelity(level)) if each.peak_bytes <= cap]
+            if plans:
+                return plans
         return []
 
     def _every(self, level: Fidelity) -> list[Tried]:
         """Return every plan of this level of precision, run where it has not been."""
         rungs = [rung for rung in _rungs(level) if self._saves(rung)]
-        found = []
+        plans = []
         for count in range(len(rungs) + 1):
             for added in itertools.combinations(rungs, count):
                 techniques = together(self.subject.techniques, added)
                 if techniques is not None and _level(techniques) is level:
-                    found += [self.run(techniques, size) for size in self.sizes]
-        return [each for each in found if each is not None]
+                    plans += [self.run(techniques, size) for size in self.sizes]
+        return [each for each in plans if each is not None]
 
     def run(self, techniques: tuple[Technique, ...], size: int) -> Tried | None:
         """Return a plan's peak, once; None where it cannot be run."""
@@ -201,28 +201,28 @@ def _rungs(level: Fidelity) -> Iterator[Technique]:
 
 def together(own: Sequence[Technique], added: Sequence[Technique]) -> tuple[Technique, ...] | None:
     """Return the techniques with those that are added, each in the place of one that it replaces; None where they exclude each other."""
-    found = list(own)
+    techniques = list(own)
     for rung in added:
-        place = next((n for n, each in enumerate(found) if rung.in_place_of(each) is not None), None)
+        place = next((n for n, each in enumerate(techniques) if rung.in_place_of(each) is not None), None)
         if place is None:
-            found.append(rung)
+            techniques.append(rung)
         else:
-            found[place] = rung.in_place_of(found[place]) or rung
+            techniques[place] = rung.in_place_of(techniques[place]) or rung
     try:
-        check(found)
+        check(techniques)
     except SnugfitError:
         return None
-    return tuple(found)
+    return tuple(techniques)
 
 
 def _updates(step: Step, window: Batch) -> None:
     """Make updates until two were applied, the first of which makes the optimizer's state; float16's scale refuses some before."""
     window, applied = copy.deepcopy(window), 0
-    for _ in range(REFUSED + 2):
+    for _ in range(SCALE_HALVINGS + 2):
         applied += step(window).applied
         if applied == 2:
             return
-    raise RuntimeError(f"{applied} of {REFUSED + 2} updates were applied")
+    raise RuntimeError(f"{applied} of {SCALE_HALVINGS + 2} updates were applied")
 
 
 def _timed(step: Step, window: Batch) -> float:
@@ -233,7 +233,7 @@ def _timed(step: Step, window: Batch) -> float:
 
 def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
     """Return one pair: the choice beside the best of all plans."""
-    answer = bench.chosen(cap, level)
+    answer = bench.answer(cap, level)
     row: dict[str, Any] = {"model": bench.model, "cap_bytes": cap, "fidelity": level}
     row |= {
         "plain_bytes": bench.plain.peak_bytes,
@@ -246,13 +246,13 @@ def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
     techniques = tuple(
         find(name)(**settings) for entry in answer.choice.techniques for name, settings in entry.items()
     )
-    chosen = bench.run(techniques, answer.choice.micro_batch)
-    assert chosen is not None
+    choice = bench.run(techniques, answer.choice.micro_batch)
+    assert choice is not None
     # the rungs that save nothing by themselves are not among the rivals, and the choice may have them
-    medians = _race(bench, chosen, rivals or [chosen])
+    medians = _race(bench, choice, rivals or [choice])
     best = min(medians, key=lambda place: medians[place])
-    others = {"chosen": chosen, "best": bench.tried[best]}
-    peak = allocated_peak(lambda: _updates(bench.step(chosen.techniques, chosen.micro_batch), bench.window))
+    others = {"chosen": choice, "best": bench.tried[best]}
+    peak = allocated_peak(lambda: _updates(bench.step(choice.techniques, choice.micro_batch), bench.window))
     return row | {
         "fits": True,
         "plans": len(bench.tried),
@@ -264,12 +264,12 @@ def compare(bench: Bench, cap: int, level: str) -> dict[str, Any]:
         **{f"{name}_seconds": medians[bench.tried.index(each)] for name, each in others.items()},
         "measured_bytes": peak,
         "under_cap": peak <= cap,
-        "regret": medians[bench.tried.index(chosen)] / medians[best] - 1,
+        "regret": medians[bench.tried.index(choice)] / medians[best] - 1,
         "runs": {bench.tried[place].name: bench.tried[place].seconds for place in medians},
     }
 
 
-def _race(bench: Bench, chosen: Tried, rivals: Sequence[Tried]) -> dict[int, float]:
+def _race(bench: Bench, choice: Tried, rivals: Sequence[Tried]) -> dict[int, float]:
     """Median seconds of the choice and of the rivals that come near the fastest, in turns; by their places in `tried`."""
     for each in rivals:
         if not each.seconds:
@@ -277,20 +277,20 @@ def _race(bench: Bench, chosen: Tried, rivals: Sequence[Tried]) -> dict[int, flo
             _updates(step, bench.window)
             each.seconds = [min(_timed(step, bench.window) for _ in range(2))]
     fastest = min(each.seconds[0] for each in rivals)
-    near = [each for each in rivals if each.seconds[0] <= NEAR * fastest and each is not chosen]
-    racing = [(each, bench.step(each.techniques, each.micro_batch)) for each in (chosen, *near)]
+    near = [each for each in rivals if each.seconds[0] <= NEAR * fastest and each is not choice]
+    racing = [(each, bench.step(each.techniques, each.micro_batch)) for each in (choice, *near)]
     for _, step in racing:
         _updates(step, bench.window)
     times: dict[int, list[float]] = {}
     for turn in range(TURNS):
         for each, step in racing if turn % 2 else reversed(racing):
             times.setdefault(bench.tried.index(each), []).append(_timed(step, bench.window))
-    for place, found in times.items():
+    for place, seconds in times.items():
         bench.tried[place].seconds = [
-            bench.tried[place].seconds[0] if bench.tried[place].seconds else found[0],
-            *found,
+            bench.tried[place].seconds[0] if bench.tried[place].seconds else seconds[0],
+            *seconds,
         ]
-    return {place: statistics.median(found) for place, found in times.items()}
+    return {place: statistics.median(seconds) for place, seconds in times.items()}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -305,10 +305,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         if not row["fits"]:
             lines.append(f"| {asked} | nothing fits | | | {row['plans_that_fit']} plans fit | | | {load} |")
             continue
-        chosen, best = (f"{row[each + '_seconds'] * 1e3:.0f} ms" for each in ("chosen", "best"))
+        choice_time, best_time = (f"{row[each + '_seconds'] * 1e3:.0f} ms" for each in ("chosen", "best"))
         used = row["measured_bytes"] / row["cap_bytes"]
         lines.append(
-            f"| {asked} | {row['chosen']} | {used:.1%} | {chosen} | {row['best']} (of {row['plans_that_fit']}) | {best} | "
+            f"| {asked} | {row['chosen']} | {used:.1%} | {choice_time} | {row['best']} (of {row['plans_that_fit']}) | {best_time} | "
             f"{row['regret']:.1%} | {load} |"
         )
     return "\n".join(lines)
@@ -324,8 +324,8 @@ def write_readme(rows: Sequence[dict[str, Any]]) -> None:
 
 def measured_before() -> list[dict[str, Any]]:
     """Return the rows of the newest result, of pairs that there still are."""
-    found = sorted((HERE / "results").glob("choice-*.json"))
-    rows = json.loads(found[-1].read_text())["rows"] if found else []
+    paths = sorted((HERE / "results").glob("choice-*.json"))
+    rows = json.loads(paths[-1].read_text())["rows"] if paths else []
     return [row for row in rows if _pair(row) in PAIRS]
 
 

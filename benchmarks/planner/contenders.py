@@ -87,8 +87,8 @@ QUICK = ("mlp", "bert")
 def loss_of(model: nn.Module, batch: Data) -> Tensor:
     """Return the model's own loss, or cross entropy."""
     if isinstance(batch, Mapping):
-        found: Tensor = model(**batch).loss
-        return found
+        loss: Tensor = model(**batch).loss
+        return loss
     inputs, labels = batch
     return nn.functional.cross_entropy(model(inputs), labels)
 
@@ -167,12 +167,12 @@ class Capped(AllocatedBytes):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self.now
-        found = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         if self.now > max(self.cap, before):
-            del found  # an allocator would not have given it, and the traceback would hold it
+            del result  # an allocator would not have given it, and the traceback would hold it
             # as the host's says it, which Lightning and Accelerate look for
             raise torch.OutOfMemoryError(f"DefaultCPUAllocator: can't allocate memory: {self.now} bytes")
-        return found
+        return result
 
 
 def passes(problem: Problem, model: nn.Module, rows: int, cap: int) -> bool:
@@ -193,8 +193,8 @@ def planned(problem: Problem, model: nn.Module, cap: int) -> int:
     job = Job.of(global_batch=window.rows, updates=100)
     empty = partial(copy.deepcopy, skeleton(model))
     subject = Subject(empty, window, job, 100_000, (), problem.loss, bare)
-    found: int = Worker().run(_largest, subject, cap, timeout=300)
-    return found
+    rows: int = Worker().run(_largest, subject, cap, timeout=300)
+    return rows
 
 
 def _largest(subject: Subject, cap: int) -> int:
@@ -246,9 +246,9 @@ def _scaled(problem: Problem, model: nn.Module, cap: int, **settings: Any) -> in
             enable_model_summary=False,
             max_epochs=1,
         )
-        found = Tuner(trainer).scale_batch_size(Module(), **settings)
-    assert found is not None
-    return found
+        rows = Tuner(trainer).scale_batch_size(Module(), **settings)
+    assert rows is not None
+    return rows
 
 
 class Alike(Dataset[Any]):
@@ -274,8 +274,8 @@ def by_nine_tenths(problem: Problem, model: nn.Module, cap: int) -> int:
         return batch_size
 
     with Capped(cap):
-        found: int = find_executable_batch_size(run, starting_batch_size=problem.start)()
-    return found
+        rows: int = find_executable_batch_size(run, starting_batch_size=problem.start)()
+    return rows
 
 
 def by_trainer(problem: Problem, model: nn.Module, cap: int) -> int:

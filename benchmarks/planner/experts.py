@@ -71,9 +71,9 @@ class Case:
 
     @property
     def name(self) -> str:
-        beside = f", {self.own[0]} named" if self.own else ""
+        own = f", {self.own[0]} named" if self.own else ""
         many = f"{self.devices} × " if self.devices > 1 else ""
-        return f"{self.model}, {many}{self.device}, {self.level}{beside}"
+        return f"{self.model}, {many}{self.device}, {self.level}{own}"
 
 
 CASES = (
@@ -157,7 +157,7 @@ def measured(case: Case) -> dict[str, Any]:
         tried = [(sized.traced(size), size) for size in (8, 4, 2, 1) if size <= planner.subject.window.rows]
         fitting = [each for each in tried if each[0].most_bytes <= budget.usable]
         hand, size = min(fitting or tried[-1:], key=lambda each: each[0].seconds_per_update)
-    found = answer.prediction
+    prediction = answer.prediction
     return {
         "chosen": {
             "fits": answer.fits,
@@ -165,9 +165,9 @@ def measured(case: Case) -> dict[str, Any]:
             "micro_batch": answer.choice.micro_batch,
             "strategy": answer.choice.strategy,
             "level": answer.choice.fidelity,
-            "gib": found.reserved_bytes / 2**30,
-            "host_gib": found.host_peak_bytes / 2**30,
-            "tokens_per_second": found.tokens_per_second,
+            "gib": prediction.reserved_bytes / 2**30,
+            "host_gib": prediction.host_peak_bytes / 2**30,
+            "tokens_per_second": prediction.tokens_per_second,
             "why": answer.why,
         },
         "by_hand": {
@@ -212,14 +212,14 @@ def page(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, one in results.items():
-        chosen, hand = one["chosen"], one["by_hand"]
-        added = ", ".join([*chosen["added"], f"micro-batch {chosen['micro_batch']}"])
-        if chosen["strategy"] != "single":
-            added += f", {chosen['strategy']}"
+        choice, hand = one["chosen"], one["by_hand"]
+        added = ", ".join([*choice["added"], f"micro-batch {choice['micro_batch']}"])
+        if choice["strategy"] != "single":
+            added += f", {choice['strategy']}"
         fixed = ", ".join([*hand["techniques"], f"micro-batch {hand['micro_batch']}"])
-        ratio = chosen["tokens_per_second"] / hand["tokens_per_second"] if chosen["fits"] else 0.0
+        ratio = choice["tokens_per_second"] / hand["tokens_per_second"] if choice["fits"] else 0.0
         lines.append(
-            f"| {name} | {added if chosen['fits'] else 'nothing fits'} | {chosen['gib']:.1f} | {chosen['tokens_per_second']:,.0f} | "
+            f"| {name} | {added if choice['fits'] else 'nothing fits'} | {choice['gib']:.1f} | {choice['tokens_per_second']:,.0f} | "
             f"{fixed}{'' if hand['fits'] else ' (does not fit)'} | {hand['gib']:.1f} | {hand['tokens_per_second']:,.0f} | {ratio:.2f} | "
             f"{one['processor_seconds']:.0f} s |"
         )
@@ -250,9 +250,9 @@ def draw(results: dict[str, Any]) -> None:
                 color=colour,
                 label=level if points else None,
             )
-        chosen, hand = one["chosen"], one["by_hand"]
+        choice, hand = one["chosen"], one["by_hand"]
         axis.plot(
-            chosen["gib"], chosen["tokens_per_second"], "o", mfc="none", ms=13, color="black", label="choice"
+            choice["gib"], choice["tokens_per_second"], "o", mfc="none", ms=13, color="black", label="choice"
         )
         axis.plot(hand["gib"], hand["tokens_per_second"], "x", ms=9, color="black", label="by hand")
         axis.set_title(name, fontsize=9)
@@ -276,8 +276,8 @@ def main() -> None:
     if asked.one is not None:
         print("\n" + json.dumps(measured(CASES[asked.one])))
         return
-    kept = sorted((HERE / "results").glob("experts-*.json"))
-    results: dict[str, Any] = json.loads(kept[-1].read_text())["cases"] if kept else {}
+    paths = sorted((HERE / "results").glob("experts-*.json"))
+    results: dict[str, Any] = json.loads(paths[-1].read_text())["cases"] if paths else {}
     for number, case in enumerate(CASES):
         if asked.names and not any(name in case.name for name in asked.names):
             continue

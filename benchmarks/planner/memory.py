@@ -57,8 +57,8 @@ def predicted(case: Case, model: nn.Module, window: Batch, whole: bool = False) 
     subject = case.subject(model, window)
     cpu = uncalibrated("cpu")
     began = time.perf_counter()
-    found = Planner(subject, Machine(cpu, cpu), whole).predict(case.plan, subject.techniques)
-    return found, time.perf_counter() - began
+    prediction = Planner(subject, Machine(cpu, cpu), whole).predict(case.plan, subject.techniques)
+    return prediction, time.perf_counter() - began
 
 
 def train(case: Case, model: nn.Module, window: Batch) -> None:
@@ -94,18 +94,18 @@ def compare(case: Case) -> dict[str, Any]:
     model, window = made.make(), Batch.of(made.data())
     row: dict[str, Any] = {"case": case.name, "model": case.model, "kind": made.kind}
     try:
-        found, seconds = predicted(case, model, window)
+        prediction, seconds = predicted(case, model, window)
     except UserError as error:
         return {**row, "refused": str(error)}
     # a copy, so that its memory is counted, and that it is let go where a technique packs the weights
     measured = allocated_peak(lambda: train(case, copy.deepcopy(model), window))
     return {
         **row,
-        "predicted_bytes": found.peak_bytes,
+        "predicted_bytes": prediction.peak_bytes,
         "measured_bytes": measured,
-        "error": found.peak_bytes / measured - 1,
-        "peak_at": found.peak_at,
-        "confidence": found.confidence["memory"],
+        "error": prediction.peak_bytes / measured - 1,
+        "peak_at": prediction.peak_at,
+        "confidence": prediction.confidence["memory"],
         "seconds": seconds,
     }
 
@@ -131,18 +131,18 @@ def depth(cases: Iterable[Case]) -> list[dict[str, Any]]:
     for case in cases:
         torch.manual_seed(0)
         model, window = case.made.make(), Batch.of(case.made.data())
-        (told, seconds), (whole, all_seconds) = (
+        (quick, seconds), (whole, all_seconds) = (
             predicted(case, model, window, whole=each) for each in (False, True)
         )
-        same = (told.peak_bytes, told.peak_by_kind) == (whole.peak_bytes, whole.peak_by_kind)
+        same = (quick.peak_bytes, quick.peak_by_kind) == (whole.peak_bytes, whole.peak_by_kind)
         rows.append(
             {
                 "case": case.name,
-                "carried_on": "carried on" in told.confidence["memory"],
-                "peak_bytes": told.peak_bytes,
+                "carried_on": "carried on" in quick.confidence["memory"],
+                "peak_bytes": quick.peak_bytes,
                 "peak_bytes_of_all": whole.peak_bytes,
                 "same": same,
-                "peak_by_kind": told.peak_by_kind,
+                "peak_by_kind": quick.peak_by_kind,
                 "peak_by_kind_of_all": whole.peak_by_kind,
                 "seconds": seconds,
                 "seconds_of_all": all_seconds,
@@ -150,7 +150,7 @@ def depth(cases: Iterable[Case]) -> list[dict[str, Any]]:
         )
         row = rows[-1]
         print(
-            f"{case.name:65} {told.peak_bytes:>12,} from all {whole.peak_bytes:>12,} "
+            f"{case.name:65} {quick.peak_bytes:>12,} from all {whole.peak_bytes:>12,} "
             f"{'the same' if same else 'NOT THE SAME'}{'' if row['carried_on'] else ', as all of it was run'}, "
             f"{seconds:.1f} s for {all_seconds:.1f} s",
             flush=True,
@@ -171,15 +171,15 @@ def resident(case: Case) -> dict[str, Any]:
     baseline = memory_bytes(torch.device("cpu"))
     train(case, made.make(), window)
     measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    found, _ = predicted(case, made.make(), window)
-    told = resident_bytes(found.peak_bytes, baseline)
+    prediction, _ = predicted(case, made.make(), window)
+    predicted_bytes = resident_bytes(prediction.peak_bytes, baseline)
     return {
         "case": case.name,
         "baseline_bytes": baseline,
-        "allocated_bytes": found.peak_bytes,
-        "predicted_bytes": told,
+        "allocated_bytes": prediction.peak_bytes,
+        "predicted_bytes": predicted_bytes,
         "measured_bytes": measured,
-        "error": told / measured - 1,
+        "error": predicted_bytes / measured - 1,
     }
 
 
@@ -205,8 +205,8 @@ def own_process(*arguments: str) -> list[dict[str, Any]] | None:
         return None
     lines = done.stdout.strip().splitlines()
     print("\n".join(line for line in lines[:-1] if "predicted" in line or "from all" in line), flush=True)
-    found: list[dict[str, Any]] = json.loads(lines[-1])
-    return found
+    rows: list[dict[str, Any]] = json.loads(lines[-1])
+    return rows
 
 
 def of_each(flag: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ def summary(
         "cases": len(every),
         "refused": sum("refused" in row for row in rows),
         "median": statistics.median(every),
-        "worst": {kind: max(found, default=0.0) for kind, found in errors.items()},
+        "worst": {kind: max(errors_of_kind, default=0.0) for kind, errors_of_kind in errors.items()},
         "resident_worst": max((abs(row["error"]) for row in resident if "error" in row), default=0.0),
         "deep_the_same": sum(row.get("same", False) for row in deep),
         "deep": len(deep),
@@ -237,7 +237,7 @@ def summary(
 
 
 def readme(result: dict[str, Any]) -> str:
-    told = result["summary"]
+    bounds = result["summary"]
     lines = [
         "| case | predicted, MiB | measured, MiB | error | seconds to predict |",
         "|---|---|---|---|---|",
@@ -262,7 +262,7 @@ def readme(result: dict[str, Any]) -> str:
         for row in result["deep"]
         if "same" in row
     ]
-    worst = ", ".join(f"{kind} {error:.3%}" for kind, error in told["worst"].items())
+    worst = ", ".join(f"{kind} {error:.3%}" for kind, error in bounds["worst"].items())
     new = "\n"
     return f"""# How near does the planner come to the memory of a run?
 
@@ -270,7 +270,7 @@ Made by `python benchmarks/planner/memory.py` on {result["date"]} at commit {res
 other benchmarks of this folder: `workspace.py` (what kernels take within an operator), `speed.py` (how long a plan takes).
 
 Models from their configs, trained for {UPDATES} updates on a CPU with one thread, evaluated where the case says so, and made ready to be
-saved. Of {told["cases"]} cases the median error is {told["median"]:.4%}; the worst by kind of model: {worst}.
+saved. Of {bounds["cases"]} cases the median error is {bounds["median"]:.4%}; the worst by kind of model: {worst}.
 
 ## Allocated: the profiler's peak
 
@@ -279,13 +279,13 @@ saved. Of {told["cases"]} cases the median error is {told["median"]:.4%}; the wo
 ## Resident: the operating system's
 
 In a process of its own each, with malloc as a run has it; predicted is the baseline with the libraries loaded, what is allocated, and
-8 MB of overhead. The worst is {told["resident_worst"]:.2%}.
+8 MB of overhead. The worst is {bounds["resident_worst"]:.2%}.
 
 {new.join(process)}
 
 ## Depth: from few blocks and micro-batches, and from all
 
-{told["deep_the_same"]} of {told["deep"]} are the same to the byte.
+{bounds["deep_the_same"]} of {bounds["deep"]} are the same to the byte.
 
 {new.join(deep)}
 """
@@ -311,17 +311,17 @@ def main() -> None:
         print(json.dumps(depth(case for case in DEEP if case.name == asked.deep)))
         return
     if asked.quick or asked.only:
-        chosen = [CASES[place] for place in QUICK] if asked.quick else list(CASES)
-        allocated(case for case in chosen if asked.only is None or asked.only in case.name)
+        cases = [CASES[place] for place in QUICK] if asked.quick else list(CASES)
+        allocated(case for case in cases if asked.only is None or asked.only in case.name)
         depth(DEEP[:1] if asked.quick else [case for case in DEEP if asked.only in case.name])
         return
     rows = of_each("--model", (case.model for case in CASES))
     deep = of_each("--deep", (case.name for case in DEEP))
     of_processes = [in_process(number) for number, _ in enumerate(RESIDENT_CASES)]
-    told = summary(rows, of_processes, deep)
-    print(json.dumps(told, indent=1))
+    bounds = summary(rows, of_processes, deep)
+    print(json.dumps(bounds, indent=1))
     path = write_result(
-        HERE, {"summary": told, "allocated": rows, "resident": of_processes, "deep": deep}, "memory"
+        HERE, {"summary": bounds, "allocated": rows, "resident": of_processes, "deep": deep}, "memory"
     )
     (HERE / "memory.md").write_text(readme(json.loads(path.read_text())))
 

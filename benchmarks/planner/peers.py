@@ -54,40 +54,44 @@ LIBRARIES = (
 
 def how_much(problem: Problem, model: nn.Module, peak: int) -> dict[str, Any]:
     """Return what each says, how far from the measured peak that is, and after how long."""
-    found: dict[str, Any] = {}
+    estimates: dict[str, Any] = {}
     for name, ask in ESTIMATORS.items():
         began = time.perf_counter()
         try:
-            said = ask(problem, model)
+            estimate = ask(problem, model)
         except ModuleNotFoundError as error:
-            found[name] = {"left_out": str(error)}
+            estimates[name] = {"left_out": str(error)}
             continue
-        found[name] = {"bytes": said, "error": said / peak - 1, "seconds": time.perf_counter() - began}
+        estimates[name] = {
+            "bytes": estimate,
+            "error": estimate / peak - 1,
+            "seconds": time.perf_counter() - began,
+        }
         print(
-            f"  {name:28} {said:>14,} bytes {said / peak - 1:+.2%} in {found[name]['seconds']:.2f} s",
+            f"  {name:28} {estimate:>14,} bytes {estimate / peak - 1:+.2%} in {estimates[name]['seconds']:.2f} s",
             flush=True,
         )
-    return found
+    return estimates
 
 
 def how_large(problem: Problem, model: nn.Module, cap: int) -> dict[str, Any]:
     """Return what each answers, how far from the truth that is, whether it passes, and after how long."""
     truth = largest(problem, model, cap)
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for name, ask in FINDERS.items():
         if name == "HF Trainer" and not isinstance(problem.data(), Mapping):
-            found[name] = {"left_out": "the model takes no mapping"}
+            answers[name] = {"left_out": "the model takes no mapping"}
             continue
         began = time.perf_counter()
         try:
             rows = ask(problem, model, cap)
         except ModuleNotFoundError as error:
-            found[name] = {"left_out": str(error)}
+            answers[name] = {"left_out": str(error)}
             continue
         seconds = time.perf_counter() - began
-        found[name] = {"rows": rows, "error": rows / truth - 1, "passes": rows <= truth, "seconds": seconds}
+        answers[name] = {"rows": rows, "error": rows / truth - 1, "passes": rows <= truth, "seconds": seconds}
         print(f"  {name:28} {rows:>5} of {truth} in {seconds:.2f} s", flush=True)
-    return {"truth": truth, "answers": found}
+    return {"truth": truth, "answers": answers}
 
 
 def largest(problem: Problem, model: nn.Module, cap: int) -> int:
@@ -146,22 +150,22 @@ def load() -> None:
 
 
 def versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    package_versions: dict[str, str | None] = {}
     for package in ASKED:
         try:
-            found[package] = version(package)
+            package_versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            package_versions[package] = None
+    return package_versions
 
 
-def table(models: Mapping[str, Any], question: str, told: Any) -> str:
+def table(models: Mapping[str, Any], question: str, cell: Any) -> str:
     """Return a row for each contender, a column for each model."""
     rows = next(iter(models.values()))
     names = list(rows[question].get("answers", rows[question]))
     lines = ["| | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
     for name in names:
-        cells = [told(each[question].get("answers", each[question])[name]) for each in models.values()]
+        cells = [cell(each[question].get("answers", each[question])[name]) for each in models.values()]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -220,12 +224,12 @@ def losses(models: Mapping[str, Any]) -> str:
         or each["how_large"]["answers"]["Snugfit"]["error"]
         < max(row.get("error", -1) for row in each["how_large"]["answers"].values() if row.get("passes"))
     ]
-    told = [f"{name}: {', '.join(others)}" for name, others in late.items() if others]
+    slower = [f"{name}: {', '.join(others)}" for name, others in late.items() if others]
     told_slow = [f"{name}: {', '.join(others)}" for name, others in slow.items() if others]
     return "\n".join(
         [
             "Where the planner loses:",
-            f"- sooner with how much: {'; '.join(told) or 'nobody'}",
+            f"- sooner with how much: {'; '.join(slower) or 'nobody'}",
             f"- sooner with how large: {'; '.join(told_slow) or 'nobody'}",
             f"- nearer with how large, or the planner's too large: {', '.join(off) or 'nowhere'}",
         ]

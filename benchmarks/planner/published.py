@@ -53,10 +53,10 @@ def measured(job: str, search: bool) -> dict[str, Any]:
     cases = [case for case in CASES if case.job == job]
     runs = [run_of(case, planned(case)) for case in cases]
     made = {"job": job, "date": time.strftime("%Y-%m-%d"), "commit": commit(), "runs": runs}
-    return {**made, "choices": chosen(cases, runs)} if search else made
+    return {**made, "choices": choices_of(cases, runs)} if search else made
 
 
-def chosen(cases: Sequence[Case], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def choices_of(cases: Sequence[Case], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the choice at each level of precision that the runs of a job have; none where the model and machine have another job first."""
     first = next(case for case in CASES if case.machine == cases[0].machine)
     levels = dict.fromkeys(run["level"] for run in runs if "level" in run) if first in cases else ()
@@ -64,10 +64,10 @@ def chosen(cases: Sequence[Case], runs: Sequence[Mapping[str, Any]]) -> dict[str
     for level in levels:
         rivals = [run for run in runs if run.get("level") == level and run["fits"]]
         best = max((run["tokens_per_second"] for run in rivals), default=0.0)
-        found = planned(cases[0], level)
-        if _slower(found, best) and found.get("level") != level:
-            found["faster"] = planned(cases[0], level, worth=1.0)
-        choices[level] = found
+        plan = planned(cases[0], level)
+        if _slower(plan, best) and plan.get("level") != level:
+            plan["faster"] = planned(cases[0], level, worth=1.0)
+        choices[level] = plan
     return choices
 
 
@@ -113,7 +113,7 @@ def planned(case: Case, level: str | None = None, worth: float | None = None) ->
             answer = plan_recipe(load_recipe(root / "recipe.yaml"), target, here, anew=True)
         except SnugfitError as error:
             return {"error": str(error)}
-    found = answer.prediction
+    prediction = answer.prediction
     return {
         "fits": answer.fits,
         "level": answer.choice.fidelity,
@@ -121,20 +121,20 @@ def planned(case: Case, level: str | None = None, worth: float | None = None) ->
         "numerics": answer.choice.numerics,
         "micro_batch": answer.choice.micro_batch,
         "strategy": answer.choice.strategy,
-        "peak_gib": found.peak_bytes / 2**30,
-        "reserved_gib": found.reserved_bytes / 2**30,
-        "host_gib": found.host_peak_bytes / 2**30,
-        "peak_by_kind": dict(found.peak_by_kind),
-        "tokens_per_second": found.tokens_per_second,
+        "peak_gib": prediction.peak_bytes / 2**30,
+        "reserved_gib": prediction.reserved_bytes / 2**30,
+        "host_gib": prediction.host_peak_bytes / 2**30,
+        "peak_by_kind": dict(prediction.peak_by_kind),
+        "tokens_per_second": prediction.tokens_per_second,
         "why": answer.why,
         "processor_seconds": round(time.process_time() - began, 1),
     }
 
 
-def recipe(case: Case, chosen: bool) -> dict[str, Any]:
+def recipe(case: Case, for_choice: bool) -> dict[str, Any]:
     """Return the recipe of a run; for a choice, without all that saves memory or time."""
     plan: dict[str, Any] = {"device": "cpu", "devices": case.devices}
-    if not chosen:
+    if not for_choice:
         plan["numerics"] = case.numerics
         if case.micro_batch is not None:
             plan["micro_batch"] = case.micro_batch
@@ -145,9 +145,9 @@ def recipe(case: Case, chosen: bool) -> dict[str, Any]:
         "model": "model",
         "data": {"train": "packed.txt", "validation": None, "max_length": case.length},
         "train": {"updates": 1000, "epochs": None, "global_batch": case.rows},
-        "optimizer": ADAMW if chosen else case.optimizer or ADAMW,
+        "optimizer": ADAMW if for_choice else case.optimizer or ADAMW,
         "schedule": None,
-        "techniques": [] if chosen else list(case.techniques),
+        "techniques": [] if for_choice else list(case.techniques),
         "evaluate": {"metrics": []},
         "plan": plan,
     }

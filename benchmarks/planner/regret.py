@@ -116,16 +116,16 @@ class Remembering(Planner):
     """A planner whose runs are kept, so that several searches of one model make each once; what they find is the same."""
 
     def run_of(self, plan: Plan, techniques: Sequence[Technique], rough: bool = False) -> tuple[Run, bool]:
-        kept: dict[Any, Any] = self.__dict__.setdefault("_kept", {})
+        runs: dict[Any, Any] = self.__dict__.setdefault("_kept", {})
         key = (plan.micro_batch, tuple(techniques), rough)
-        if key not in kept:
+        if key not in runs:
             try:
-                kept[key] = super().run_of(plan, techniques, rough)
+                runs[key] = super().run_of(plan, techniques, rough)
             except Exception as error:  # noqa: BLE001
-                kept[key] = error
-        if isinstance(kept[key], Exception):
-            raise kept[key]
-        return kept[key]
+                runs[key] = error
+        if isinstance(runs[key], Exception):
+            raise runs[key]
+        return runs[key]
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ class Pair:
 
     def rungs(self, device: Device) -> list[Technique]:
         """Return all that may be added, but what is not trained at that rate on the device."""
-        found = [
+        rungs = [
             *placements(device),
             *(rung for level in Fidelity if level for rung in coarser(level, device)),
         ]
-        return [each for each in found if _goes(self.own, (each,), frozen=True)]
+        return [each for each in rungs if _goes(self.own, (each,), frozen=True)]
 
     def budget(self, memory: int, level: Fidelity, kind: str) -> Budget:
         host = None if kind == "cpu" else int(SHEETS[self.device].host * 2**30)
@@ -196,11 +196,11 @@ class Draw:
 
     def __post_init__(self) -> None:
         rungs = self.pair.rungs(self.device)
-        self._placing = [each for each in rungs if each.card.family is Family.PLACEMENT]
+        self._placements = [each for each in rungs if each.card.family is Family.PLACEMENT]
         self._formats = [
             added
             for count in range(4)
-            for added in combinations([each for each in rungs if each not in self._placing], count)
+            for added in combinations([each for each in rungs if each not in self._placements], count)
             if _goes(self.pair.own, added)
         ]
         self._random = self.pair.random
@@ -218,7 +218,9 @@ class Draw:
             format = self._random.choice(formats)
             size = self._random.choice((0, 0, 1, 1, 2, 2, 3))
             places = [
-                each for each in combinations(self._placing, size) if _goes(self.pair.own, (*format, *each))
+                each
+                for each in combinations(self._placements, size)
+                if _goes(self.pair.own, (*format, *each))
             ]
             if places and (added := (*format, *self._random.choice(places))) not in [*made, *self._drawn]:
                 made.append(added)
@@ -241,7 +243,7 @@ def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
     begun = {"seconds": 0.0, "refused": {}, "plans": [], "chosen": [], **(begun or {})}
     there = {(tuple(row[0]), row[1]): row for row in begun["plans"]}
     plans: list[list[Any]] = []
-    refused: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     with pair.machine() as machine:
         planner = Planner(pair.subject, machine, whole=True)
         sizes = [pair.subject.window.rows] if planner.fixed_micro_batch else sizes_of(pair)
@@ -252,12 +254,12 @@ def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
             for place, size in enumerate(sizes):
                 row = there.get((tuple(names), size))
                 if row is None and name in begun["refused"]:
-                    refused[name] = begun["refused"][name]
+                    reasons[name] = begun["refused"][name]
                     return place
                 try:
                     plans.append(row or _row(names, size, _predicted(planner, machine, added, size)))
                 except Exception as error:  # noqa: BLE001
-                    refused[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    reasons[name] = f"{type(error).__name__}: {error}".splitlines()[0]
                     return place
             return len(sizes)
 
@@ -270,8 +272,8 @@ def table(pair: Pair, begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
                 wanted = math.ceil(lacking[level] / len(sizes)) if turn else many
                 lacking[level] -= sum(map(add, draw.sets(level, wanted)))
     spent = begun["seconds"] + time.process_time() - start
-    found = {"pair": pair.name, "seconds": round(spent, 1), "refused": refused, "plans": plans}
-    return {**found, "chosen": begun["chosen"]}
+    summary = {"pair": pair.name, "seconds": round(spent, 1), "refused": reasons, "plans": plans}
+    return {**summary, "chosen": begun["chosen"]}
 
 
 def _predicted(planner: Planner, machine: Machine, added: Techniques, size: int) -> Prediction:
@@ -279,8 +281,14 @@ def _predicted(planner: Planner, machine: Machine, added: Techniques, size: int)
     return planner.predict(plan, together(planner.subject.techniques, added))
 
 
-def _row(names: Sequence[str], size: int, found: Prediction) -> list[Any]:
-    return [list(names), size, found.seconds_per_update, found.most_bytes, found.host_peak_bytes]
+def _row(names: Sequence[str], size: int, prediction: Prediction) -> list[Any]:
+    return [
+        list(names),
+        size,
+        prediction.seconds_per_update,
+        prediction.most_bytes,
+        prediction.host_peak_bytes,
+    ]
 
 
 @dataclass
@@ -290,7 +298,7 @@ class Table:
     pair: Pair
     machine: Machine
     rows: list[list[Any]]
-    chosen: list[list[Any]]
+    choice_rows: list[list[Any]]
 
     @cached_property
     def _by_name(self) -> Mapping[str, Technique]:
@@ -301,7 +309,7 @@ class Table:
         return self._allowed(self.rows, budget)
 
     def all_known(self, budget: Budget) -> list[Candidate]:
-        return self._allowed([*self.rows, *self.chosen], budget)
+        return self._allowed([*self.rows, *self.choice_rows], budget)
 
     def _allowed(self, rows: Sequence[list[Any]], budget: Budget) -> list[Candidate]:
         made = [self._candidate(row, budget) for row in rows]
@@ -310,8 +318,10 @@ class Table:
     def _candidate(self, row: list[Any], budget: Budget) -> Candidate:
         names, size, seconds, memory, host = row
         techniques = together(self.pair.own, [self._by_name[name] for name in names])
-        found = Prediction(memory, {}, {}, memory, host, seconds, None, None, 0.0, 0, 0.0, {})
-        return Candidate(techniques, size, told_added(techniques, self.pair.own), found, budget.holds(found))
+        prediction = Prediction(memory, {}, {}, memory, host, seconds, None, None, 0.0, 0, 0.0, {})
+        return Candidate(
+            techniques, size, told_added(techniques, self.pair.own), prediction, budget.holds(prediction)
+        )
 
     def budgets(self) -> Iterator[Budget]:
         """Draw one for each quantile of each level that allows enough levels, and one of each finer level."""
@@ -375,14 +385,14 @@ def choices(pair: Pair, made: dict[str, Any], only: Sequence[int] | None = None)
         there = Table(pair, machine, made["plans"], made.setdefault("chosen", []))
         searching = Remembering(pair.subject, machine)
         whole = Planner(pair.subject, machine, whole=True)
-        found = [
+        outcomes = [
             choice_of(searching, whole, budget)
             for place, budget in enumerate(there.budgets())
             if only is None or place in only
         ]
-        for each in found:
-            there.chosen += [row for row in each.rows if row not in there.chosen]
-        return [beside(there, each) for each in found]
+        for each in outcomes:
+            there.choice_rows += [row for row in each.rows if row not in there.choice_rows]
+        return [comparison(there, each) for each in outcomes]
 
 
 def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
@@ -395,7 +405,7 @@ def choice_of(searching: Planner, whole: Planner, budget: Budget) -> Choice:
         for each in (one, _finer(outcome))
         if each is not None
     ]
-    rows = tuple(_row(each.added, each.micro_batch, found) for each, found in exact)
+    rows = tuple(_row(each.added, each.micro_batch, prediction) for each, prediction in exact)
     return Choice(budget, outcome, spent, exact[0][1] if exact else None, rows)
 
 
@@ -407,12 +417,12 @@ def _finer(outcome: Outcome) -> Candidate | None:
     return Goal().choose(each for each in tried if each.level < one.level)
 
 
-def beside(there: Table, choice: Choice) -> dict[str, Any]:
+def comparison(there: Table, choice: Choice) -> dict[str, Any]:
     """Return a choice beside the best of all plans of its pair that are known."""
     budget, outcome = choice.budget, choice.outcome
     one, fitting = outcome.chosen, there.fitting(budget)
     best = Goal().choose(there.all_known(budget))
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "pair": there.pair.name,
         "level": budget.fidelity.label,
         "memory_bytes": budget.memory_bytes,
@@ -428,17 +438,17 @@ def beside(there: Table, choice: Choice) -> dict[str, Any]:
         "regret": None if best is None else float("inf"),
     }
     if fitting:
-        found["median_over_fastest"] = round(median_over_fastest(fitting), 2)
+        row["median_over_fastest"] = round(median_over_fastest(fitting), 2)
     if one is not None and choice.exact is not None:
         exact = choice.exact
-        found["chosen"] = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
-        found["regret"] = float("inf")
+        row["chosen"] = [one.rung, one.level.label, exact.seconds_per_update, exact.most_bytes]
+        row["regret"] = float("inf")
         if budget.holds(exact) and best is not None:
-            found["regret"] = exact.seconds_per_update / best.found.seconds_per_update - 1
-            found["coarser"] = one.level > max(best.level, Fidelity.MIXED)
+            row["regret"] = exact.seconds_per_update / best.found.seconds_per_update - 1
+            row["coarser"] = one.level > max(best.level, Fidelity.MIXED)
     if best is not None:
-        found["best"] = [best.rung, best.level.label, best.found.seconds_per_update, best.found.most_bytes]
-    return found
+        row["best"] = [best.rung, best.level.label, best.found.seconds_per_update, best.found.most_bytes]
+    return row
 
 
 # --------------------------------------------------------------------------------------------------------- the command
@@ -449,7 +459,7 @@ def failing(one: Mapping[str, Any]) -> bool:
     return (one["regret"] is not None and one["regret"] > LIMIT) or bool(one.get("coarser"))
 
 
-def page(tables: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
+def page(tables: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# The choice beside tables of plans",
         "",
@@ -463,7 +473,7 @@ def page(tables: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in tables:
-        mine = [each for each in found if each["pair"] == one["pair"]]
+        mine = [each for each in choices if each["pair"] == one["pair"]]
         hard = [each for each in mine if each["hard"]]
         if not hard:
             continue
@@ -475,12 +485,12 @@ def page(tables: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
             f"{statistics.median(each['looked'] for each in mine):.0f} | {mine[0]['count']:,} | "
             f"{statistics.median(each['seconds'] for each in mine):.1f} |"
         )
-    regrets = [each["regret"] for each in found if each["regret"] is not None]
-    worse = [each for each in found if failing(each)]
+    regrets = [each["regret"] for each in choices if each["regret"] is not None]
+    worse = [each for each in choices if failing(each)]
     if regrets:
         lines += [
             "",
-            f"In all {len(found)} choices: regret {statistics.median(regrets):.1%} in the median, {max(regrets):.1%} at most; "
+            f"In all {len(choices)} choices: regret {statistics.median(regrets):.1%} in the median, {max(regrets):.1%} at most; "
             f"{len(worse)} above {LIMIT:.0%}.",
         ]
     for each in worse:
@@ -500,10 +510,10 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.one is not None:
         pair = next(each for each in starmap(Pair, PAIRS) if each.name == asked.one)
-        kept = {each["pair"]: each for each in read(TABLES)}.get(pair.name)
-        made = kept if kept is not None and asked.budget else table(pair, None if asked.tables else kept)
-        found = choices(pair, made, asked.budget)
-        print("\n" + json.dumps({"table": made, "choices": found}))
+        known = {each["pair"]: each for each in read(TABLES)}.get(pair.name)
+        made = known if known is not None and asked.budget else table(pair, None if asked.tables else known)
+        rows = choices(pair, made, asked.budget)
+        print("\n" + json.dumps({"table": made, "choices": rows}))
         return
     for pair in starmap(Pair, PAIRS):
         if asked.names and not any(name in pair.name for name in asked.names):

@@ -36,9 +36,9 @@ def texts(rows: int, length: int, words: int, classes: int = 0) -> Callable[[], 
 
 def translations(rows: int, length: int) -> Callable[[], dict[str, Tensor]]:
     def make() -> dict[str, Tensor]:
-        found = texts(rows, length, 1)()
+        sources = texts(rows, length, 1)()
         answers = torch.zeros(rows, length // 2, dtype=torch.long)
-        return {**found, "decoder_input_ids": answers, "labels": answers.clone()}
+        return {**sources, "decoder_input_ids": answers, "labels": answers.clone()}
 
     return make
 

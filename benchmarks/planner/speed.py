@@ -146,8 +146,8 @@ def asked_of_worker(what: str) -> dict[str, Any]:
     started = time.time()
     worker = Worker()
     worker.load("transformers.modeling_utils")
-    found: dict[str, Any] = worker.run(plan, what, started, timeout=600)
-    return found
+    answer: dict[str, Any] = worker.run(plan, what, started, timeout=600)
+    return answer
 
 
 def asked_by_command() -> dict[str, Any]:
@@ -157,9 +157,9 @@ def asked_by_command() -> dict[str, Any]:
         Path(folder, "config.json").write_text(json.dumps({"model_type": "bert", **SMALL}))
         command = [sys.executable, "-m", "snugfit", "plan", "recipe.yaml", "--no-search", "--json"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout.strip().splitlines()[-1])
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
     resident = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return {"parts": {}, "resident_bytes": resident, "peak_bytes": told["peak_bytes"]}
+    return {"parts": {}, "resident_bytes": resident, "peak_bytes": answer["peak_bytes"]}
 
 
 def in_process(what: str) -> dict[str, Any]:
@@ -171,18 +171,18 @@ def in_process(what: str) -> dict[str, Any]:
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    found |= {"what": what, "seconds": seconds, "processor_seconds": used}
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    answer |= {"what": what, "seconds": seconds, "processor_seconds": used}
     parts = ", ".join(
         f"{name} {part['seconds']:.1f} s ({part['processor_seconds']:.1f})"
-        for name, part in found["parts"].items()
+        for name, part in answer["parts"].items()
     )
     print(
         f"{what:25} {seconds:5.1f} s, of the processors {used:5.1f}: {parts or 'as a whole'}; resident "
-        f"{found['resident_bytes'] / 2**20:,.0f} MiB; says {found['peak_bytes'] / 2**30:,.2f} GiB",
+        f"{answer['resident_bytes'] / 2**20:,.0f} MiB; says {answer['peak_bytes'] / 2**30:,.2f} GiB",
         flush=True,
     )
-    return found
+    return answer
 
 
 def main() -> None:
@@ -199,11 +199,11 @@ def main() -> None:
     goals = {asked.only: GOALS[asked.only]} if asked.only else GOALS
     few = asked.quick or asked.only is not None
     runs = [in_process(what) for _ in range(1 if few else REPEATS) for what in goals]
-    told = []
+    summary = []
     for what, goal in goals.items():
         own = [run for run in runs if run["what"] == what]
         seconds = [run["seconds"] for run in own]
-        told.append(
+        summary.append(
             {
                 "what": what,
                 "seconds": statistics.median(seconds),
@@ -215,9 +215,9 @@ def main() -> None:
                 "resident_goal": MEMORY_GOAL,
             }
         )
-    print(json.dumps(told, indent=1))
+    print(json.dumps(summary, indent=1))
     if not few:
-        write_result(HERE, {"summary": told, "runs": runs}, "speed")
+        write_result(HERE, {"summary": summary, "runs": runs}, "speed")
 
 
 if __name__ == "__main__":

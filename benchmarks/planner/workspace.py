@@ -67,7 +67,7 @@ def measure(
         _Marked(predict) as marked,
     ):
         update()
-    found: list[Measured] = []
+    operators: list[Measured] = []
     now = peak = 0
     within: dict[int, tuple[int, int, int]] = {}
     for number, size in _changes(profiled.profiler.kineto_results.experimental_event_tree()):  # type: ignore[union-attr]
@@ -78,25 +78,25 @@ def measure(
         peak = max(peak, now)
     for number, (before, most, inside) in sorted(within.items()):
         name = marked.names[number]
-        found.append(Measured(name, most - max(inside, 0), marked.predicted[number], before + inside))
-    return found, peak
+        operators.append(Measured(name, most - max(inside, 0), marked.predicted[number], before + inside))
+    return operators, peak
 
 
 def _changes(roots: Any) -> Iterator[tuple[int | None, int]]:
     """Yield each allocation (or free, negative) in the order of time, with the number of the operator that it was in."""
-    found: list[tuple[int, int | None, int]] = []
+    changes: list[tuple[int, int | None, int]] = []
 
     def walk(event: Any, number: int | None) -> None:
         if event.name.startswith("operator "):
             number = int(event.name.removeprefix("operator "))
         if event.tag == torch._C._profiler._EventType.Allocation:
-            found.append((event.start_time_ns, number, event.extra_fields.alloc_size))
+            changes.append((event.start_time_ns, number, event.extra_fields.alloc_size))
         for child in event.children:
             walk(child, number)
 
     for root in roots:
         walk(root, None)
-    return ((number, size) for _, number, size in sorted(found, key=lambda each: each[0]))
+    return ((number, size) for _, number, size in sorted(changes, key=lambda each: each[0]))
 
 
 def models() -> Iterator[tuple[str, nn.Module, dict[str, Any]]]:
@@ -174,9 +174,9 @@ def compare(threads: int) -> list[dict[str, Any]]:
             base += 2 * base + sum(
                 each.nbytes for each in batch.values()
             )  # AdamW's state was there before, too
-            found, peak = measure(trained(model, batch, half, last))
-            worst = sorted(found, key=lambda each: -abs(each.predicted - each.bytes))[:3]
-            largest = max(found, key=lambda each: each.bytes)
+            operators, peak = measure(trained(model, batch, half, last))
+            worst = sorted(operators, key=lambda each: -abs(each.predicted - each.bytes))[:3]
+            largest = max(operators, key=lambda each: each.bytes)
             rows.append(
                 {
                     "model": name,
@@ -187,7 +187,7 @@ def compare(threads: int) -> list[dict[str, Any]]:
                     "largest": largest._asdict(),
                     "worst": [each._asdict() for each in worst],
                     "worst_share_of_peak": (worst[0].predicted - worst[0].bytes) / (base + peak),
-                    "peak_error": _peak_error(found, base),
+                    "peak_error": _peak_error(operators, base),
                 }
             )
             row = rows[-1]
@@ -199,27 +199,27 @@ def compare(threads: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _peak_error(found: list[Measured], base: int) -> float:
+def _peak_error(operators: list[Measured], base: int) -> float:
     """Of the peak at the operators that take anything, with what is predicted in place of what they took."""
-    told, is_ = (
-        max(base + each.after + size for each, size in zip(found, sizes, strict=True))
-        for sizes in ([each.predicted for each in found], [each.bytes for each in found])
+    predicted, measured = (
+        max(base + each.after + size for each, size in zip(operators, sizes, strict=True))
+        for sizes in ([each.predicted for each in operators], [each.bytes for each in operators])
     )
-    return told / is_ - 1
+    return predicted / measured - 1
 
 
 def products(threads: int) -> dict[str, list[int]]:
     """Return what products in bfloat16 take, by layout, over all triples of `SIZES`: rows, inner dimension, columns."""
     torch.set_num_threads(threads)
-    found: dict[str, list[int]] = {"nn": [], "nt": [], "tn": []}
+    workspaces: dict[str, list[int]] = {"nn": [], "nt": [], "tn": []}
     for rows, inner, columns in itertools.product(SIZES, repeat=3):
         left, right = torch.ones(rows, inner).bfloat16(), torch.ones(inner, columns).bfloat16()
-        for layout in found:
+        for layout in workspaces:
             first = left.t().contiguous().t() if layout == "tn" else left
             second = right.t().contiguous().t() if layout == "nt" else right
             taken, _ = measure(lambda first=first, second=second: torch.mm(first, second), lambda *_: 0)
-            found[layout].append(next(each.bytes for each in taken if each.name == "aten::mm"))
-    return found
+            workspaces[layout].append(next(each.bytes for each in taken if each.name == "aten::mm"))
+    return workspaces
 
 
 def main() -> None:

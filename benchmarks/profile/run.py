@@ -44,10 +44,10 @@ class _WithoutLabels(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
-        kept = [item for item in node.items if not _is_label(item.context_expr)]
-        self.taken += len(node.items) - len(kept)
-        node.items = kept
-        return node if kept else node.body
+        items = [item for item in node.items if not _is_label(item.context_expr)]
+        self.taken += len(node.items) - len(items)
+        node.items = items
+        return node if items else node.body
 
 
 def _is_label(expression: ast.expr) -> bool:
@@ -131,7 +131,7 @@ def main() -> None:
     bare_class, taken = without_labels()
     assert taken >= 9, f"only {taken} labels were found in the step's source"
     batch = (torch.randn(ROWS, INPUTS), torch.arange(ROWS) % CLASSES)
-    idle, found = idle_seconds(), {}
+    idle, figures = idle_seconds(), {}
     for name, micro_batch in MICRO_BATCHES.items():
         labelled, bare = make(micro_batch, bare_class)
         labels = labels_of(labelled, batch)
@@ -144,7 +144,7 @@ def main() -> None:
         }
         update = statistics.median(seconds["without"])
         count = sum(labels.values())
-        found[name] = {
+        figures[name] = {
             "labels": labels,
             "seconds_per_update": update,
             "by_arithmetic": count * idle / update,
@@ -155,9 +155,9 @@ def main() -> None:
             f"{name}: {count} labels of {idle * 1e9:.0f} ns, {count * idle / update:.2%} of {update * 1e6:.0f} µs;",
             end=" ",
         )
-        print("measured {median:.4f} ({low:.4f} to {high:.4f})".format(**found[name]["ratio"]))
+        print("measured {median:.4f} ({low:.4f} to {high:.4f})".format(**figures[name]["ratio"]))
     path = write_result(
-        Path(__file__).parent, {"idle_label_seconds": idle, "settings": vars(options), "updates": found}
+        Path(__file__).parent, {"idle_label_seconds": idle, "settings": vars(options), "updates": figures}
     )
     print(path)
 

@@ -60,9 +60,9 @@ class Problem:
 def digits() -> Problem:
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    pixels = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
-    labels = torch.tensor(found.target)
+    data = load_digits()
+    pixels = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
+    labels = torch.tensor(data.target)
 
     def rows(seed: int) -> tuple[list[Any], list[Any]]:
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -106,7 +106,7 @@ def agnews(train: Path, test: Path) -> Problem:
 
     order = torch.randperm(len(read(train)), generator=torch.Generator().manual_seed(0)).tolist()[:1000]
     everything, held_out = read(train), read(test)[:800]
-    chosen = [everything[place] for place in order]
+    sample = [everything[place] for place in order]
 
     def make_model(seed: int) -> nn.Module:
         return load_text_classifier(source, names, tokenizer=tokenizer, seed=seed).model
@@ -125,7 +125,7 @@ def agnews(train: Path, test: Path) -> Problem:
         "hard_examples": find("hard_examples")(fraction=0.5),
     }
     return Problem(
-        "agnews", make_model, lambda seed: (chosen, held_out), collate, methods, 5e-5, 32, 64, 3, (4, 2)
+        "agnews", make_model, lambda seed: (sample, held_out), collate, methods, 5e-5, 32, 64, 3, (4, 2)
     )
 
 
@@ -161,10 +161,10 @@ def costs(problem: Problem) -> dict[str, float]:
             if round_number > 0:
                 times[method].append(time.process_time() - start)
     ratios = {
-        method: [mine / plain for mine, plain in zip(found, times[PLAIN], strict=True)]
-        for method, found in times.items()
+        method: [mine / plain for mine, plain in zip(times_of_method, times[PLAIN], strict=True)]
+        for method, times_of_method in times.items()
     }
-    return {method: statistics.median(found) for method, found in ratios.items()}
+    return {method: statistics.median(ratios_of_method) for method, ratios_of_method in ratios.items()}
 
 
 def accuracy(problem: Problem, method: str, seed: int, updates: int) -> float:
@@ -195,14 +195,14 @@ def measure(problem: Problem, seeds: int) -> dict[str, Any]:
             "equal_time": [],
         }
     for seed in range(seeds):
-        for method, found in runs.items():
+        for method, run in runs.items():
             score = accuracy(problem, method, seed, problem.updates)
-            found["equal_updates"].append(score)
-            others = found["updates_at_equal_time"]
-            found["equal_time"].append(
+            run["equal_updates"].append(score)
+            others = run["updates_at_equal_time"]
+            run["equal_time"].append(
                 score if others == problem.updates else accuracy(problem, method, seed, others)
             )
-            print(seed, method, found["equal_updates"][-1], found["equal_time"][-1], flush=True)
+            print(seed, method, run["equal_updates"][-1], run["equal_time"][-1], flush=True)
     return {
         "question": (__doc__ or "").splitlines()[0],
         "problem": problem.name,
@@ -223,11 +223,11 @@ def table(result: Mapping[str, Any]) -> str:
         "| | cost of an update | accuracy | difference at equal updates | difference at equal time |",
         "|---|---|---|---|---|",
     ]
-    for method, found in runs.items():
-        cells = [f"{found['cost_ratio']:.2f}", _mean(found["equal_updates"])]
+    for method, run in runs.items():
+        cells = [f"{run['cost_ratio']:.2f}", _mean(run["equal_updates"])]
         for kind in ("equal_updates", "equal_time"):
             differences = [
-                100 * (mine - plain) for mine, plain in zip(found[kind], runs[PLAIN][kind], strict=True)
+                100 * (mine - plain) for mine, plain in zip(run[kind], runs[PLAIN][kind], strict=True)
             ]
             error = statistics.stdev(differences) / math.sqrt(seeds) if seeds > 1 else math.nan
             cells.append("" if method == PLAIN else f"{statistics.mean(differences):+.2f} ± {error:.2f}")

@@ -126,12 +126,14 @@ def measure(rank: int, meeting: str, updates: int, turns: int) -> None:
         loops = {"torch": theirs(way, batch), "snugfit": ours(way, batch)}
         for update in loops.values():
             timed(update, 2)
-        found: dict[str, list[float]] = {name: [] for name in loops}
+        seconds_of: dict[str, list[float]] = {name: [] for name in loops}
         for turn in range(turns):
             for name in sorted(loops, reverse=bool(turn % 2)):
-                found[name].append(timed(loops[name], updates))
-        ratios = sorted(one / other for one, other in zip(found["snugfit"], found["torch"], strict=True))
-        medians = {name: statistics.median(times) for name, times in found.items()}
+                seconds_of[name].append(timed(loops[name], updates))
+        ratios = sorted(
+            one / other for one, other in zip(seconds_of["snugfit"], seconds_of["torch"], strict=True)
+        )
+        medians = {name: statistics.median(times) for name, times in seconds_of.items()}
         rows.append(
             {
                 "way": way,

@@ -116,12 +116,12 @@ def measure(rank: int, meeting: str, folder: str, way: str, turns: int, updates:
     for run in runs.values():
         run.updates(1)  # which makes the optimizer's state
     first = {save: run.turn(updates) for save, run in runs.items()}  # memory for the copy is asked for
-    found: dict[str, list[dict[str, float]]] = {save: [] for save in SAVES}
+    turns_of: dict[str, list[dict[str, float]]] = {save: [] for save in SAVES}
     for turn in range(turns):
         for save in sorted(SAVES, reverse=bool(turn % 2)):
-            found[save].append(runs[save].turn(updates))
+            turns_of[save].append(runs[save].turn(updates))
     if rank == 0:
-        Path(meeting + ".json").write_text(json.dumps({"first": first, "turns": found}))
+        Path(meeting + ".json").write_text(json.dumps({"first": first, "turns": turns_of}))
     if WAYS[way] > 1:
         dist.destroy_process_group()
 
@@ -130,11 +130,13 @@ def measured(way: str, turns: int, updates: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=HERE) as folder:  # on a disk
         meeting = str(Path(folder, "meeting"))
         torch.multiprocessing.spawn(measure, (meeting, folder, way, turns, updates), nprocs=WAYS[way])
-        found = json.loads(Path(meeting + ".json").read_text())
+        figures = json.loads(Path(meeting + ".json").read_text())
         (newest,) = list(Path(folder, "async", "checkpoints").glob("update-*"))[-1:]
         size = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
     columns = {
-        save: {name: [turn[name] for turn in found["turns"][save]] for name in ("blocked", "whole", "slower")}
+        save: {
+            name: [turn[name] for turn in figures["turns"][save]] for name in ("blocked", "whole", "slower")
+        }
         for save in SAVES
     }
     medians = {
@@ -146,7 +148,7 @@ def measured(way: str, turns: int, updates: int) -> dict[str, Any]:
         "medians": medians,
         "ratio": medians["async"]["blocked"] / medians["sync"]["blocked"],
         "paired": paired_ratio(columns["async"]["blocked"], columns["sync"]["blocked"]),
-        **found,
+        **figures,
     }
 
 
@@ -161,11 +163,11 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     rows = [measured(way, asked.turns, asked.updates) for way in asked.way or WAYS]
     for row in rows:
-        sync, beside = (row["medians"][save] for save in SAVES)
+        sync, asynchronous = (row["medians"][save] for save in SAVES)
         print(
-            f"{row['way']}: sync blocks {sync['blocked']:.2f} s; async {beside['blocked'] * 1e3:.0f} ms "
-            f"({row['ratio']:.1%}; turn by turn {row['paired']['median']:.1%}) of {beside['whole']:.2f} s, updates meanwhile "
-            f"{beside['slower']:+.2f} s"
+            f"{row['way']}: sync blocks {sync['blocked']:.2f} s; async {asynchronous['blocked'] * 1e3:.0f} ms "
+            f"({row['ratio']:.1%}; turn by turn {row['paired']['median']:.1%}) of {asynchronous['whole']:.2f} s, updates meanwhile "
+            f"{asynchronous['slower']:+.2f} s"
         )
     print(write_result(HERE, {"rows": rows, "updates": asked.updates}, name="save"))
 

@@ -52,19 +52,19 @@ def measure() -> dict[str, float]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    found = {"sums depend on addresses": float(sums_depend_on_addresses())}
+    seconds = {"sums depend on addresses": float(sums_depend_on_addresses())}
     for name, (rows, inner, columns) in PRODUCTS.items():
         one, other = torch.randn(rows, inner), torch.randn(columns, inner)
-        found[name] = quickest(lambda one=one, other=other: torch.mm(one, other.t()))
+        seconds[name] = quickest(lambda one=one, other=other: torch.mm(one, other.t()))
     mlp = Step(nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)), AdamW(), "cross_entropy")
     digits = (torch.randn(128, 784), torch.randint(0, 10, (128,)))
-    found["update of an MLP"] = quickest(lambda: mlp(digits))
+    seconds["update of an MLP"] = quickest(lambda: mlp(digits))
     encoder = BertConfig(
         vocab_size=2000, hidden_size=384, num_hidden_layers=3, num_attention_heads=12, intermediate_size=1536
     )
     bert = Step(BertForSequenceClassification(encoder), AdamW(), "cross_entropy")
     texts = {"input_ids": torch.randint(0, 2000, (16, 64)), "labels": torch.randint(0, 2, (16,))}
-    found["update of MiniLM's layers"] = quickest(lambda: bert(texts))
+    seconds["update of MiniLM's layers"] = quickest(lambda: bert(texts))
     decoder = LlamaConfig(
         vocab_size=2000,
         hidden_size=256,
@@ -75,8 +75,8 @@ def measure() -> dict[str, float]:
     )
     llama = Step(LlamaForCausalLM(decoder), AdamW(), "causal_lm")
     tokens = torch.randint(0, 2000, (8, 64))
-    found["update of a small Llama"] = quickest(lambda: llama({"input_ids": tokens, "labels": tokens}))
-    return found
+    seconds["update of a small Llama"] = quickest(lambda: llama({"input_ids": tokens, "labels": tokens}))
+    return seconds
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def page(ratios: dict[str, Any], raw: dict[str, list[dict[str, float]]], path: P
         ]
         lines.append(f"| {subject} | " + " | ".join(cells) + " |")
     depending = [
-        mode for mode, found in raw.items() if any(each["sums depend on addresses"] for each in found)
+        mode for mode, processes in raw.items() if any(each["sums depend on addresses"] for each in processes)
     ]
     lines += [
         "",

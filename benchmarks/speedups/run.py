@@ -130,9 +130,7 @@ def vision_transformer() -> nn.Module:
 def source_code() -> tuple[Callable[[torch.Generator], Any], list[Any]]:
     """Batches of 4 pieces of the standard library's source; every tenth file is for the test."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    parts = [
-        b"".join(path.read_bytes() for path in chosen) for chosen in (without_tenth(files), files[9::10])
-    ]
+    parts = [b"".join(path.read_bytes() for path in paths) for paths in (without_tenth(files), files[9::10])]
     train, test = (torch.frombuffer(bytearray(part[:TEXT_BYTES]), dtype=torch.uint8) for part in parts)
 
     def batch(text: Tensor, starts: Sequence[int]) -> Any:
@@ -295,10 +293,10 @@ def measured(job: Job, repeats: int) -> dict[str, Any]:
         "updates": job.updates,
         "runs": {
             name: {
-                "seconds_per_update": [run.seconds for run in found],
-                "scores": [run.score for run in found],
+                "seconds_per_update": [run.seconds for run in own_runs],
+                "scores": [run.score for run in own_runs],
             }
-            for name, found in runs.items()
+            for name, own_runs in runs.items()
         },
         "speedups": {
             name: compared(runs[name], runs[other], other) for name, other in job.comparisons.items()
@@ -324,12 +322,12 @@ def table(result: Mapping[str, Any]) -> str:
         "| speed-up | job | against | time an update | score | of the other | difference |",
         "|---|---|---|---|---|---|---|",
     ]
-    for job, found in result["jobs"].items():
-        for name, row in found["speedups"].items():
+    for job, figures in result["jobs"].items():
+        for name, row in figures["speedups"].items():
             ratio = row["time"]
             lines.append(
                 f"| {name} | {job} | {row['baseline']} | {ratio['median']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] "
-                f"| {found['score']} {row['score']:.3f} | {row['baseline_score']:.3f} "
+                f"| {figures['score']} {row['score']:.3f} | {row['baseline_score']:.3f} "
                 f"| {row['difference']:+.3f} ± {row['standard_error']:.3f} |"
             )
     return "\n".join(lines)
@@ -358,15 +356,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--short", action="store_true", help="two repeats of a few updates; writes nothing")
     options = parser.parse_args()
-    chosen = jobs()
+    contests = jobs()
     if options.short:
-        chosen = [replace(job, updates=max(4, job.updates // 10)) for job in chosen]
-    found = {}
-    for job in chosen:
+        contests = [replace(job, updates=max(4, job.updates // 10)) for job in contests]
+    results = {}
+    for job in contests:
         start = time.perf_counter()
-        found[job.name] = measured(job, 2 if options.short else options.repeats)
+        results[job.name] = measured(job, 2 if options.short else options.repeats)
         print(f"{job.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    result = {"question": __doc__.splitlines()[0], "jobs": found}
+    result = {"question": __doc__.splitlines()[0], "jobs": results}
     print(table(result))
     if not options.short:
         path = write_result(HERE, result)

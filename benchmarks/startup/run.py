@@ -106,7 +106,7 @@ COMMANDS = {
 }
 
 
-def refused(text: str) -> list[str]:
+def train_command(text: str) -> list[str]:
     """Return the command that trains a recipe, and is refused."""
     script = """
 import sys, tempfile
@@ -138,24 +138,24 @@ def main() -> None:
     options = parser.parse_args()
     peers = PEERS if options.without_peers else ()
     own = {name: command for name, command in COMMANDS.items() if not name.endswith(peers)}
-    commands = {**own, **{name: refused(text) for name, text in MISTAKES.items()}}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    commands = {**own, **{name: train_command(text) for name, text in MISTAKES.items()}}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for repeat in range(options.repeats + 1):
         for name, command in commands.items():
             value = run(command)
             if repeat > 0:  # the first round fills the page cache
-                found[name].append(value)
+                times[name].append(value)
     table = {
         name: {
             "cpu_seconds": statistics.median(cpu for cpu, _ in values),
             "wall_seconds": statistics.median(wall for _, wall in values),
             "repeats": values,
         }
-        for name, values in found.items()
+        for name, values in times.items()
     }
     for name, row in table.items():
         print(f"{name:36s} {row['cpu_seconds']:6.2f} s CPU  {row['wall_seconds']:6.2f} s")
-    cpu = {name: [value for value, _ in values] for name, values in found.items()}
+    cpu = {name: [value for value, _ in values] for name, values in times.items()}
     ratio = paired_ratio(cpu["import snugfit, all names"], cpu["import torch"])
     print(
         f"import snugfit over import torch: {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"

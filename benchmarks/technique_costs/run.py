@@ -188,10 +188,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     known = json.loads(TABLE.read_text())["techniques"] if options.only and TABLE.exists() else {}
-    for name, found in discover().items():
+    for name, technique_class in discover().items():
         if options.only and name not in options.only:
             continue
-        technique = found.example()
+        technique = technique_class.example()
         kind = "images" if technique.card.kind in (Kind.IMAGES, Kind.NUMBERS) else "tokens"
         known[name] = measure(technique, kind, options.rounds, options.updates)
         print(name, known[name], flush=True)

@@ -76,7 +76,7 @@ def beside_others(settings: Settings) -> Mapping[str, Any]:
     if no_trl is None:
         makers["TRL, tuned"] = theirs(frameworks.trl, TUNED)
         makers["TRL, defaults"] = theirs(frameworks.trl, DEFAULTS)
-    found = in_turns(
+    rivals = in_turns(
         makers,
         settings.device,
         tokens=rows * tokens,
@@ -93,16 +93,16 @@ def beside_others(settings: Settings) -> Mapping[str, Any]:
         "tuned": TUNED,
         "trl": no_trl or "imported",
         "published": UNSLOTH,
-        "rivals": found,
+        "rivals": rivals,
     }
-    require("error" not in found["snugfit"], f"snugfit: {found['snugfit'].get('error')}", **figures)
-    for name, row in found.items():
+    require("error" not in rivals["snugfit"], f"snugfit: {rivals['snugfit'].get('error')}", **figures)
+    for name, row in rivals.items():
         if name != "snugfit" and "error" not in row:
             row["times the tokens per second"] = (
-                found["snugfit"]["tokens_per_second"] / row["tokens_per_second"]
+                rivals["snugfit"]["tokens_per_second"] / row["tokens_per_second"]
             )
             if settings.cuda:
                 row["share of its memory"] = (
-                    found["snugfit"]["peak_allocated_bytes"] / row["peak_allocated_bytes"]
+                    rivals["snugfit"]["peak_allocated_bytes"] / row["peak_allocated_bytes"]
                 )
     return figures

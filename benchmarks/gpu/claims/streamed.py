@@ -79,7 +79,7 @@ def trained(
         losses.append(step(data).loss)
         wait(settings.device)
         seconds.append(time.perf_counter() - began)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "seconds": spread(seconds),
         "tokens_per_second": tokens / spread(seconds)["median"],
         "losses": losses,
@@ -90,13 +90,13 @@ def trained(
         "slot_bytes": stream.slot_bytes,
         **peaks.read(),
     }
-    if found["copying seconds per update"]:
-        found["link_bytes_per_second"] = (
-            found["copied_bytes per update"] / found["copying seconds per update"]
+    if figures["copying seconds per update"]:
+        figures["link_bytes_per_second"] = (
+            figures["copied_bytes per update"] / figures["copying seconds per update"]
         )
     finite = all(loss == loss and abs(loss) != float("inf") for loss in losses)
-    require(finite, "a loss is not finite", **found)
-    return found
+    require(finite, "a loss is not finite", **figures)
+    return figures
 
 
 @check(
@@ -112,10 +112,10 @@ def under_4_gb(settings: Settings) -> Mapping[str, Any]:
     if settings.cuda:
         memory_fraction(4e9 / GIB)
     model = nf4_llama(shape, tokens, settings.device, "cpu")
-    found = trained(settings, model, shape, tokens, 0, settings.size(5, 3))
-    figures = {"snugfit": found, "published": SOUP, "tokens": tokens, "shape": dict(LLAMAS[shape])}
-    require(found["copies per update"] > 0, "nothing was streamed", **figures)
-    peak = found.get("peak_reserved_bytes", 0)
+    streamed = trained(settings, model, shape, tokens, 0, settings.size(5, 3))
+    figures = {"snugfit": streamed, "published": SOUP, "tokens": tokens, "shape": dict(LLAMAS[shape])}
+    require(streamed["copies per update"] > 0, "nothing was streamed", **figures)
+    peak = streamed.get("peak_reserved_bytes", 0)
     require(peak <= 4e9, f"{peak / 1e9:.2f} GB were reserved", **figures)
     return figures
 

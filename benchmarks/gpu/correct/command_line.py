@@ -112,10 +112,10 @@ def stopped_at(update: int | None) -> Iterator[None]:
     append: Callable[..., Any] = Spool.append
 
     def appending(self: Any, event: str, *args: Any, **kwargs: Any) -> Any:
-        found = append(self, event, *args, **kwargs)
+        outcome = append(self, event, *args, **kwargs)
         if event == "update" and kwargs.get("update") == update:
             os.kill(os.getpid(), signal.SIGTERM)
-        return found
+        return outcome
 
     with mock.patch.object(Spool, "append", appending):
         yield
@@ -165,8 +165,8 @@ def stopped_and_resumed(settings: Settings) -> Mapping[str, Any]:
     run, _ = state(stopped)
     status = snugfit(settings, "resume", str(run), "--quiet")
     require(status == 0, f"snugfit resume ended with {status}")
-    (one, expected), (other, found) = state(whole), state(stopped)
-    apart = differences(expected, found)
+    (one, whole_state), (other, resumed_state) = state(whole), state(stopped)
+    apart = differences(whole_state, resumed_state)
     losses = [
         [
             event["metrics"]["loss"]
@@ -188,7 +188,7 @@ def plan(settings: Settings) -> Mapping[str, Any]:
     printed = settings.folder / "printed"
     status = snugfit(settings, "plan", str(recipe), "--json", out=printed)
     require(status == 0, f"snugfit plan ended with {status}: {printed.read_text()[-800:]}")
-    found = json.loads(printed.read_text().strip().splitlines()[-1])
-    require(found["fits"], "the plan does not fit", plan=found)
-    kept = ("fits", "choice", "peak_bytes", "reserved_bytes", "seconds_per_update", "confidence", "why")
-    return {name: found[name] for name in kept}
+    answer = json.loads(printed.read_text().strip().splitlines()[-1])
+    require(answer["fits"], "the plan does not fit", plan=answer)
+    names = ("fits", "choice", "peak_bytes", "reserved_bytes", "seconds_per_update", "confidence", "why")
+    return {name: answer[name] for name in names}

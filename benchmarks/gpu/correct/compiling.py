@@ -48,13 +48,13 @@ def trained(settings: Settings, techniques: Sequence[Any]) -> tuple[list[dict[st
         nominal=float(8 * tokens),
     )
     PARAMETERS[:] = step.parameters if any(each.card.name == "compile" for each in techniques) else []
-    found, losses = [], []
+    all_gradients, losses = [], []
     for number in range(UPDATES):
         done = step(on(settings.device, tokens_window(LLAMAS[shape]["vocabulary"], 8, tokens, number)))
         require(done.applied, f"update {number} was not applied")
-        found.append({name: tensor.cpu() for name, tensor in gradients(step).items()})
+        all_gradients.append({name: tensor.cpu() for name, tensor in gradients(step).items()})
         losses.append(done.loss)
-    return found, losses
+    return all_gradients, losses
 
 
 def as_eager(
@@ -68,10 +68,10 @@ def as_eager(
         more = {"backend": "aot_eager", "per_block": more.get("per_block", True)}
     eager, losses = trained(settings, techniques)
     try:
-        found, those = trained(settings, [technique("compile", **more), *techniques])
+        compiled, those = trained(settings, [technique("compile", **more), *techniques])
     except SnugfitError as error:
         return {"refused": str(error)}
-    errors = [error_between(one, other) for one, other in zip(found, eager, strict=True)]
+    errors = [error_between(one, other) for one, other in zip(compiled, eager, strict=True)]
     figures = {"errors": errors, "losses": [losses, those]}
     require(
         max(errors) < tolerance, f"compiled gradients are {max(errors):.2g} away from eager ones", **figures

@@ -45,9 +45,9 @@ def row_not_a_number(settings: Settings) -> Mapping[str, Any]:
         broken = inputs.clone()
         broken[5, 3] = math.nan
         step(good)
-        before, kept = saved(step), weights(step.model)
+        before, weights_before = saved(step), weights(step.model)
         done = step(on(settings.device, (broken, labels)))
-        moved = differing(kept, weights(step.model))
+        moved = differing(weights_before, weights(step.model))
         states = [
             path for path in differences(before, saved(step)) if "/optimizer" in path and "step" in path
         ]
@@ -87,20 +87,20 @@ class Waits:
 
     @contextmanager
     def counted(self) -> Iterator[list[str]]:
-        found: list[str] = []
+        places: list[str] = []
         if self._cuda:
-            with self._by_torch(found):
-                yield found
+            with self._by_torch(places):
+                yield places
             return
         import torch
 
-        kept = {name: getattr(torch.Tensor, name) for name in ("item", "tolist", "__bool__")}
+        methods = {name: getattr(torch.Tensor, name) for name in ("item", "tolist", "__bool__")}
 
         def seeing(name: str) -> Any:
             def call(tensor: Any, *args: Any) -> Any:
                 if name == "__bool__" or torch.is_floating_point(tensor):
-                    found.append(place())
-                return kept[name](tensor, *args)
+                    places.append(place())
+                return methods[name](tensor, *args)
 
             return call
 
@@ -109,15 +109,15 @@ class Waits:
             mock.patch.object(torch.Tensor, "tolist", seeing("tolist")),
             mock.patch.object(torch.Tensor, "__bool__", seeing("__bool__")),
         ):
-            yield found
+            yield places
 
     @contextmanager
-    def _by_torch(self, found: list[str]) -> Iterator[None]:
+    def _by_torch(self, places: list[str]) -> Iterator[None]:
         import torch
 
         def seen(message: Any, *args: Any, **kwargs: Any) -> None:
             if "called a synchronizing" in str(message):
-                found.append(place())
+                places.append(place())
 
         with warnings.catch_warnings(), mock.patch.object(warnings, "showwarning", seen):
             warnings.simplefilter("always")
@@ -184,12 +184,12 @@ def waits(settings: Settings) -> Mapping[str, Any]:
         for _ in range(2):
             for window in windows:
                 step(window)
-        found: list[str] = []
+        most_places: list[str] = []
         for window in windows:
             with Waits(settings).counted() as places:
                 step(window)
-            found = max(found, places, key=len)
-        figures[case] = {"waits": len(found), "places": sorted({*found})}
+            most_places = max(most_places, places, key=len)
+        figures[case] = {"waits": len(most_places), "places": sorted({*most_places})}
         settings.note(figures)
     limit = (
         WAITS if settings.cuda else 4
@@ -218,15 +218,17 @@ def buffers(settings: Settings) -> Mapping[str, Any]:
     inputs, labels = torch.randn(8, 3, 12, 12, generator=source), torch.arange(8) % 5
     one, other = step(), step()
     torch.manual_seed(17)  # the state around a step has no part in it
-    found = [each(on(settings.device, (inputs, labels))).loss for each in (one, other)]
+    losses = [each(on(settings.device, (inputs, labels))).loss for each in (one, other)]
     statistics = [
         {name: buffer.clone() for name, buffer in each.model.named_buffers()} for each in (one, other)
     ]
-    require(found[0] == found[1] and not differing(*statistics), "two runs of one seed differ", losses=found)
+    require(
+        losses[0] == losses[1] and not differing(*statistics), "two runs of one seed differ", losses=losses
+    )
     broken = inputs.clone()
     broken[0, 0, 0, 0] = math.nan
     one(on(settings.device, (broken, labels)))
     after = {name: buffer.clone() for name, buffer in one.model.named_buffers()}
     moved = differing(statistics[0], after)
     require(not moved, "a window that was skipped moved batch norm's statistics", moved=moved)
-    return {"losses": found}
+    return {"losses": losses}

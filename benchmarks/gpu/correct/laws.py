@@ -31,8 +31,8 @@ def split_counts_twice() -> AbstractContextManager[Any]:
     passes: Callable[..., Any] = WindowCompute.passes
 
     def twice(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = list(passes(self, *args, **kwargs))
-        return found[:1] + found if len(found) > 1 else found
+        all_passes = list(passes(self, *args, **kwargs))
+        return all_passes[:1] + all_passes if len(all_passes) > 1 else all_passes
 
     return mock.patch.object(WindowCompute, "passes", twice)
 
@@ -87,7 +87,7 @@ def of_technique(device: str, each: Any, precision: Sequence[Any], tolerance: fl
         tolerance = max(tolerance, TOLERANCES["bf16"])
     problem = problems.main(techniques)
     windows = [on(device, window) for window in problem.windows(torch.float32)]
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
 
     def step(given: Sequence[Any] = techniques, **more: Any) -> Any:
         model = problem.model(torch.float32, 0.0, more.pop("model_seed", 1)).to(device)
@@ -104,27 +104,29 @@ def of_technique(device: str, each: Any, precision: Sequence[Any], tolerance: fl
     whole, split = step(), step(micro_batch=3)
     whole(windows[0]), split(windows[0])
     if not each.card.couples_examples and problems.gradients(whole):
-        found["split"] = problems.relative_error(problems.gradients(split), problems.gradients(whole), FLOOR)
+        figures["split"] = problems.relative_error(
+            problems.gradients(split), problems.gradients(whole), FLOOR
+        )
     if each.card.family is Family.PLACEMENT and not each.card.irrevocable:
         plain = step(precision)
         plain(windows[0])
-        found["placement"] = problems.relative_error(
+        figures["placement"] = problems.relative_error(
             problems.gradients(whole), problems.gradients(plain), FLOOR
         )
     before = problems.saved(split)
     skipped = split(on(device, problems.poisoned(problem.windows(torch.float32)[1], math.nan)))
     moved = problems.besides_scale(split, set(problems.differences(before, problems.saved(split))))
-    found["moved by a skipped window"] = sorted(path for path in moved if not path.endswith(COUNTED))[:5]
-    found["skip"] = not skipped.applied and not found["moved by a skipped window"]
+    figures["moved by a skipped window"] = sorted(path for path in moved if not path.endswith(COUNTED))[:5]
+    figures["skip"] = not skipped.applied and not figures["moved by a skipped window"]
     resumed = step(micro_batch=3, model_seed=2)
     resumed.load_state_dict(on("cpu", problems.saved(split)))  # as from a file
     split(windows[2]), resumed(windows[2])
     apart = problems.differences(on("cpu", problems.saved(split)), on("cpu", problems.saved(resumed)))
-    found["other after a resume"] = apart[:5]
-    found["resume"] = not apart
-    errors = [found[name] for name in ("split", "placement") if name in found]
-    found["holds"] = found["skip"] and found["resume"] and all(error <= tolerance for error in errors)
-    return found
+    figures["other after a resume"] = apart[:5]
+    figures["resume"] = not apart
+    errors = [figures[name] for name in ("split", "placement") if name in figures]
+    figures["holds"] = figures["skip"] and figures["resume"] and all(error <= tolerance for error in errors)
+    return figures
 
 
 PLANTS = {"split": split_counts_twice}

@@ -90,11 +90,11 @@ def out_of_memory(settings: Settings) -> Mapping[str, Any]:
 
     plain, scarce = step(), step()
     plain(window)
-    expected = {name: tensor.cpu() for name, tensor in gradients(plain).items()}
+    reference = {name: tensor.cpu() for name, tensor in gradients(plain).items()}
     del plain
     with memory_that_runs_out(settings, scarce, Batch.of(window)):
         done = scarce(window)
-    error = error_between({name: tensor.cpu() for name, tensor in gradients(scarce).items()}, expected)
+    error = error_between({name: tensor.cpu() for name, tensor in gradients(scarce).items()}, reference)
     replans = [(each.before, each.after) for each in done.replans]
     figures = {"replans": replans, "error": error, "micro_batch": scarce.micro_batch}
     require(bool(replans), "memory did not run out, so nothing was seen", **figures)

@@ -170,13 +170,13 @@ def lower_precisions(settings: Settings) -> Mapping[str, Any]:
     figures = {"losses": losses}
     full = losses["fp32"]
     require(full[-1] < 0.97 * full[0], "fp32: the loss does not fall", **figures)
-    for name, found in losses.items():
-        if isinstance(found, str):
+    for name, curve in losses.items():
+        if isinstance(curve, str):
             continue
-        near = abs(found[-1] - full[-1]) < 0.05 * full[0] and found[-1] == found[-1]
-        require(near, f"{name}: the loss ends at {found[-1]:.4g}, in fp32 at {full[-1]:.4g}", **figures)
+        near = abs(curve[-1] - full[-1]) < 0.05 * full[0] and curve[-1] == curve[-1]
+        require(near, f"{name}: the loss ends at {curve[-1]:.4g}, in fp32 at {full[-1]:.4g}", **figures)
         require(
-            name == "fp32" or found != full,
+            name == "fp32" or curve != full,
             f"{name}: has the losses of fp32, so nothing was rounded",
             **figures,
         )

@@ -143,7 +143,7 @@ def same_under_delays(
         around = delayed(late)  # type: ignore[arg-type]
         with around as seen:
             slow, slow_losses = trained(settings, changed, frozen)
-        figures[f"late {late}"] = {"copies": seen.copies, "on a stream of their own": seen.beside}
+        figures[f"late {late}"] = {"copies": seen.copies, "on a stream of their own": seen.on_own_stream}
         apart = differing(whole, slow)
         message = f"{names[0]}: with late {late} {len(apart)} weights have other bits"
         require(not apart and slow_losses == losses, message, apart=apart[:5], **figures)

@@ -85,8 +85,8 @@ def as_alone(settings: Settings, name: str) -> Mapping[str, Any]:
         for precision, techniques in precisions.items():
             alone, losses = trained(settings, Strategy(), list(techniques))
             mesh = mesh_of(settings.device, (1,))
-            found, those = trained(settings, STRATEGIES[name](mesh), list(techniques))
-            figures[precision] = {"error": error_between(found, alone), "losses": [losses, those]}
+            weights, those = trained(settings, STRATEGIES[name](mesh), list(techniques))
+            figures[precision] = {"error": error_between(weights, alone), "losses": [losses, those]}
             limit = 1e-4 if precision == "fp32" else 0.02
             require(
                 figures[precision]["error"] < limit,

@@ -65,27 +65,27 @@ def context(settings: Settings) -> Mapping[str, Any]:
         raise Skip("a CPU has no context")
     from snugfit.planner.devices.hardware import uncalibrated
 
-    def beside() -> int:
+    def outside_bytes() -> int:
         torch.cuda.synchronize()
         free, whole = torch.cuda.mem_get_info()
         return whole - free - torch.cuda.memory_reserved()
 
     torch.cuda.init()
-    figures: dict[str, Any] = {"taken": uncalibrated("cuda").reserved, "context": beside()}
+    figures: dict[str, Any] = {"taken": uncalibrated("cuda").reserved, "context": outside_bytes()}
     layer = nn.Linear(4096, 4096, device="cuda", dtype=torch.bfloat16)
     before = torch.cuda.memory_allocated()
     layer(torch.ones(64, 4096, device="cuda", dtype=torch.bfloat16)).sum().backward()
     torch.cuda.synchronize()
     figures |= {
-        "with products": beside(),
+        "with products": outside_bytes(),
         "cublas workspaces in the allocator": torch.cuda.memory_allocated() - before,
     }
     net = nn.Conv2d(16, 32, 3, device="cuda")
     net(torch.ones(8, 16, 64, 64, device="cuda")).sum().backward()
-    figures["with convolutions"] = beside()
+    figures["with convolutions"] = outside_bytes()
     query = torch.ones(1, 8, 512, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
-    figures["with attention"] = beside()
+    figures["with attention"] = outside_bytes()
     apart = figures["with attention"] / figures["taken"] - 1
     require(abs(apart) < 0.25, f"{apart:+.0%} of what is taken for context and workspaces", **figures)
     return figures

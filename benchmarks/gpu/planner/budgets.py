@@ -26,7 +26,7 @@ def trained(
     if settings.cuda:
         torch.cuda.set_per_process_memory_fraction(share)
         torch.cuda.reset_peak_memory_stats()
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "plan": candidate.rung,
         "predicted_seconds": candidate.found.seconds_per_update,
         "predicted_reserved": candidate.found.reserved_bytes,
@@ -36,14 +36,14 @@ def trained(
         step = step_of(settings, model, window, loss, candidate.techniques, candidate.micro_batch)
         seconds = [timed(step, window, settings.device) for _ in range(WARM)]
         seconds = [timed(step, window, settings.device) for _ in range(REPEATS)]
-        found |= {"seconds": spread(seconds), "finer": (step.micro_batch or 0) != candidate.micro_batch}
+        figures |= {"seconds": spread(seconds), "finer": (step.micro_batch or 0) != candidate.micro_batch}
     except Exception as error:  # noqa: BLE001 (a plan that does not run is what is looked for)
-        found["error"] = f"{type(error).__name__}: {error}"[:600]
+        figures["error"] = f"{type(error).__name__}: {error}"[:600]
     if settings.cuda:
         wait("cuda")
-        found["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
+        figures["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
         torch.cuda.set_per_process_memory_fraction(1.0)
-    return found
+    return figures
 
 
 def planned_and_trained(settings: Settings, budgeted: Budgeted) -> Mapping[str, Any]:

@@ -44,15 +44,15 @@ def a_tenth_is_forgotten() -> Iterator[None]:
         yield
 
 
-def told(found: Any, device: Any) -> dict[str, float]:
+def figures_of(prediction: Any, device: Any) -> dict[str, float]:
     """Return what the planner says, under the names of what is measured."""
     if device.kind != "cuda":
-        return {"allocated": found.peak_bytes}
+        return {"allocated": prediction.peak_bytes}
     return {
-        "allocated": found.peak_bytes,
-        "reserved": found.reserved_bytes - device.reserved,
-        "device_bytes": found.reserved_bytes,
-        "seconds": found.seconds_per_update,
+        "allocated": prediction.peak_bytes,
+        "reserved": prediction.reserved_bytes - device.reserved,
+        "device_bytes": prediction.reserved_bytes,
+        "seconds": prediction.seconds_per_update,
     }
 
 
@@ -97,13 +97,13 @@ def measured(settings: Settings, case: Case) -> dict[str, Any]:
             if one.seams.export is not None:
                 one.seams.export(one.model)
 
-    found: dict[str, Any] = peaks_on_gpu(run) if settings.cuda else peaks_on_cpu(run)
+    figures: dict[str, Any] = peaks_on_gpu(run) if settings.cuda else peaks_on_cpu(run)
     one = step()
     if settings.cuda:
         times = [timed(one, window, settings.device) for _ in range(WARM + REPEATS)][WARM:]
-        found |= {"seconds": statistics.median(times), "repeats": spread(times)}
-        found["kernels"] = sorted(one.kernels or ())
-    return found
+        figures |= {"seconds": statistics.median(times), "repeats": spread(times)}
+        figures["kernels"] = sorted(one.kernels or ())
+    return figures
 
 
 def timed(step: Any, window: Any, device: str) -> float:
@@ -144,15 +144,15 @@ def peaks_on_gpu(run: Callable[[], None]) -> dict[str, Any]:
     run()
     wait("cuda")
     free, whole = torch.cuda.mem_get_info()
-    beside = whole - free - torch.cuda.memory_reserved()
+    outside_bytes = whole - free - torch.cuda.memory_reserved()
     most, most_reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return {
         "allocated_before": allocated,
         "reserved_before": reserved,
         "allocated": most - allocated,
         "reserved": most_reserved - reserved,
-        "device_bytes": most_reserved + beside,
-        "beside_the_allocator": beside,
+        "device_bytes": most_reserved + outside_bytes,
+        "beside_the_allocator": outside_bytes,
     }
 
 
@@ -163,16 +163,16 @@ def compare(settings: Settings, case: Case) -> Mapping[str, Any]:
         Wrong: an error is beyond its goal.
     """
     device = calibrated(settings)
-    found = predicted(settings, case.name)["prediction"]
-    said = told(found, device)
+    prediction = predicted(settings, case.name)["prediction"]
+    forecast = figures_of(prediction, device)
     figures: dict[str, Any] = {
-        "predicted": said,
-        "confidence": dict(found.confidence),
-        "peak_at": dict(found.peak_at),
+        "predicted": forecast,
+        "confidence": dict(prediction.confidence),
+        "peak_at": dict(prediction.peak_at),
     }
     settings.note(figures)
     ran = measured(settings, case)
-    errors = {name: said[name] / ran[name] - 1 for name in said}
+    errors = {name: forecast[name] / ran[name] - 1 for name in forecast}
     figures |= {"measured": ran, "errors": errors}
     beyond = {
         name: round(errors[name], 3) for name, goal in GOALS.items() if abs(errors.get(name, 0.0)) > goal

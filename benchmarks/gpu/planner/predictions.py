@@ -16,7 +16,7 @@ from checks import Settings, Skip, check, require
 
 from planner.subjects import BUDGETS, CASES, TOY_BUDGETS, TOY_CASES, Budgeted, Case, subject_of
 
-DEVICE, FOUND = "device.pickle", "predictions.pickle"
+DEVICE, PREDICTIONS = "device.pickle", "predictions.pickle"
 PLANNING = 100.0
 """Seconds that the predictions of one process may take."""
 SEARCHING = 30.0
@@ -50,14 +50,14 @@ def predicted(settings: Settings, name: str) -> Any:
     Raises:
         Skip: nothing was, in this call.
     """
-    path = settings.shared / FOUND
+    path = settings.shared / PREDICTIONS
     if not path.exists():
         raise Skip("nothing was predicted in this call")
-    found = pickle.loads(path.read_bytes()).get(name)
-    require(found is not None, f"{name}: the planner gave no answer in its time")
-    if isinstance(found, str):
-        require(False, f"{name}: no plan: {found}")
-    return found
+    prediction = pickle.loads(path.read_bytes()).get(name)
+    require(prediction is not None, f"{name}: the planner gave no answer in its time")
+    if isinstance(prediction, str):
+        require(False, f"{name}: no plan: {prediction}")
+    return prediction
 
 
 @check("calibration", 60, alone=True, always=True)
@@ -92,20 +92,20 @@ def predict_here(questions: Sequence[Case | Budgeted], device: Any, toy: bool) -
     pretended: Any = nullcontext()
     if device.kind == "cuda":
         pretended = pretending_gpu(device.capability, device.memory_bytes, device.name)
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with pretended:
         for each in questions:
             began = time.perf_counter()
             try:
-                said = (
+                answer = (
                     of_budget(each, machine, toy)
                     if isinstance(each, Budgeted)
                     else of_case(each, machine, toy)
                 )
-                found[each.name] = {**said, "planning_seconds": time.perf_counter() - began}
+                answers[each.name] = {**answer, "planning_seconds": time.perf_counter() - began}
             except SnugfitError as error:
-                found[each.name] = f"{type(error).__name__}: {error}"
-    return found
+                answers[each.name] = f"{type(error).__name__}: {error}"
+    return answers
 
 
 def of_case(case: Case, machine: Any, toy: bool) -> dict[str, Any]:
@@ -151,12 +151,12 @@ def predictions(settings: Settings) -> Mapping[str, Any]:
     shares = [cases[place::count] for place in range(count)]
     for place, each in enumerate(budgets):
         shares[place % count] = [*shares[place % count], each]
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     failed: list[str] = []
 
     def asked(share: Sequence[Any]) -> None:
         try:
-            found.update(
+            answers.update(
                 Worker().run(predict_here, share, device, settings.toy, timeout=PLANNING + SEARCHING)
             )
         except Exception as error:  # noqa: BLE001 (what the others said is kept)
@@ -164,12 +164,12 @@ def predictions(settings: Settings) -> Mapping[str, Any]:
 
     with own_cache(settings), ThreadPoolExecutor(count) as threads:
         list(threads.map(asked, [share for share in shares if share]))
-    (settings.shared / FOUND).write_bytes(pickle.dumps(found))
+    (settings.shared / PREDICTIONS).write_bytes(pickle.dumps(answers))
     seconds = {
         name: row if isinstance(row, str) else round(row["planning_seconds"], 2)
-        for name, row in found.items()
+        for name, row in answers.items()
     }
     require(not failed, f"the planner's process failed: {'; '.join(failed)}", seconds=seconds)
-    refused = [name for name, row in found.items() if isinstance(row, str)]
-    require(not refused, f"no plan for {', '.join(refused)}", seconds=seconds)
+    unanswered = [name for name, row in answers.items() if isinstance(row, str)]
+    require(not unanswered, f"no plan for {', '.join(unanswered)}", seconds=seconds)
     return {"seconds": seconds}

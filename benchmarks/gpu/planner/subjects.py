@@ -47,8 +47,8 @@ def from_config(
         import transformers
 
         settings = getattr(transformers, config)(**(small if tiny else whole))
-        found: nn.Module = getattr(transformers, model)(settings)
-        return found
+        network: nn.Module = getattr(transformers, model)(settings)
+        return network
 
     return make
 
@@ -151,12 +151,12 @@ class Case:
         )
 
     def techniques(self) -> tuple[Technique, ...]:
-        found = [
+        techniques = [
             find(entry)() if isinstance(entry, str) else find(entry[0])(**entry[1]) for entry in self.entries
         ]
-        if not any("optimizer" in each.card.seams for each in found):
-            found.insert(0, find("adamw")(learning_rate=1e-4))
-        return tuple(found)
+        if not any("optimizer" in each.card.seams for each in techniques):
+            techniques.insert(0, find("adamw")(learning_rate=1e-4))
+        return tuple(techniques)
 
 
 _LORA = ("lora", {"rank": 16, "alpha": 32.0})

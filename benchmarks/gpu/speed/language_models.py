@@ -169,7 +169,7 @@ def beside_others(settings: Settings, kind: str) -> Mapping[str, Any]:
         makers["lightning"] = lambda: frameworks.lightning(
             model_of(settings, kind), data, settings.device, micro_batch, {}
         )
-    found = in_turns(
+    rivals = in_turns(
         makers,
         settings.device,
         tokens=rows * tokens,
@@ -182,11 +182,11 @@ def beside_others(settings: Settings, kind: str) -> Mapping[str, Any]:
         "tokens": tokens,
         "micro_batch": micro_batch,
         "Trainer's settings": tuned,
-        "rivals": found,
+        "rivals": rivals,
     }
-    ours, hand = found["snugfit step"], found["by hand"]
-    for name in found.keys() & {"snugfit step", "snugfit train", "by hand"}:
-        require("error" not in found[name], f"{name}: {found[name].get('error')}", **figures)
+    ours, hand = rivals["snugfit step"], rivals["by hand"]
+    for name in rivals.keys() & {"snugfit step", "snugfit train", "by hand"}:
+        require("error" not in rivals[name], f"{name}: {rivals[name].get('error')}", **figures)
     ratio = ours["seconds_per_update"]["median"] / hand["seconds_per_update"]["median"]
     figures["times a loop by hand"] = ratio
     limit = settings.size(SLOWER, 8.0)
@@ -245,7 +245,7 @@ def faster(settings: Settings) -> Mapping[str, Any]:
     makers = {
         name: (lambda names=names: Loop(snugfit_step(settings, kind, *names))) for name, names in ways.items()
     }
-    found = in_turns(
+    figures = in_turns(
         makers,
         settings.device,
         tokens=rows * tokens,
@@ -254,5 +254,5 @@ def faster(settings: Settings) -> Mapping[str, Any]:
         repeats=settings.size(5, 3),
         note=settings.note,
     )
-    require("error" not in found["bf16"], f"bf16: {found['bf16'].get('error')}", ways=found)
-    return {"rows": rows, "tokens": tokens, "ways": found}
+    require("error" not in figures["bf16"], f"bf16: {figures['bf16'].get('error')}", ways=figures)
+    return {"rows": rows, "tokens": tokens, "ways": figures}

@@ -45,12 +45,12 @@ def mlp(settings: Settings) -> Mapping[str, Any]:
         for _ in range(updates):
             step((inputs, labels))
 
-    found = interleaved(
+    seconds = interleaved(
         {"by hand": by_hand, "snugfit": snugfit}, settings.device, repeats=settings.size(9, 5)
     )
-    rates = {name: updates / row["median"] for name, row in found.items()}
-    more = (found["snugfit"]["median"] - found["by hand"]["median"]) / updates
-    return {"seconds": found, "updates_per_second": rates, "microseconds more per update": more * 1e6}
+    rates = {name: updates / row["median"] for name, row in seconds.items()}
+    more = (seconds["snugfit"]["median"] - seconds["by hand"]["median"]) / updates
+    return {"seconds": seconds, "updates_per_second": rates, "microseconds more per update": more * 1e6}
 
 
 @check("milliseconds that checkpoints block", 60, alone=True)
