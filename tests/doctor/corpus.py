@@ -31,7 +31,7 @@ MISSED_AT_FIRST = {
 }
 """Faults of `fresh` that the frozen detectors did not find, and why."""
 
-ELSEWHERE = {
+AT_ANOTHER_LINE = {
     "clip_before_unscale_3": "reported where the scaler unscales what was changed; what changed it is not watched",
     "special_tokens_2": "reported where forward() calls the embedding, not where the script calls the model",
 }
@@ -82,11 +82,11 @@ class Case:
 
 def examine(script: Path) -> Case:
     """Run a script in this process under observation, and undo what it did to torch."""
-    kept = [(module, dict(vars(module))) for module in (distributed, torch.cpu)]
+    namespaces = [(module, dict(vars(module))) for module in (distributed, torch.cpu)]
     try:
         log = watch_script(script)
     finally:
-        for module, names in kept:
+        for module, names in namespaces:
             vars(module).update(names)
         if distributed.is_initialized():
             distributed.destroy_process_group()

@@ -8,7 +8,7 @@ import pytest
 
 from snugfit.doctor.findings import PITFALLS, is_ill
 from snugfit.doctor.observe.detect import OBSERVED
-from tests.doctor.corpus import ELSEWHERE, MISSED_AT_FIRST, Case, examine, missing_package, scripts
+from tests.doctor.corpus import AT_ANOTHER_LINE, MISSED_AT_FIRST, Case, examine, missing_package, scripts
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_the_planted_fault_is_found_at_the_marked_line(script: Path) -> None:
     case = _examine(script)
     assert case.log.failure == ""
     assert case.found, [finding.pitfall for finding in case.findings]
-    assert case.at_the_mark is (script.stem not in ELSEWHERE), [finding.where for finding in case.found]
+    assert case.at_the_mark is (script.stem not in AT_ANOTHER_LINE), [finding.where for finding in case.found]
     assert all(finding.what and finding.fix for finding in case.found)
 
 

@@ -78,9 +78,9 @@ def test_ranks_that_begin_with_the_same_rows_are_reported_though_their_loader_lo
 def test_a_distributed_sampler_that_is_never_told_the_epoch_is_reported_from_the_second_epoch() -> None:
     assert _severities(not_distributed(Log(events=_epochs(2), loaders=[_loader()]))) == [Severity.WARNING]
     assert not_distributed(Log(events=_epochs(1), loaders=[_loader()])) == []
-    told = _loader()
-    told.epochs_set = 2
-    assert not_distributed(Log(events=_epochs(2), loaders=[told])) == []
+    loader = _loader()
+    loader.epochs_set = 2
+    assert not_distributed(Log(events=_epochs(2), loaders=[loader])) == []
 
 
 def test_data_parallel_is_reported() -> None:
@@ -90,10 +90,10 @@ def test_data_parallel_is_reported() -> None:
 
 def test_an_evaluation_loader_that_is_not_split_over_ranks_is_left_alone() -> None:
     whole = _loader(2, "SequentialSampler", shards=False)
-    told = _loader()
-    told.epochs_set = 1
+    loader = _loader()
+    loader.epochs_set = 1
     events = [*_epochs(1), Batch(AT, 1, 2), _forward(grad=False)]
-    assert not_distributed(Log(events=events, loaders=[told, whole])) == []
+    assert not_distributed(Log(events=events, loaders=[loader, whole])) == []
 
 
 def test_emulated_bfloat16_is_a_warning_on_a_gpu_and_a_note_on_a_processor() -> None:
@@ -104,9 +104,9 @@ def test_emulated_bfloat16_is_a_warning_on_a_gpu_and_a_note_on_a_processor() -> 
 
 def test_a_schedule_that_steps_after_a_step_that_the_scaler_refused_is_in_order() -> None:
     scheduler = SchedulerSeen(5, "StepLR", AT, 1, 0)
-    refused: list[Event] = [ScalerStep(AT, 0, 1), ScheduleStep(AT, 0, 5)]
-    taken: list[Event] = [ScalerStep(AT, 0, 1), _step(0), ScheduleStep(AT, 1, 5)]
-    assert scheduler_order(Log(events=[*refused, *taken], schedulers=[scheduler])) == []
+    after_refusal: list[Event] = [ScalerStep(AT, 0, 1), ScheduleStep(AT, 0, 5)]
+    after_step: list[Event] = [ScalerStep(AT, 0, 1), _step(0), ScheduleStep(AT, 1, 5)]
+    assert scheduler_order(Log(events=[*after_refusal, *after_step], schedulers=[scheduler])) == []
     early: list[Event] = [ScheduleStep(AT, 0, 5), _step(0), ScheduleStep(AT, 1, 5), _step(1)]
     assert _severities(scheduler_order(Log(events=early, schedulers=[scheduler]))) == [Severity.ERROR]
 

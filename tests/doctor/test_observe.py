@@ -92,8 +92,8 @@ def test_a_failure_of_the_observer_is_said_by_its_last_line() -> None:
 
 
 def _seen(**given: Any) -> Observation:
-    told = {"exit_code": 0, "updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0}
-    return Observation((), **{**told, "saves_seen": 0, "seconds": 1.0, **given})
+    counts = {"exit_code": 0, "updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0}
+    return Observation((), **{**counts, "saves_seen": 0, "seconds": 1.0, **given})
 
 
 def test_a_script_that_goes_on_is_stopped_when_its_time_is_over() -> None:

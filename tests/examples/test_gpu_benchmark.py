@@ -244,10 +244,10 @@ GPU 00000000:1B:00.0
     Clocks
         SM                        : 345 MHz
     see GPU-5f2c1c7e-3a52-5d6f-9b7e-0a1b2c3d4e5f"""
-    said = machine.without_identifiers(text)
-    assert "NVIDIA H200" in said and "345 MHz" in said
+    shown = machine.without_identifiers(text)
+    assert "NVIDIA H200" in shown and "345 MHz" in shown
     for secret in ("1654922006536", "5f2c1c7e", "0x1b00", "1B:00"):
-        assert secret not in said
+        assert secret not in shown
 
 
 MEASURED = {

@@ -39,8 +39,8 @@ def quickest(count: int) -> list[str]:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_each_recorded_choice_is_within_a_twentieth_of_the_best_plan_that_is_known(pair: str) -> None:
     for each in budgets_of(pair):
-        told = (each["level"], each["memory_bytes"], each["chosen"], each["best"])
-        assert each["chosen"] is not None and each["regret"] <= LIMIT and not each["coarser"], told
+        row = (each["level"], each["memory_bytes"], each["chosen"], each["best"])
+        assert each["chosen"] is not None and each["regret"] <= LIMIT and not each["coarser"], row
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -38,7 +38,7 @@ def state(output: Path) -> dict[str, Any]:
     return parts
 
 
-def told(output: Path) -> list[tuple[Any, ...]]:
+def recorded_steps(output: Path) -> list[tuple[Any, ...]]:
     events = [
         e for e in read_events(run_dir(output) / "events.jsonl") if e["event"] in ("update", "evaluation")
     ]
@@ -74,7 +74,7 @@ def test_a_run_killed_at_any_update_goes_on_to_the_same_weights(
     finished = start("train", resume=run_dir(output), **settings)
     assert finished.wait() == 0, (kills, finished.log.read_text())
     assert not differences(state(whole), state(output)), kills
-    assert told(output) == told(whole), kills
+    assert recorded_steps(output) == recorded_steps(whole), kills
     assert {key: result_of(output)[key] for key in ("status", "updates", "best", "last")} == {
         key: result_of(whole)[key] for key in ("status", "updates", "best", "last")
     }
@@ -93,7 +93,7 @@ def test_a_run_killed_while_a_checkpoint_is_written_beside_it_goes_on_from_the_o
     (place,) = [e["update"] for e in read_events(run_dir(output) / "events.jsonl") if e["event"] == "resume"]
     assert place == 4
     assert not differences(state(whole), state(output))
-    assert told(output) == told(whole)
+    assert recorded_steps(output) == recorded_steps(whole)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,18 @@ def test_a_signal_stops_at_the_boundary_and_the_run_goes_on_to_the_same_weights(
     assert result["stop_reason"] == f"received {number.name}"
     assert 3 <= result["updates"] < UPDATES
     # nothing that was trained is lost: the newest checkpoint is of the last update
-    assert state(output)["run"]["step"]["progress"]["updates"] == result["updates"] == told(output)[-1][1]
+    assert (
+        state(output)["run"]["step"]["progress"]["updates"]
+        == result["updates"]
+        == recorded_steps(output)[-1][1]
+    )
     end = read_events(run_dir(output) / "events.jsonl")[-1]
     assert (end["event"], end["status"]) == ("end", "stopped")
 
     resumed = start("train", output=output, resume=run_dir(output))
     assert resumed.wait() == 0, resumed.log.read_text()
     assert not differences(state(whole), state(output))
-    assert told(output) == told(whole)
+    assert recorded_steps(output) == recorded_steps(whole)
 
 
 def test_a_signal_to_the_whole_group_does_not_lose_the_run_with_its_workers(

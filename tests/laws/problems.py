@@ -267,11 +267,11 @@ def _meets(pair: tuple[Technique, ...]) -> Iterator[tuple[str, str]]:
 
 def together() -> tuple[Technique, ...]:
     """As many as compose: each one, in order, that those before it allow."""
-    chosen: tuple[Technique, ...] = ()
+    techniques: tuple[Technique, ...] = ()
     for technique in examples():
-        if is_legal((*chosen, technique)):
-            chosen = (*chosen, technique)
-    return fitted(chosen)
+        if is_legal((*techniques, technique)):
+            techniques = (*techniques, technique)
+    return fitted(techniques)
 
 
 def singles_and_together() -> list[tuple[Technique, ...]]:

@@ -73,9 +73,9 @@ def test_without_techniques_it_trains_as_one_token_weighted_full_batch() -> None
 @pytest.mark.parametrize("micro_batch", [None, 1, 3])
 def test_six_techniques_and_a_schedule_in_one_step_train_as_one_loop(micro_batch: int | None) -> None:
     names = ["sam", "hard_examples", "gradient_cache", "ema", "clip_norm", "label_smoothing"]
-    chosen = {name: find(name).example() for name in names}
+    by_name = {name: find(name).example() for name in names}
     schedule = find("cosine")(warmup=2)
-    techniques = (*chosen.values(), schedule)
+    techniques = (*by_name.values(), schedule)
     problem = problems.reader(techniques)
     windows = problem.windows(rows=ROWS)
     step = make_step(problem, techniques, micro_batch=micro_batch)
@@ -86,7 +86,7 @@ def test_six_techniques_and_a_schedule_in_one_step_train_as_one_loop(micro_batch
         )
         for update in range(len(windows))
     ]
-    settings = {name: asdict(technique) for name, technique in chosen.items()}
+    settings = {name: asdict(technique) for name, technique in by_name.items()}
     expected = everything.train(problem.model(), windows, settings, factors, momentum=0.9)
     agree([step], problem, [losses], expected, TOLERANCE)
 

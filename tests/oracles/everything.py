@@ -59,9 +59,9 @@ def of_the_hardest(
     model: nn.Module, window: Window, settings: dict[str, dict[str, Any]]
 ) -> tuple[Named, float]:
     epsilon = settings["label_smoothing"]["epsilon"]
-    chosen = hardest(*smoothed_losses(model, window, epsilon), settings["hard_examples"]["fraction"])
-    kept, counts = smoothed_losses(model, take(window, chosen), epsilon)
-    return differentiate(model, torch.stack(kept).sum() / sum(counts))
+    rows = hardest(*smoothed_losses(model, window, epsilon), settings["hard_examples"]["fraction"])
+    losses, counts = smoothed_losses(model, take(window, rows), epsilon)
+    return differentiate(model, torch.stack(losses).sum() / sum(counts))
 
 
 def smoothed_losses(model: nn.Module, window: Window, epsilon: float) -> tuple[list[Tensor], list[int]]:

@@ -145,16 +145,16 @@ def rows(window: Window) -> list[Window]:
     return found
 
 
-def take(window: Window, chosen: Sequence[int]) -> Window:
+def take(window: Window, rows: Sequence[int]) -> Window:
     """The chosen rows, padded as they were."""
-    places = torch.tensor(list(chosen))
+    places = torch.tensor(list(rows))
     if "context" not in window:
         return {name: tensor[places] for name, tensor in window.items()}
     return {
         "input_ids": window["input_ids"][places],
         "attention_mask": window["attention_mask"][places],
         "context": {
-            "names": [window["context"]["names"][place] for place in chosen],
+            "names": [window["context"]["names"][place] for place in rows],
             "numbers": {"features": window["context"]["numbers"]["features"][places]},
         },
         "labels": window["labels"][places],

@@ -18,7 +18,7 @@ def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], tot
 
 def factor(updates: int, total: int, settings: dict[str, Any], name: str = "") -> float:
     """Polynomial decay where the one pattern matches, a constant rate elsewhere."""
-    ((pattern, chosen),) = settings["schedules"].items()
+    ((pattern, schedule),) = settings["schedules"].items()
     if fnmatchcase(name, pattern):
-        return polynomial.factor(updates, total, chosen)
+        return polynomial.factor(updates, total, schedule)
     return constant.factor(updates, total, settings["default"])

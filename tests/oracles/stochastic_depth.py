@@ -21,10 +21,10 @@ def train(model: nn.Module, windows: list[Window], settings: dict[str, Any], tot
     whole = block.forward
 
     def direction(model: nn.Module, window: Window) -> tuple[Named, float]:
-        kept = iter(draws(next(numbers), len(window["labels"]), rate))
+        draws_left = iter(draws(next(numbers), len(window["labels"]), rate))
 
         def thinned(hidden: Tensor, src_key_padding_mask: Tensor) -> Tensor:
-            if not next(kept):
+            if not next(draws_left):
                 return hidden
             return hidden + (whole(hidden, src_key_padding_mask=src_key_padding_mask) - hidden) / (1 - rate)
 

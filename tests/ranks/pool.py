@@ -54,12 +54,12 @@ class Ranks:
                 patience = PATIENCE  # the others may wait for it
         if any(answer is None or not answer[0] for answer in answers):
             self.end()
-            told = [
+            messages = [
                 f"rank {rank}: {'did not return' if answer is None else answer[1]}"
                 for rank, answer in enumerate(answers)
                 if answer is None or not answer[0]
             ]
-            raise AssertionError("\n".join(told))
+            raise AssertionError("\n".join(messages))
         return [answer[1] for answer in answers if answer is not None]
 
     def end(self) -> None:

@@ -41,8 +41,8 @@ def test_a_row_that_is_not_finite_on_one_rank_is_named_by_all_and_its_window_is_
         "not finite, first in the batch itself, tensor 0, in row 2 (training) (rank 1); "
         "the batch is in culprits/window-00000001-rank-*.safetensors"
     )
-    kept = {path.name: ids_in(path) for path in (tmp_path / "culprits").iterdir()}
-    assert kept == {
+    ids_by_file = {path.name: ids_in(path) for path in (tmp_path / "culprits").iterdir()}
+    assert ids_by_file == {
         "window-00000001-rank-0.safetensors": "0,1",
         "window-00000001-rank-1.safetensors": "2,3",
     }
@@ -115,12 +115,12 @@ class Odd(nn.Tanh):
 
 
 def test_the_first_rank_says_how_many_windows_are_kept(two: Ranks, tmp_path: Path) -> None:
-    kept = two.run(keep, tmp_path, KEPT_WINDOWS + 1)
-    assert kept[0] == kept[1]
-    assert kept[0][:-1] == [
+    names = two.run(keep, tmp_path, KEPT_WINDOWS + 1)
+    assert names[0] == names[1]
+    assert names[0][:-1] == [
         f"culprits/window-{number:08d}-rank-*.safetensors" for number in range(1, KEPT_WINDOWS + 1)
     ]
-    assert kept[0][-1] is None
+    assert names[0][-1] is None
     assert len(list((tmp_path / "culprits").iterdir())) == 2 * KEPT_WINDOWS
 
 
@@ -133,8 +133,8 @@ def keep(folder: Path, windows: int) -> list[str | None]:
 
 def test_a_batch_that_one_rank_cannot_write_is_an_error_of_both(two: Ranks, tmp_path: Path) -> None:
     (tmp_path / "culprits" / "window-00000001-rank-1.safetensors").mkdir(parents=True)
-    for told in two.run(not_kept, tmp_path):
-        assert "window-00000001-rank-1.safetensors: the batch cannot be written" in told
+    for message in two.run(not_kept, tmp_path):
+        assert "window-00000001-rank-1.safetensors: the batch cannot be written" in message
 
 
 def not_kept(folder: Path) -> str:

@@ -38,7 +38,7 @@ class Blocks(nn.Module):
                     for _ in range(BLOCKS)
                 ]
             )
-        self.kept: list[int] = []
+        self.saved_bytes: list[int] = []
         self.allocated: AllocatedBytes | None = None
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Blocks(nn.Module):
             for block in self.blocks:
                 hidden = block(hidden)
         if self.allocated is not None:
-            self.kept.append(self.allocated.history[-1])
+            self.saved_bytes.append(self.allocated.history[-1])
         return hidden.float()
 
 
@@ -59,7 +59,7 @@ def test_shards_under_autocast_keep_no_copy_of_the_weights_and_give_the_update_o
         assert relative_error(found["weights"], alone["weights"]) <= ROUNDING
         # from the first block on, what is kept of each is what its rows have come to
         if strategy == "fsdp":
-            assert found["kept"] < COPIES / 2
+            assert found["saved_bytes"] < COPIES / 2
 
 
 def updated(strategy: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def updated(strategy: str) -> dict[str, Any]:
     with AllocatedBytes(torch.device("cpu")) as model.allocated:
         step(part_of(step, window))
     model.allocated = None
-    return {"weights": weights, "kept": model.kept[-1]}
+    return {"weights": weights, "saved_bytes": model.saved_bytes[-1]}
 
 
 WINDOWS = 4
@@ -100,8 +100,8 @@ def test_weights_that_are_only_cast_are_gathered_in_16_bits_with_the_bits_of_who
 def gathered(strategy: str, rounded: bool) -> dict[str, Any]:
     """The weights after some updates, and the bytes that were gathered in each."""
     model = Blocks()
-    chosen = STRATEGIES[strategy]()
-    step = Step(model, SGD(learning_rate=0.1), "mse", micro_batch=1, strategy=chosen)
+    strategy_of_ranks = STRATEGIES[strategy]()
+    step = Step(model, SGD(learning_rate=0.1), "mse", micro_batch=1, strategy=strategy_of_ranks)
     if not rounded:
         for each in model.modules():
             if hasattr(each, "set_custom_all_gather"):

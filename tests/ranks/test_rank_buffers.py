@@ -127,8 +127,8 @@ def after_one_window(strategy: str) -> dict[str, Any]:
 
 
 def test_a_buffer_of_another_shape_on_another_rank_is_refused_by_name_on_both(two: Ranks) -> None:
-    for told in two.run(grown):
-        assert told.startswith("model: buffer 'memory' has the shapes (2, 2) and (3, 2) on the ranks")
+    for message in two.run(grown):
+        assert message.startswith("model: buffer 'memory' has the shapes (2, 2) and (3, 2) on the ranks")
 
 
 def grown() -> str:

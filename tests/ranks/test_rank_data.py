@@ -44,7 +44,7 @@ def other(what: str) -> dict[str, Any]:
 def test_what_differs_on_another_rank_is_refused_by_name_on_all(
     two: Ranks, tmp_path: Path, what: str, named: str, strategy: str
 ) -> None:
-    first, second = two.run(refused, tmp_path, what, strategy)
+    first, second = two.run(refusal, tmp_path, what, strategy)
     assert (first[0], second[0]) == (SettingError, SaidElsewhere)
     assert first[1] == second[1]
     assert "(rank 1) differs from rank 0" in first[1]
@@ -53,9 +53,9 @@ def test_what_differs_on_another_rank_is_refused_by_name_on_all(
 
 
 def test_a_label_that_differs_in_one_row_of_a_thousand_is_refused(two: Ranks, tmp_path: Path) -> None:
-    for kind, said in two.run(one_other_label, tmp_path):
+    for kind, message in two.run(one_other_label, tmp_path):
         assert issubclass(kind, (SettingError, SaidElsewhere))
-        assert "(rank 1) differs from rank 0 in data train row 501." in said
+        assert "(rank 1) differs from rank 0 in data train row 501." in message
 
 
 def one_other_label(folder: Path) -> tuple[type[BaseException], str]:
@@ -67,7 +67,7 @@ def one_other_label(folder: Path) -> tuple[type[BaseException], str]:
     return raised.type, str(raised.value)
 
 
-def refused(folder: Path, what: str, strategy: str) -> tuple[type[BaseException], str]:
+def refusal(folder: Path, what: str, strategy: str) -> tuple[type[BaseException], str]:
     with pytest.raises((SettingError, SaidElsewhere)) as raised:
         make_training(folder, strategy=STRATEGIES[strategy](), **other(what))
     return raised.type, str(raised.value)

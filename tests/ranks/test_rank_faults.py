@@ -60,9 +60,9 @@ def snugfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
         out, err = tmp_path / "stdout", tmp_path / "stderr"
         code = run_command([*arguments, "--json"], os.environ, out, err)
         assert code is not None
-        said = out.read_text()
-        assert len(said.splitlines()) == 1, said + err.read_text()
-        return code, json.loads(said), err.read_text()
+        output = out.read_text()
+        assert len(output.splitlines()) == 1, output + err.read_text()
+        return code, json.loads(output), err.read_text()
 
     return run
 
@@ -102,8 +102,8 @@ def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint_and_ends_as_if_
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
 ) -> None:
     killed = {"what": "SIGKILL", "rank": 1, "update": 6}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "--max-restarts", "1", "-q", fault=killed)
-    assert (code, told) == (0, ""), told
+    code, result, errors = snugfit("train", recipe(tmp_path), *TWO, "--max-restarts", "1", "-q", fault=killed)
+    assert (code, errors) == (0, ""), errors
     assert (result["status"], result["updates"]) == ("finished", UPDATES)
     assert_same(trained(result["run_dir"]), alone)
     raw = read_events(Path(result["run_dir"], "events.jsonl"), raw=True)
@@ -121,13 +121,13 @@ def test_a_run_that_saves_beside_its_updates_goes_on_after_a_kill_and_stops_with
     path = recipe(tmp_path, checkpoint={"every": 2, "save": "async"})
     how = ("--strategy", strategy, "--max-restarts", "1", "-q")
     stopped = {"what": "launcher SIGTERM", "rank": 1, "update": 3}
-    code, result, told = snugfit("train", path, *TWO, *how, fault=stopped)
-    assert (code, result["status"], result["updates"]) == (75, "stopped", 3), told
+    code, result, errors = snugfit("train", path, *TWO, *how, fault=stopped)
+    assert (code, result["status"], result["updates"]) == (75, "stopped", 3), errors
     run = result["run_dir"]
     assert max(Path(run, "checkpoints").iterdir()).name == "update-00000003"
     killed = {"what": "SIGKILL", "rank": 1, "update": 4}  # of those that this process makes
-    code, result, told = snugfit("resume", run, *how, fault=killed)
-    assert (code, result["status"], result["updates"]) == (0, "finished", UPDATES), told
+    code, result, errors = snugfit("resume", run, *how, fault=killed)
+    assert (code, result["status"], result["updates"]) == (0, "finished", UPDATES), errors
     assert_same(trained(run), alone)
     raw = read_events(Path(run, "events.jsonl"), raw=True)
     first, second = (event["update"] for event in raw if event["event"] == "resume")
@@ -140,14 +140,14 @@ def test_a_run_ends_with_a_rank_that_was_killed_and_says_which_and_how_to_go_on(
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any]
 ) -> None:
     killed = {"what": "SIGKILL", "rank": 1, "update": 6}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=killed)
+    code, result, errors = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=killed)
     (run,) = (tmp_path / "runs/faulty").iterdir()
     assert code == 1
     assert result["error"]["kind"] == "TrainingFailed"
     assert "rank 1 (process " in result["error"]["message"]
     assert "was killed by SIGKILL" in result["error"]["message"]
     assert f"snugfit resume {run}" in result["error"]["message"]
-    assert told == f"error: {result['error']['message']}\n"
+    assert errors == f"error: {result['error']['message']}\n"
     end = read_events(run / "events.jsonl")[-1]
     assert (end["event"], end["status"], end["resumable"]) == ("end", "failed", True)
     assert "lost the other ranks" in end["stop_reason"]
@@ -162,10 +162,11 @@ def test_a_run_that_is_asked_to_stop_is_saved_by_all_ranks_at_one_update_and_goe
     tmp_path: Path, snugfit: Callable[..., Answer], alone: dict[str, Any], number: str
 ) -> None:
     stopped = {"what": f"launcher {number}", "rank": 1, "update": 3}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=stopped)
+    code, result, errors = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=stopped)
     assert code == 75
     assert (
-        told.startswith(f"received {number}: stops after this update, and saves.") and told.count("\n") == 1
+        errors.startswith(f"received {number}: stops after this update, and saves.")
+        and errors.count("\n") == 1
     )
     assert (result["status"], result["updates"], result["resumable"]) == ("stopped", 3, True)
     assert result["stop_reason"] == f"received {number}"
@@ -179,12 +180,12 @@ def test_what_one_rank_raises_is_shown_with_its_trace_under_its_name(
     tmp_path: Path, snugfit: Callable[..., Answer]
 ) -> None:
     fault = {"what": "raise", "rank": 1, "update": 3}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=fault)
+    code, result, errors = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=fault)
     assert (code, result["error"]["kind"]) == (1, "TrainingFailed")
-    assert "rank 1 failed, and the others were ended: ArithmeticError: it does not add up." in told
-    assert "snugfit resume" in told
-    assert told.count("Traceback") == 1
-    assert 'raise ArithmeticError("it does not add up")' in told
+    assert "rank 1 failed, and the others were ended: ArithmeticError: it does not add up." in errors
+    assert "snugfit resume" in errors
+    assert errors.count("Traceback") == 1
+    assert 'raise ArithmeticError("it does not add up")' in errors
 
 
 @pytest.mark.slow
@@ -192,13 +193,13 @@ def test_ranks_that_wait_for_one_that_hangs_say_where_and_for_what(
     tmp_path: Path, snugfit: Callable[..., Answer]
 ) -> None:
     fault = {"what": "hang", "rank": 1, "update": 3}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", "plan.timeout=3s", fault=fault)
-    assert (code, result["error"]["kind"]) == (1, "RanksLost"), told
+    code, result, errors = snugfit("train", recipe(tmp_path), *TWO, "-q", "plan.timeout=3s", fault=fault)
+    assert (code, result["error"]["kind"]) == (1, "RanksLost"), errors
     assert "rank 0 (" in result["error"]["message"]
     assert "at update 3, waiting in the exchange of gradients" in result["error"]["message"]
     assert "within plan.timeout: one of them hangs" in result["error"]["message"]
     assert "snugfit resume" in result["error"]["message"]
-    assert told == f"error: {result['error']['message']}\n"
+    assert errors == f"error: {result['error']['message']}\n"
 
 
 @pytest.mark.slow
@@ -206,15 +207,15 @@ def test_an_example_that_one_rank_cannot_load_is_the_users_to_mend_and_not_tried
     tmp_path: Path, snugfit: Callable[..., Answer]
 ) -> None:
     path = recipe(tmp_path, data={"train": "tests.ranks.faulty:make_unreadable"})
-    code, result, told = snugfit("train", path, *TWO, "--max-restarts", "3", "-q")
+    code, result, errors = snugfit("train", path, *TWO, "--max-restarts", "3", "-q")
     assert (code, result["error"]["kind"]) == (2, "DataError")
     assert "cannot be loaded: ValueError: it is torn" in result["error"]["message"]
-    assert told == f"error: {result['error']['message']}\n"
+    assert errors == f"error: {result['error']['message']}\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"evaluate": {"metrics": ["acuracy"]}}, "Did you mean 'accuracy'?"),
         ({"data": {"train": "tests.ranks.faulty:make_unlike"}}, "'data.train (rows)' is 33 on "),
@@ -224,13 +225,13 @@ def test_an_example_that_one_rank_cannot_load_is_the_users_to_mend_and_not_tried
     ids=["metric", "unlike", "broken", "conflict"],
 )
 def test_what_is_wrong_with_a_recipe_is_said_once_and_leaves_no_folder(
-    tmp_path: Path, snugfit: Callable[..., Answer], changes: dict[str, Any], said: str
+    tmp_path: Path, snugfit: Callable[..., Answer], changes: dict[str, Any], message: str
 ) -> None:
-    code, result, told = snugfit("train", recipe(tmp_path, **changes), *TWO)
+    code, result, errors = snugfit("train", recipe(tmp_path, **changes), *TWO)
     assert code == 2
-    assert said in result["error"]["message"]
-    told = "".join(line for line in told.splitlines(keepends=True) if not line.startswith("code  "))
-    assert told == f"error: {result['error']['message']}\n"
+    assert message in result["error"]["message"]
+    errors = "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("code  "))
+    assert errors == f"error: {result['error']['message']}\n"
     assert not list(tmp_path.glob("runs/*/*"))
 
 
@@ -246,8 +247,8 @@ def test_a_short_trial_runs_on_two_devices(
 @pytest.mark.slow
 def test_two_devices_learn_a_few_batches_by_heart(tmp_path: Path, snugfit: Callable[..., Answer]) -> None:
     path = recipe(tmp_path, optimizer={"adamw": {"learning_rate": 0.05}}, techniques=[])
-    code, result, told = snugfit("train", path, *TWO, "--overfit-batches", "1", "-q")
-    assert (code, result["status"]) == (0, "finished"), told
+    code, result, errors = snugfit("train", path, *TWO, "--overfit-batches", "1", "-q")
+    assert (code, result["status"]) == (0, "finished"), errors
     assert "it can memorise" in result["stop_reason"]
 
 
@@ -277,9 +278,9 @@ def test_ranks_of_which_one_runs_out_of_memory_go_on_in_finer_micro_batches_and_
 ) -> None:
     """The first window, before anything was saved, or one after a checkpoint."""
     small = {"what": "memory", "rank": 1, "update": update, "room": 3}
-    code, result, told = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=small)
+    code, result, errors = snugfit("train", recipe(tmp_path), *TWO, "-q", fault=small)
     assert (code, result["status"], result["updates"]) == (0, "finished", UPDATES)
-    (warning,) = told.splitlines()
+    (warning,) = errors.splitlines()
     assert warning.startswith(
         "warning: rank 1: plan.micro_batch: memory ran out with 4 examples of the window's 4"
     )
@@ -306,8 +307,8 @@ def test_a_run_on_ranks_is_resumed_in_micro_batches_that_are_named(
     snugfit("train", recipe(tmp_path), *TWO, "-q", fault=killed)
     (run,) = (tmp_path / "runs/faulty").iterdir()
     small = {"what": "memory", "rank": 0, "update": 1, "room": 1}
-    code, result, told = snugfit("resume", str(run), "--micro-batch", "1", "-q", fault=small)
-    assert (code, told, result["updates"]) == (0, "", UPDATES)
+    code, result, errors = snugfit("resume", str(run), "--micro-batch", "1", "-q", fault=small)
+    assert (code, errors, result["updates"]) == (0, "", UPDATES)
     assert_same(trained(run), alone)
 
 
@@ -319,8 +320,8 @@ def test_a_run_on_ranks_is_resumed_with_each_part_of_a_window_whole_where_it_was
     path = recipe(tmp_path, plan={"device": "cpu", "micro_batch": 2})
     snugfit("train", path, *TWO, "-q", fault=killed)
     (run,) = (tmp_path / "runs/faulty").iterdir()
-    code, _, told = snugfit("resume", str(run), "--micro-batch", "null", "-q")
-    assert (code, told) == (0, "")
+    code, _, errors = snugfit("resume", str(run), "--micro-batch", "null", "-q")
+    assert (code, errors) == (0, "")
     plans = [
         event["plan"]["micro_batch"] for event in read_events(run / "events.jsonl") if event["event"] == "run"
     ]

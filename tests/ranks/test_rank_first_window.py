@@ -32,8 +32,8 @@ def coupled(folder: Path, strategy: str, loss: Any) -> tuple[str, int, int]:
         finish(training)
     except SettingError as error:
         return str(error), training.step.progress.updates, 0
-    told = events(training, "rows") if dist.get_rank() == 0 else []
-    return "", training.step.progress.updates, len(told)
+    rows = events(training, "rows") if dist.get_rank() == 0 else []
+    return "", training.step.progress.updates, len(rows)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

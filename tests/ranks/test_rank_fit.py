@@ -43,8 +43,8 @@ def fitted(folder: Path, room: tuple[int, int], micro_batch: Any) -> dict[str, A
     found = training.step.micro_batch
     finish(training)
     weights = [each.tolist() for each in training.step.parameters]
-    told = events(training, "fit") if dist.get_rank() == 0 else []
-    return {"found": found, "untouched": untouched, "weights": weights, "told": told}
+    fit_events = events(training, "fit") if dist.get_rank() == 0 else []
+    return {"found": found, "untouched": untouched, "weights": weights, "fit_events": fit_events}
 
 
 @pytest.mark.slow
@@ -62,12 +62,12 @@ def test_ranks_take_what_fits_on_each_of_them_and_train_as_with_that_number(
 
 @pytest.mark.slow
 def test_what_is_told_says_that_another_device_has_less_room(two: Ranks, tmp_path: Path) -> None:
-    (told,) = two.run(fitted, tmp_path, (9, 2), "auto")[0]["told"]
-    assert told["message"].startswith("micro-batches of 2, tried on the 5 largest examples: 5: ")
-    assert told["message"].endswith("; another device has no room for more")
+    (event,) = two.run(fitted, tmp_path, (9, 2), "auto")[0]["fit_events"]
+    assert event["message"].startswith("micro-batches of 2, tried on the 5 largest examples: 5: ")
+    assert event["message"].endswith("; another device has no room for more")
 
 
-def refused(folder: Path, room: tuple[int, int]) -> tuple[type[SnugfitError], str]:
+def refusal(folder: Path, room: tuple[int, int]) -> tuple[type[SnugfitError], str]:
     training = run_of(folder, room, "auto")
     with pytest.raises(SnugfitError) as error:
         training.fit()
@@ -76,11 +76,11 @@ def refused(folder: Path, room: tuple[int, int]) -> tuple[type[SnugfitError], st
 
 @pytest.mark.slow
 def test_a_device_on_which_nothing_fits_ends_all(two: Ranks, tmp_path: Path) -> None:
-    (kind, message), (_, echoed) = two.run(refused, tmp_path, (0, 9))
+    (kind, message), (_, echoed) = two.run(refusal, tmp_path, (0, 9))
     assert kind is OutOfMemory and message == echoed
     assert message.startswith("plan.micro_batch: auto found none that fits a window of 5 examples")
 
-    (_, message), _ = two.run(refused, tmp_path, (9, 0))
+    (_, message), _ = two.run(refusal, tmp_path, (9, 0))
     assert "(rank 1): plan.micro_batch: auto found none" in message
 
 

@@ -60,8 +60,8 @@ def test_two_techniques_give_on_two_ranks_with_shards_the_update_of_one(two: Ran
 
 def some(*names: str) -> Any:
     """The examples of these techniques, each alone or those joined by + together."""
-    chosen = [problems.fitted(problems.find_examples(*filter(None, name.split("+")))) for name in names]
-    return pytest.mark.parametrize("techniques", chosen, ids=problems.name_of)
+    sets = [problems.fitted(problems.find_examples(*filter(None, name.split("+")))) for name in names]
+    return pytest.mark.parametrize("techniques", sets, ids=problems.name_of)
 
 
 UNEVEN = (7, 1, 5)

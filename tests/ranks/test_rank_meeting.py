@@ -21,7 +21,7 @@ HOST = socket.gethostname()
 
 
 def test_ranks_that_have_other_things_refuse_to_train_together(two: Ranks) -> None:
-    same, others = two.run(refused, "torch", "2.13")
+    same, others = two.run(refusal, "torch", "2.13")
     assert same == (
         "SettingError",
         f"ranks: 'torch' is '2.14' on {HOST} (rank 1) and '2.13' on {HOST} (rank 0). Give all of them the same recipe, data and versions.",
@@ -29,7 +29,7 @@ def test_ranks_that_have_other_things_refuse_to_train_together(two: Ranks) -> No
     assert others[0] == "SaidElsewhere"
 
 
-def refused(name: str, value: str) -> tuple[str, str]:
+def refusal(name: str, value: str) -> tuple[str, str]:
     identity = {name: value if dist.get_rank() == 0 else "2.14", "recipe": "a"}
     with pytest.raises((SettingError, SaidElsewhere)) as error:
         check_same(identity)
@@ -38,7 +38,7 @@ def refused(name: str, value: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "messages"),
     [
         ((1,), ("SettingError", f"ranks: {HOST} (rank 1): data: none on rank 1")),
         ((0,), ("DataError", "data: none on rank 0")),
@@ -46,10 +46,10 @@ def refused(name: str, value: str) -> tuple[str, str]:
     ],
 )
 def test_what_is_wrong_on_one_rank_is_said_by_the_first(
-    two: Ranks, wrong: tuple[int, ...], said: tuple[str, str]
+    two: Ranks, wrong: tuple[int, ...], messages: tuple[str, str]
 ) -> None:
     first, second = two.run(prepared, wrong)
-    assert first == said
+    assert first == messages
     assert second[0] == "SaidElsewhere"
 
 
@@ -68,8 +68,8 @@ def _prepare(wrong: bool) -> None:
 
 
 def test_a_rank_that_waits_in_vain_says_where_and_for_what(two: Ranks) -> None:
-    told, _ = two.run(waiting)
-    assert told.startswith(
+    message, _ = two.run(waiting)
+    assert message.startswith(
         f"rank 0 ({HOST}), at update 7, waiting in all_reduce, did not hear of the other ranks"
     )
     two.end()  # the group has failed
@@ -87,7 +87,7 @@ def waiting() -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "phrase"),
     [
         ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer", "has ended"),
         (
@@ -96,10 +96,10 @@ def waiting() -> str:
         ),
     ],
 )
-def test_both_ways_in_which_gloo_puts_it_are_known(two: Ranks, text: str, said: str) -> None:
-    for told in two.run(lost, text):
-        assert "at update 7, waiting in the exchange of gradients, " in told
-        assert said in told
+def test_both_ways_in_which_gloo_puts_it_are_known(two: Ranks, text: str, phrase: str) -> None:
+    for message in two.run(lost, text):
+        assert "at update 7, waiting in the exchange of gradients, " in message
+        assert phrase in message
 
 
 def lost(text: str) -> str:

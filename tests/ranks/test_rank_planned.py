@@ -63,8 +63,8 @@ def test_the_planner_shards_as_a_run_does(four: Ranks, name: StrategyName) -> No
 def test_a_run_on_ranks_says_what_was_predicted_and_what_the_most_of_them_took(
     tmp_path: Path, snugfit: Callable[..., Answer], strategy: str
 ) -> None:
-    code, result, told = snugfit("train", recipe(tmp_path), "--devices", "2", "--strategy", strategy)
-    assert code == 0, told
+    code, result, errors = snugfit("train", recipe(tmp_path), "--devices", "2", "--strategy", strategy)
+    assert code == 0, errors
 
     run = Path(result["run_dir"])
     plan = json.loads((run / "plan.json").read_text())
@@ -75,5 +75,5 @@ def test_a_run_on_ranks_says_what_was_predicted_and_what_the_most_of_them_took(
     each = events["measured"]["peak_bytes_by_rank"]
     assert len(each) == 2
     assert events["measured"]["peak_bytes"] == max(each) > 2**27  # a process with torch in it
-    assert "; measured " in told
-    assert "the most of 2 devices" in told
+    assert "; measured " in errors
+    assert "the most of 2 devices" in errors

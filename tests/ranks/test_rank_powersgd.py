@@ -27,14 +27,14 @@ UNLIKE = (8, 8, 3, 8, 6)
 
 def test_what_was_sent_and_what_was_left_out_are_the_true_gradients(two: Ranks) -> None:
     """Also where windows have other weights."""
-    told = two.run(sent_and_left_out)
+    sent_by_rank = two.run(sent_and_left_out)
     step = begun((), "alone", learning_rate=0.0)
     true: dict[str, Tensor] = {}
     for window in windows(UNLIKE):
         step(Batch.of(window))
         true = {name: each + true.get(name, 0.0) for name, each in problems.gradients(step).items()}
-    sent = told[0][0]
-    found = {name: sent[name] + sum(left_out[name] for _, left_out in told) for name in sent}
+    sent = sent_by_rank[0][0]
+    found = {name: sent[name] + sum(left_out[name] for _, left_out in sent_by_rank) for name in sent}
     assert relative_error(found, true) <= 1e-12
     assert relative_error(sent, true) > 0.01  # something was left out
 
@@ -52,18 +52,21 @@ def sent_and_left_out() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 def test_a_weight_that_some_windows_do_not_reach_gets_all_of_its_gradient(two: Ranks) -> None:
     """Also where the first compressed gradient of it was none, which leaves a product of zeros behind."""
-    told = two.run(sent_to_a_branch)
+    sent_by_rank = two.run(sent_to_a_branch)
     true = {"weight": torch.zeros(4, 5), "bias": torch.zeros(4)}
-    for reached, (inputs, towards) in zip(REACHED, branch_windows(), strict=True):
-        if reached:
+    for takes_branch, (inputs, towards) in zip(TAKES_BRANCH, branch_windows(), strict=True):
+        if takes_branch:
             true["weight"] += towards.T @ inputs / 4
             true["bias"] += towards.mean(0)
-    found = {name: sent + told[1][1][name] + told[0][1][name] for name, sent in told[0][0].items()}
+    found = {
+        name: sent + sent_by_rank[1][1][name] + sent_by_rank[0][1][name]
+        for name, sent in sent_by_rank[0][0].items()
+    }
     assert relative_error(found, true) <= 1e-6
-    assert told[0][0]["weight"].norm() > 0.5 * true["weight"].norm()
+    assert sent_by_rank[0][0]["weight"].norm() > 0.5 * true["weight"].norm()
 
 
-REACHED = (False, False, True, False, True, True)
+TAKES_BRANCH = (False, False, True, False, True, True)
 
 
 class Branch(nn.Module):
@@ -80,7 +83,9 @@ class Branch(nn.Module):
 
 def branch_windows() -> list[Window]:
     generator = torch.Generator().manual_seed(5)
-    return [(torch.randn(4, 5, generator=generator), torch.randn(4, 4, generator=generator)) for _ in REACHED]
+    return [
+        (torch.randn(4, 5, generator=generator), torch.randn(4, 4, generator=generator)) for _ in TAKES_BRANCH
+    ]
 
 
 def sent_to_a_branch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -94,8 +99,8 @@ def sent_to_a_branch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
     step = Step(model, optimizer, loss, [thin], strategy=STRATEGIES["ddp"]())
     sent = {"weight": torch.zeros(4, 5), "bias": torch.zeros(4)}
-    for reached, (inputs, towards) in zip(REACHED, branch_windows(), strict=True):
-        flagged = torch.cat([torch.full((4, 1), float(reached)), inputs], 1)
+    for takes_branch, (inputs, towards) in zip(TAKES_BRANCH, branch_windows(), strict=True):
+        flagged = torch.cat([torch.full((4, 1), float(takes_branch)), inputs], 1)
         assert step(part_of(step, (flagged, towards))).applied
         for name, parameter in model.sometimes.named_parameters():
             if parameter.grad is not None:
@@ -150,11 +155,11 @@ class Odd(nn.Module):
 def test_weights_of_any_shape_and_layout_are_compressed(two: Ranks, rank: int) -> None:
     """With as many columns as there are exactly, with one but for what is left out."""
     alone, _ = gradients_of_odd("alone", rank)
-    (first, kept), (second, kept_too) = two.run(gradients_of_odd, "ddp", rank)
+    (first, left_out), (second, left_out_too) = two.run(gradients_of_odd, "ddp", rank)
     assert relative_error(first, second) == 0
     assert (relative_error(first, alone) <= 1e-10) == (rank == 64)
     assert relative_error({"scale": first["scale"]}, {"scale": alone["scale"]}) <= 1e-10
-    whole = {name: sent + kept[name] + kept_too[name] for name, sent in first.items()}
+    whole = {name: sent + left_out[name] + left_out_too[name] for name, sent in first.items()}
     assert relative_error(whole, alone) <= 1e-10
 
 

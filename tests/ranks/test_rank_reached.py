@@ -36,10 +36,10 @@ class Experts(nn.Module):
         self.gate = nn.Linear(WIDTH, WIDTH)
         self.experts = nn.ModuleDict({f"expert{number}": Expert() for number in range(count)})
 
-    def forward(self, rows: Tensor, chosen: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, experts: Tensor) -> Tensor:
         found = self.gate(rows)
         for number, expert in enumerate(self.experts.values()):
-            own = (chosen == number).nonzero().flatten()
+            own = (experts == number).nonzero().flatten()
             if len(own):
                 found = found.index_add(0, own, expert(rows[own]))
         return rows + found
@@ -52,18 +52,18 @@ class Mixture(nn.Module):
         self.layers = nn.ModuleList([Experts(3), Experts(3)])
         self.head = nn.Linear(WIDTH, 2)
 
-    def forward(self, inputs: Tensor, chosen: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, experts: Tensor) -> Tensor:
         for layer in self.layers:
-            inputs = layer(inputs, chosen)
+            inputs = layer(inputs, experts)
         logits: Tensor = self.head(inputs)
         return logits
 
 
-def trained(strategy: str, chosen: Sequence[int], micro_batch: int) -> list[list[float] | None]:
+def trained(strategy: str, experts: Sequence[int], micro_batch: int) -> list[list[float] | None]:
     """The gradient of each weight after one window, and the weights after the next."""
     source = torch.Generator().manual_seed(1)
-    rows = torch.randn(len(chosen), WIDTH, generator=source, dtype=torch.float64)
-    data = {"inputs": rows, "chosen": torch.tensor(chosen), "labels": (rows.sum(dim=1) > 0).long()}
+    rows = torch.randn(len(experts), WIDTH, generator=source, dtype=torch.float64)
+    data = {"inputs": rows, "experts": torch.tensor(experts), "labels": (rows.sum(dim=1) > 0).long()}
     step = Step(
         Mixture().double(), AdamW(learning_rate=0.1), micro_batch=micro_batch, strategy=STRATEGIES[strategy]()
     )
@@ -72,13 +72,15 @@ def trained(strategy: str, chosen: Sequence[int], micro_batch: int) -> list[list
     from snugfit.kit.sharded_tensors import whole
 
     weights = [whole(each).flatten().tolist() for each in step.parameters]
-    reached = [None if each.grad is None else whole(each.grad).flatten().tolist() for each in step.parameters]
-    return [*weights, *reached]
+    gradients = [
+        None if each.grad is None else whole(each.grad).flatten().tolist() for each in step.parameters
+    ]
+    return [*weights, *gradients]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp-zero2", "reduce_once"])
 @pytest.mark.parametrize(
-    ("chosen", "micro_batch"),
+    ("experts", "micro_batch"),
     [
         ([0, 0, 1, 1], 2),  # another expert on each rank, of the same shape
         ([0, 0, 0, 0], 2),  # two that no rank reaches, which stay as they are
@@ -87,10 +89,10 @@ def trained(strategy: str, chosen: Sequence[int], micro_batch: int) -> list[list
     ],
 )
 def test_weights_that_some_ranks_reach_are_trained_as_on_one_device(
-    two: Ranks, strategy: str, chosen: Sequence[int], micro_batch: int
+    two: Ranks, strategy: str, experts: Sequence[int], micro_batch: int
 ) -> None:
-    expected = trained("alone", chosen, micro_batch)
-    for found in two.run(trained, strategy, chosen, micro_batch):
+    expected = trained("alone", experts, micro_batch)
+    for found in two.run(trained, strategy, experts, micro_batch):
         for one, other in zip(found, expected, strict=True):
             assert (one is None) == (other is None)
             if one is not None:

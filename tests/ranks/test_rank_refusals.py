@@ -16,7 +16,7 @@ from tests.laws import problems
 from tests.ranks.pool import Ranks
 
 STRATEGIES = {Sharing.COPIES: DataParallel, Sharing.SHARDS: FullyShard}
-REFUSED = [
+CONFLICTS = [
     (technique, sharing)
     for technique in [*problems.examples(), SAM(m=2), AdamW8bit(paged=True)]
     for sharing in Sharing
@@ -24,13 +24,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("technique", "sharing"), REFUSED, ids=str)
+@pytest.mark.parametrize(("technique", "sharing"), CONFLICTS, ids=str)
 def test_a_technique_that_devices_cannot_have_is_refused_by_name(
     two: Ranks, technique: Technique, sharing: Sharing
 ) -> None:
-    for told in two.run(refusal, technique, sharing):
-        assert told.startswith(f"techniques: '{technique.card.name}' cannot be had where ")
-        assert told.endswith(f"{technique.refused_on(sharing)}")
+    for message in two.run(refusal, technique, sharing):
+        assert message.startswith(f"techniques: '{technique.card.name}' cannot be had where ")
+        assert message.endswith(f"{technique.refused_on(sharing)}")
 
 
 def refusal(technique: Technique, sharing: Sharing) -> str:
@@ -38,10 +38,10 @@ def refusal(technique: Technique, sharing: Sharing) -> str:
     problem = problems.main((technique,))
     model = problem.model()
     before = list(model.parameters())
-    with pytest.raises(PlanConflict) as refused:
+    with pytest.raises(PlanConflict) as conflict:
         Step(model, loss=problem.loss, techniques=[technique], strategy=STRATEGIES[sharing]())
     assert all(one is other for one, other in zip(before, model.parameters(), strict=True))
-    return str(refused.value)
+    return str(conflict.value)
 
 
 def test_the_way_out_of_a_refusal_is_one(two: Ranks) -> None:
@@ -51,12 +51,12 @@ def test_the_way_out_of_a_refusal_is_one(two: Ranks) -> None:
 
 
 def test_a_torch_optimizer_of_a_model_that_is_spread_is_refused(two: Ranks) -> None:
-    for told in two.run(refusal_of_an_optimizer):
-        assert told.startswith("optimizer: a torch optimizer holds the whole parameters")
+    for message in two.run(refusal_of_an_optimizer):
+        assert message.startswith("optimizer: a torch optimizer holds the whole parameters")
 
 
 def refusal_of_an_optimizer() -> str:
     model = problems.main(()).model()
-    with pytest.raises(SettingError) as refused:
+    with pytest.raises(SettingError) as error:
         Step(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy=FullyShard())
-    return str(refused.value)
+    return str(error.value)

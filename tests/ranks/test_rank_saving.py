@@ -43,12 +43,12 @@ class After(Never):
     """Never asks to stop; sets an event once that many windows are done."""
 
     def __init__(self, run: Training, windows: int) -> None:
-        self.run, self.windows, self.reached = run, windows, threading.Event()
+        self.run, self.windows, self.enough = run, windows, threading.Event()
 
     @property
     def reason(self) -> None:  # type: ignore[override]
         if self.run.step.progress.windows >= self.windows:
-            self.reached.set()
+            self.enough.set()
 
 
 def part(folder: Path, save: str, strategy: str) -> None:
@@ -57,7 +57,7 @@ def part(folder: Path, save: str, strategy: str) -> None:
     stop, write = After(run, 3), checkpoint_files.write
 
     def late(*args: Any) -> Path:
-        assert save == "sync" or stop.reached.wait(SECONDS)
+        assert save == "sync" or stop.enough.wait(SECONDS)
         return write(*args)
 
     checkpoint_files.write = late  # type: ignore[assignment]

@@ -45,11 +45,11 @@ def started(command: Sequence[str], folder: Path, **environment: str) -> subproc
 def ended(*processes: subprocess.Popen[str]) -> list[tuple[int, str, str]]:
     """How each ended, and what it wrote; none outlives the test."""
     try:
-        said = [process.communicate(timeout=SECONDS) for process in processes]
+        outputs = [process.communicate(timeout=SECONDS) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, *each) for process, each in zip(processes, said, strict=True)]
+    return [(process.returncode, *each) for process, each in zip(processes, outputs, strict=True)]
 
 
 def torchrun(path: str, *how: str) -> list[str]:
