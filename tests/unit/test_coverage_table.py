@@ -6,7 +6,7 @@ import pytest
 
 from scripts.coverage_table import expected_rows, problems
 
-EXPECTED = [("A1", "tracker"), ("A2", "registry"), ("A3", "export")]
+ROWS = [("A1", "tracker"), ("A2", "registry"), ("A3", "export")]
 TEST_FILE = """
 import pytest
 
@@ -47,7 +47,7 @@ def good_rows() -> list[str]:
 
 
 def found(rows: list[str], root: Path) -> str:
-    return "\n".join(problems(page(*rows), EXPECTED, root))
+    return "\n".join(problems(page(*rows), ROWS, root))
 
 
 def test_a_right_table_has_no_problems(root: Path) -> None:
@@ -60,7 +60,7 @@ def test_rows_may_be_spread_over_tables_with_other_columns(root: Path) -> None:
         "| id | recipe | state | test or what is missing |\n|---|---|---|---|\n| A3 | export | not yet | |\n"
     )
     assert third.startswith("| A3 ")
-    assert problems(page(first, second) + "\ntext\n\n" + other, EXPECTED, root) == []
+    assert problems(page(first, second) + "\ntext\n\n" + other, ROWS, root) == []
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def installs(tree: Path) -> list[str]:
     return [line.partition("constraints.txt ")[2] for line in lines]
 
 
-def refused(result: subprocess.CompletedProcess[str]) -> str:
+def refusal(result: subprocess.CompletedProcess[str]) -> str:
     """The one line of a refusal."""
     assert result.returncode == 1
     assert result.stdout == ""
@@ -64,29 +64,29 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_an_interpreter_that_does_not_exist_is_one_line(tree: Path) -> None:
-    assert "'python9.9' was not found. Install Python 3.11" in refused(
+    assert "'python9.9' was not found. Install Python 3.11" in refusal(
         environment(tree, "dev", PYTHON="python9.9")
     )
 
 
 def test_an_interpreter_that_does_not_run_is_one_line(tree: Path) -> None:
-    assert "does not run" in refused(environment(tree, "dev", PYTHON=script(tree / "bin/broken", "exit 127")))
+    assert "does not run" in refusal(environment(tree, "dev", PYTHON=script(tree / "bin/broken", "exit 127")))
 
 
 def test_an_interpreter_below_3_11_is_one_line(tree: Path) -> None:
     old = script(
         tree / "bin/old", 'case "$2" in *print*) echo 3.10; exit 0 ;; *version_info*) exit 1 ;; esac'
     )
-    assert "is Python 3.10, and 3.11 or newer is needed" in refused(environment(tree, "dev", PYTHON=old))
+    assert "is Python 3.10, and 3.11 or newer is needed" in refusal(environment(tree, "dev", PYTHON=old))
 
 
 def test_a_missing_venv_module_is_one_line(tree: Path) -> None:
     bare = script(tree / "bin/bare", 'case "$2" in *ensurepip*) exit 1 ;; esac')
-    assert "has no venv module" in refused(environment(tree, "dev", PYTHON=bare))
+    assert "has no venv module" in refusal(environment(tree, "dev", PYTHON=bare))
 
 
 def test_too_little_disk_is_one_line_when_nothing_is_installed(tree: Path) -> None:
-    line = refused(environment(tree, "dev", FREE_KB="5242880"))
+    line = refusal(environment(tree, "dev", FREE_KB="5242880"))
     assert "5 GB are free" in line
     assert "6 GB are needed" in line
     assert installs(tree) == []

@@ -78,9 +78,9 @@ def test_names_for_type_checkers_are_those_found_at_run_time():
     (block,) = [
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
-    told = {alias.asname: entry.module for entry in block.body for alias in entry.names}
-    assert set(sf.__all__) <= set(told)
-    for name, module in told.items():
+    module_of = {alias.asname: entry.module for entry in block.body for alias in entry.names}
+    assert set(sf.__all__) <= set(module_of)
+    for name, module in module_of.items():
         expected = techniques if module == "snugfit" else getattr(sys.modules[module], name)
         assert getattr(sf, name) is expected
 

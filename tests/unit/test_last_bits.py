@@ -28,7 +28,7 @@ def train(folder: Path, **settings: Any) -> Any:
     return sf.train(nn.Linear(3, 2), data, **{**options, **settings})
 
 
-def said(run: Path) -> list[str]:
+def warnings_of(run: Path) -> list[str]:
     """The warnings of the last session."""
     events = list(read_events(run / "events.jsonl"))
     last = max(place for place, event in enumerate(events) if event["event"] == "run")
@@ -41,9 +41,9 @@ def said(run: Path) -> list[str]:
 
 def test_a_run_that_goes_on_where_it_began_says_nothing_of_the_machine(tmp_path: Path) -> None:
     run = Path(train(tmp_path).run_dir)
-    assert said(run) == []
+    assert warnings_of(run) == []
     train(tmp_path, resume=run)
-    assert said(run) == []
+    assert warnings_of(run) == []
 
 
 def test_a_run_that_goes_on_with_other_threads_says_so(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_run_that_goes_on_with_other_threads_says_so(tmp_path: Path) -> None:
             event["machine"]["threads"] = threads + 5
     (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     train(tmp_path, resume=run)
-    (message,) = said(run)
+    (message,) = warnings_of(run)
     assert f"another number of threads ({threads + 5} before, {threads} now)" in message
 
 
@@ -64,9 +64,9 @@ def test_a_run_that_goes_on_where_products_depend_on_addresses_says_what_to_set(
 ) -> None:
     monkeypatch.setattr(way, "sums_depend_on_addresses", lambda: True)
     run = Path(train(tmp_path).run_dir)
-    assert said(run) == []
+    assert warnings_of(run) == []
     train(tmp_path, resume=run)
-    assert said(run) == [ADDRESSES]
+    assert warnings_of(run) == [ADDRESSES]
 
 
 _OWN = """

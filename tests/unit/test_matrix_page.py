@@ -11,7 +11,7 @@ from snugfit.errors import PlanConflict
 from snugfit.techniques import discover
 
 
-def refused() -> set[tuple[str, str]]:
+def conflicts() -> set[tuple[str, str]]:
     found = set()
     for (one, first), (other, second) in itertools.combinations(discover().items(), 2):
         try:
@@ -31,13 +31,13 @@ def test_the_grid_has_a_cross_for_each_pair_that_is_refused_and_a_dot_for_the_ot
         cells = row[2:]
         assert len(cells) == number and set(cells) <= {"·", "×"}
         crossed |= {(names[place], names[number]) for place, cell in enumerate(cells) if cell == "×"}
-    assert crossed == refused()
+    assert crossed == conflicts()
 
 
 def test_each_refused_pair_has_its_reason_and_the_counts_are_right() -> None:
     page = render()
     pairs = len(discover()) * (len(discover()) - 1) // 2
-    assert f"make {pairs} pairs. {pairs - len(refused())} of them compose" in page
+    assert f"make {pairs} pairs. {pairs - len(conflicts())} of them compose" in page
     table = page.partition("## What is refused")[2].partition("## The order")[0]
     reasons = []
     for line in table.splitlines():
@@ -48,7 +48,7 @@ def test_each_refused_pair_has_its_reason_and_the_counts_are_right() -> None:
                 if len(cells[0]) > 1
                 else [tuple(sorted((cells[0][0], other))) for other in cells[1]]
             )
-    assert {tuple(sorted(pair)) for pair in reasons} == {tuple(sorted(pair)) for pair in refused()}
+    assert {tuple(sorted(pair)) for pair in reasons} == {tuple(sorted(pair)) for pair in conflicts()}
 
 
 def test_the_chains_stand_in_the_order_in_which_they_are_composed() -> None:

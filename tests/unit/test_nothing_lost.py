@@ -75,11 +75,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_where_it
     assert all(torch.equal(one[name], other[name]) for name in one)
     raw = read_events(run / "events.jsonl", raw=True)
     assert next(event["metrics"]["loss"] for event in raw if event["event"] == "update") == 7.0
-    told = [
+    losses = [
         event["metrics"]["loss"] for event in read_events(run / "events.jsonl") if event["event"] == "update"
     ]
-    assert len(told) == 3
-    assert 7.0 not in told  # those of before are kept in the file, and are no longer of the run
+    assert len(losses) == 3
+    assert 7.0 not in losses  # those of before are kept in the file, and are no longer of the run
     assert any("starts again" in event.get("message", "") for event in raw)
     assert (run / "notes.txt").read_text() == "mine"
 
@@ -120,10 +120,10 @@ def test_a_folder_into_which_somebody_put_a_file_is_not_discarded(tmp_path: Path
 
 
 def test_pruning_leaves_copies_of_checkpoints_under_other_names_and_what_is_linked(tmp_path: Path) -> None:
-    elsewhere, root = tmp_path / "elsewhere", tmp_path / "checkpoints"
-    checkpoint_files.write(elsewhere / "update-00000001", pack({"run": {}}), keep=1)
+    source, root = tmp_path / "elsewhere", tmp_path / "checkpoints"
+    checkpoint_files.write(source / "update-00000001", pack({"run": {}}), keep=1)
     root.mkdir()
-    (root / "update-00000001").symlink_to(elsewhere / "update-00000001")
+    (root / "update-00000001").symlink_to(source / "update-00000001")
     (root / "update-00000002-good").mkdir()
     (root / "update-of-mine.txt").write_text("mine")
     for number in (3, 4):
@@ -133,7 +133,7 @@ def test_pruning_leaves_copies_of_checkpoints_under_other_names_and_what_is_link
         "update-00000004",
         "update-of-mine.txt",
     ]
-    assert (elsewhere / "update-00000001/manifest.json").exists()
+    assert (source / "update-00000001/manifest.json").exists()
     checkpoint_files.remove_all(root)
     assert sorted(path.name for path in root.iterdir()) == ["update-00000002-good", "update-of-mine.txt"]
 

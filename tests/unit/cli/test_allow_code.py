@@ -136,10 +136,10 @@ def test_python_needs_consent_too(there: Path) -> None:
     (cv / "cv.json").write_text("{}")
     with pytest.raises(CodeRefused):
         door.resume(cv)
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(KeyError):  # it has no folds
-        door.resume(cv, tell=said.append, allow_code=True)
-    assert said[0].startswith("runs model: trap:build, data.train: trap:rows")
+        door.resume(cv, tell=lines.append, allow_code=True)
+    assert lines[0].startswith("runs model: trap:build, data.train: trap:rows")
 
 
 def test_processes_of_a_run_are_told_of_the_consent(there: Path) -> None:

@@ -346,9 +346,9 @@ def test_plan_asks_for_the_goal_that_is_named(recipe, planned):
 def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_named(recipe, planned, capsys):
     machine = ["--device", "rtx4090", "--host-memory", "64GiB", "--fidelity", "mixed", "--no-search"]
     assert main(["plan", str(recipe), "plan.micro_batch=4", *machine, "--json"]) == 0
-    told = last_line(capsys)
-    assert told["fits"] is True and told["choice"]["micro_batch"] == 2
-    assert told["command"] == f"snugfit train {recipe} plan.micro_batch=4"
+    answer = last_line(capsys)
+    assert answer["fits"] is True and answer["choice"]["micro_batch"] == 2
+    assert answer["command"] == f"snugfit train {recipe} plan.micro_batch=4"
     assert NoWorker.loaded == ("snugfit.run.planning", "transformers.modeling_utils")
     ((asked, target),) = [(each.recipe, each.target) for each in planned]
     assert asked.plan.micro_batch == 4
@@ -362,15 +362,19 @@ def test_plan_asks_for_the_recipe_with_its_overrides_on_the_machine_that_is_name
 
 def test_plan_shows_the_answer_and_says_a_warning_in_one_line(recipe, planned, capsys):
     assert main(["plan", str(recipe)]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("Fits: ") and "rtx4090" in said.out and f"snugfit train {recipe}" in said.out
-    assert said.err == "warning: ema: comes too late.\n"
+    printed = capsys.readouterr()
+    assert (
+        printed.out.startswith("Fits: ")
+        and "rtx4090" in printed.out
+        and f"snugfit train {recipe}" in printed.out
+    )
+    assert printed.err == "warning: ema: comes too late.\n"
 
 
 def test_a_plan_that_does_not_fit_is_exit_code_1(recipe, planned, capsys):
     assert main(["plan", str(recipe), "--memory", "24GiB"]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("Does not fit: ") and "snugfit train" not in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("Does not fit: ") and "snugfit train" not in printed
 
 
 def test_plan_writes_a_page(recipe, planned, tmp_path, capsys):
@@ -417,11 +421,11 @@ def test_the_largest_is_in_the_first_line_and_in_the_command(
     monkeypatch.setattr(snugfit.planner.worker, "Worker", NoWorker)
     monkeypatch.setattr(snugfit.run.plans, "plan_recipe", plan)
     assert main(["plan", str(recipe), "--max", what]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"The largest {what} that fits: 12 {unit}: 11.7 GiB of 24 GiB")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"The largest {what} that fits: 12 {unit}: 11.7 GiB of 24 GiB")
     assert asked == [what]
-    assert ("snugfit train" in said) == (changes is not None)
-    assert changes is None or said.rstrip().endswith(f"{recipe}{changes}")
+    assert ("snugfit train" in printed) == (changes is not None)
+    assert changes is None or printed.rstrip().endswith(f"{recipe}{changes}")
 
 
 def test_report_and_replay_say_what_they_did(monkeypatch, capsys):
@@ -505,8 +509,8 @@ def test_what_shows_only_on_the_model_is_said_with_the_recipes_line(tmp_path, ca
     )
     for command in ("plan", "train"):
         assert main([command, str(recipe)]) == 2
-        said = capsys.readouterr().err
-        assert f"{recipe}:6: techniques.freeze.patterns: 'hed' matches no module or parameter" in said
+        errors = capsys.readouterr().err
+        assert f"{recipe}:6: techniques.freeze.patterns: 'hed' matches no module or parameter" in errors
     assert main(["train", str(recipe), "techniques=[{freeze: {patterns: [haed]}}]", "--no-plan"]) == 2
     assert "override 'techniques=" in capsys.readouterr().err
     assert main(["plan", str(recipe), "techniques=[]", "plan.numerics=tf32"]) == 2

@@ -57,7 +57,7 @@ def _module(folder: Path) -> str:
     return f"mine_{sum(map(ord, folder.name)) + len(folder.name) * 7919}"
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return found
 
@@ -66,7 +66,7 @@ def test_a_rate_is_found_kept_drawn_and_written(recipe: Path, capsys: pytest.Cap
     before = recipe.read_text()
     arguments = ["find", "lr", str(recipe), "--start=1e-4", "--png", "lr.png", "--apply", "--json"]
     assert main(arguments) == 0
-    found = told(capsys)
+    found = printed(capsys)
     folder = Path(found["folder"])
     assert {path.name for path in folder.iterdir()} == {"found.json", "find_lr.html"}
     ((place, stored),) = found_by_tools(Path("runs"), "clouds")
@@ -111,7 +111,7 @@ def test_parts_with_rates_of_their_own_are_tested_alone(
 ) -> None:
     layered = "techniques=[layer_rates: {decay: 0.5}]"
     assert main(["find", "lr", str(recipe), layered, "--start=1e-4", "--per-group", "--json"]) == 0
-    parts = told(capsys)["parts"]
+    parts = printed(capsys)["parts"]
     assert list(parts) == ["layer 1", "layer 2"] and all(part["curve"] for part in parts.values())
     assert main(["find", "lr", str(recipe), "--per-group"]) == 2
     assert "the optimizer has one part, 'the rest'" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_the_setting_of_a_schedule_whose_peak_is_not_1_is_told_in_its_own_terms(
 def test_a_micro_batch_is_found_kept_and_written(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = recipe.read_text()
     assert main(["find", "batch", str(recipe), "--updates=1", "--apply", "--json"]) == 0
-    found = told(capsys)
+    found = printed(capsys)
     assert [row["micro_batch"] for row in found["rows"]] == [1, 2, 4, 8, 16]
     assert found["micro_batch_largest"] == 16 and found["budget_bytes"] > found["rows"][-1]["peak_bytes"]
     assert {path.name for path in Path(found["folder"]).iterdir()} == {"found.json", "find_batch.html"}

@@ -28,16 +28,16 @@ def test_three_files_are_written_and_name_each_other(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["new", "technique", "sharper_loss", "my_pkg/inner", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [Path(file).name for file in said["files"]] == [
+    answer = json.loads(capsys.readouterr().out)
+    assert [Path(file).name for file in answer["files"]] == [
         "sharper_loss.py",
         "test_sharper_loss.py",
         "sharper_loss.md",
     ]
-    assert said["certify"] == (
+    assert answer["certify"] == (
         "snugfit certify --technique my_pkg.inner.sharper_loss:SharperLoss --oracle my_pkg.inner.test_sharper_loss:train"
     )
-    for file in said["files"]:
+    for file in answer["files"]:
         text = Path(file).read_text()
         assert text.count(FILL_IN) >= 2 and "$" not in text, file
     page = (package / "sharper_loss.md").read_text()
@@ -51,8 +51,8 @@ def test_the_written_test_passes_and_fails_where_the_technique_does_something_el
     assert passes(package / "test_sharper_loss.py") == (0, "4 passed")
     technique = package / "sharper_loss.py"
     technique.write_text(technique.read_text().replace("mul_(self.factor)", "mul_(1.1 * self.factor)"))
-    code, said = passes(package / "test_sharper_loss.py")
-    assert code == 1 and said == "1 failed, 3 passed"
+    code, summary = passes(package / "test_sharper_loss.py")
+    assert code == 1 and summary == "1 failed, 3 passed"
     technique.write_text(technique.read_text().replace('self.require_positive("factor")', "pass"))
     assert passes(package / "test_sharper_loss.py")[1] == "4 failed"
 

@@ -69,13 +69,13 @@ def test_what_is_said_names_limit_culprits_and_files(
 ) -> None:
     given = [str(recipe), f"output={tmp_path / 'runs'}", "--updates", "1", "--allow-code", "--shapes"]
     assert main(["profile", *given]) == 0
-    said = capsys.readouterr().out
-    assert "Operators, by their time on the host" in said
+    printed = capsys.readouterr().out
+    assert "Operators, by their time on the host" in printed
     # which operators are among the slowest of one update of microseconds is chance
-    assert re.search(r"\d×\d", said)
-    assert "limit" in said.splitlines()[0]
+    assert re.search(r"\d×\d", printed)
+    assert "limit" in printed.splitlines()[0]
     for words in ("Culprits", "  1. ", "examples/s", "forward", "profile.html", "trace.json"):
-        assert words in said
+        assert words in printed
 
 
 @pytest.mark.parametrize(

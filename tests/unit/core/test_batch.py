@@ -56,13 +56,13 @@ def test_select_takes_the_same_rows_of_everything(rows: list[int]) -> None:
         "k": torch.tensor(5),
         "mode": "fast",
     }
-    chosen = Batch.of(data, ids=[10, 11, 12, 13]).with_extras(cached=[torch.arange(4)]).select(rows)
-    assert chosen.rows == len(rows)
-    assert chosen.data["x"].tolist() == [[2 * row, 2 * row + 1] for row in rows]
-    assert chosen.data["names"] == ["abcd"[row] for row in rows]
-    assert chosen.ids == tuple(10 + row for row in rows)
-    assert chosen.extras["cached"][0].tolist() == rows
-    assert chosen.data["mode"] == "fast" and int(chosen.data["k"]) == 5
+    selection = Batch.of(data, ids=[10, 11, 12, 13]).with_extras(cached=[torch.arange(4)]).select(rows)
+    assert selection.rows == len(rows)
+    assert selection.data["x"].tolist() == [[2 * row, 2 * row + 1] for row in rows]
+    assert selection.data["names"] == ["abcd"[row] for row in rows]
+    assert selection.ids == tuple(10 + row for row in rows)
+    assert selection.extras["cached"][0].tolist() == rows
+    assert selection.data["mode"] == "fast" and int(selection.data["k"]) == 5
 
 
 def test_no_rows_may_be_selected() -> None:
@@ -94,9 +94,9 @@ def test_padding_is_trimmed_to_the_longest_selected_row() -> None:
     labels = torch.full((3, 6), IGNORED)
     labels[2, :6] = 1
     batch = Batch.of(texts([2, 4, 6], labels=labels, token_type_ids=torch.zeros(3, 6)))
-    chosen = batch.select([0, 1])
-    assert chosen.lengths == (2, 4)
-    assert {key: value.shape for key, value in chosen.data.items()} == dict.fromkeys(batch.data, (2, 4))
+    selection = batch.select([0, 1])
+    assert selection.lengths == (2, 4)
+    assert {key: value.shape for key, value in selection.data.items()} == dict.fromkeys(batch.data, (2, 4))
 
 
 def test_a_row_padded_on_the_left_is_as_long_as_the_padded_one() -> None:
@@ -127,10 +127,10 @@ def test_holes_in_the_mask_are_kept() -> None:
 def test_nothing_is_trimmed_when_a_tensor_is_as_wide_by_chance(more: dict[str, Any]) -> None:
     """Or an encoder's length would cut the ends of features, of a class's score, of a translation's labels."""
     batch = Batch.of(texts([2, 4, 6], **more))
-    chosen = batch.select([0, 1])
+    selection = batch.select([0, 1])
     whole = {key: value for key, value in batch.data.items() if isinstance(value, Tensor)}
-    assert all(torch.equal(chosen.data[key], value[:2]) for key, value in whole.items())
-    assert chosen.lengths == (2, 4)
+    assert all(torch.equal(selection.data[key], value[:2]) for key, value in whole.items())
+    assert selection.lengths == (2, 4)
 
 
 def test_features_of_another_width_do_not_stop_the_trimming() -> None:
@@ -157,9 +157,12 @@ def test_no_label_that_counts_is_trimmed() -> None:
     labels = texts(lengths)["input_ids"].masked_fill(texts(lengths)["attention_mask"] == 0, IGNORED)
     batch = Batch.of(texts(lengths, labels=labels))
     for row in range(3):
-        chosen = batch.select([row]).data["labels"]
-        assert int((chosen != IGNORED).sum()) == int((labels[row] != IGNORED).sum()) == lengths[row]
-        assert causal_lm(torch.zeros(1, chosen.shape[1], 50), {"labels": chosen}).weight() == lengths[row] - 1
+        own_labels = batch.select([row]).data["labels"]
+        assert int((own_labels != IGNORED).sum()) == int((labels[row] != IGNORED).sum()) == lengths[row]
+        assert (
+            causal_lm(torch.zeros(1, own_labels.shape[1], 50), {"labels": own_labels}).weight()
+            == lengths[row] - 1
+        )
 
 
 # splitting

@@ -242,6 +242,6 @@ def test_a_failing_context_does_not_leave_the_earlier_ones_entered() -> None:
 def test_a_card_may_refuse_all_that_fill_a_seam_or_stand_at_a_stage(place: str | Stage) -> None:
     reason = "it would never see the whole gradient. Remove one."
     refusing = dataclasses.replace(find("ema").card, name="refusing", refuses={place: reason})
-    refused = find("clip_norm" if place == "adjust" else "sam").card
-    assert exclusion(refusing, refused) == exclusion(refused, refusing) == f"exclude each other: {reason}"
+    other = find("clip_norm" if place == "adjust" else "sam").card
+    assert exclusion(refusing, other) == exclusion(other, refusing) == f"exclude each other: {reason}"
     assert exclusion(refusing, find("mixup").card) is None

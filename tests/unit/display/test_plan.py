@@ -78,8 +78,8 @@ def test_the_plan_is_told_from_the_number_to_the_command() -> None:
     assert "10.95 GiB in backward 2, model.layers.30.mlp.down_proj,\n          aten.mm.default" in text
     assert "9.00 GiB of host memory" in text
     time = " ".join(section(lines, "Time (predicted)"))
-    for said in ("1.90 s, 3h 10m in all", "4,310 tokens/s", "197 TFLOP an update", "41% of the"):
-        assert said in time
+    for words in ("1.90 s, 3h 10m in all", "4,310 tokens/s", "197 TFLOP an update", "41% of the"):
+        assert words in time
     assert "added     recompute, chunked_loss" in section(lines, "Choice")
     assert len([line for line in section(lines, "Runners-up") if "GiB" in line]) == 3
     rejected = section(lines, "Rejected")

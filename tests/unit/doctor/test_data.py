@@ -25,7 +25,7 @@ TEXTS = [f"text number {number}" for number in range(200)]
 LABELS = ["good", "bad"] * 100
 
 
-def told(findings) -> dict[str, str]:
+def severities(findings) -> dict[str, str]:
     return {finding.pitfall: str(finding.severity) for finding in findings}
 
 
@@ -43,7 +43,7 @@ def test_training_rows_among_the_validation_rows_are_counted_exactly_and_but_for
 
 def test_one_row_of_many_that_leaks_is_a_note():
     held_out = Rows(["text number 3", *(f"new {number}" for number in range(199))])
-    assert told(examine_rows(Rows(TEXTS), held_out)) == {"leakage": "note"}
+    assert severities(examine_rows(Rows(TEXTS), held_out)) == {"leakage": "note"}
 
 
 def test_repeated_rows_are_noted_and_those_of_two_labels_warned_of():
@@ -64,7 +64,7 @@ def test_repeated_rows_are_noted_and_those_of_two_labels_warned_of():
 @pytest.mark.parametrize(("rare", "expected"), [(5, {"imbalance": "warning"}), (40, {})])
 def test_a_class_that_nearly_all_rows_have_is_warned_of(rare, expected):
     labels = ["no"] * (200 - rare) + ["yes"] * rare
-    assert told(examine_rows(Rows(TEXTS, labels), None)) == expected
+    assert severities(examine_rows(Rows(TEXTS, labels), None)) == expected
 
 
 def test_labels_that_only_validation_has_are_an_error():
@@ -87,7 +87,7 @@ def test_rows_that_cannot_be_used_are_told_by_reason():
 def test_examples_of_tensors_leak_by_what_the_model_is_given():
     rows = [(torch.full((2,), float(number)), number % 2) for number in range(50)]
     shared = [(torch.full((2,), 7.0), 0), *((torch.full((2,), 100.0 + number), 1) for number in range(9))]
-    assert told(data.examine_examples(rows, shared)) == {"leakage": "warning"}
+    assert severities(data.examine_examples(rows, shared)) == {"leakage": "warning"}
     assert data.examine_examples(rows, shared[1:]) == []
 
 
@@ -105,7 +105,7 @@ def tokens(labels: list[list[int]]) -> list[dict]:
     ],
 )
 def test_labels_that_do_not_count_are_counted(labels, expected):
-    assert told(data.ignored_labels(tokens(labels))) == expected
+    assert severities(data.ignored_labels(tokens(labels))) == expected
 
 
 def windows(ids: torch.Tensor, labels: torch.Tensor) -> list[Batch]:
@@ -115,19 +115,19 @@ def windows(ids: torch.Tensor, labels: torch.Tensor) -> list[Batch]:
 def test_labels_are_shifted_once_by_whoever_shifts_them():
     ids = torch.randint(0, 1000, (4, 16), generator=torch.Generator().manual_seed(0))
     ahead = torch.cat([ids[:, 1:], torch.full((4, 1), -100)], dim=1)
-    assert told(data.shifted_labels(windows(ids, ids), 1)) == {}
-    assert told(data.shifted_labels(windows(ids, ahead), 1)) == {"shifted_labels": "error"}
-    assert told(data.shifted_labels(windows(ids, ids), 0)) == {"shifted_labels": "error"}
-    assert told(data.shifted_labels(windows(ids, ahead), 0)) == {}
-    assert told(data.shifted_labels(windows(ids, ids), None)) == {}
+    assert severities(data.shifted_labels(windows(ids, ids), 1)) == {}
+    assert severities(data.shifted_labels(windows(ids, ahead), 1)) == {"shifted_labels": "error"}
+    assert severities(data.shifted_labels(windows(ids, ids), 0)) == {"shifted_labels": "error"}
+    assert severities(data.shifted_labels(windows(ids, ahead), 0)) == {}
+    assert severities(data.shifted_labels(windows(ids, ids), None)) == {}
     prompted = ids.clone()
     prompted[:, :8] = -100
-    assert told(data.shifted_labels(windows(ids, prompted), 1)) == {}
+    assert severities(data.shifted_labels(windows(ids, prompted), 1)) == {}
 
 
 def test_a_text_of_one_token_over_and_over_is_not_called_shifted():
     ids = torch.full((2, 8), 5)
-    assert told(data.shifted_labels(windows(ids, ids), 1)) == {}
+    assert severities(data.shifted_labels(windows(ids, ids), 1)) == {}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_text_of_one_token_over_and_over_is_not_called_shifted():
     [(0, {}), (10, {"truncation": "note"}), (49, {"truncation": "note"}), (50, {"truncation": "warning"})],
 )
 def test_cut_texts_are_told_by_their_share(truncated, expected):
-    assert told(data.truncation(truncated, 100, 64, 300)) == expected
+    assert severities(data.truncation(truncated, 100, 64, 300)) == expected
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_loader_that_takes_longer_than_the_step_starves_it(load, compute, expe
     # the clock is read before a window, after it, and after the step
     moments = itertools.accumulate(itertools.cycle([0.0, load, compute]))
     found = list(data.starving(setup.step(), setup.loader(), 0, clock=lambda: next(moments)))
-    assert told(found) == expected
+    assert severities(found) == expected
     if found:
         assert found[0].fix == "plan: {num_workers: 6}"
 
@@ -200,7 +200,7 @@ def test_a_file_of_rows_is_looked_at_with_its_columns(tmp_path):
     rows = [f"{label},{text}" for text, label in zip(TEXTS, LABELS, strict=True)]
     (tmp_path / "rows.csv").write_text("\n".join(["label,text", *rows, "good,"]))
     found = examine_file(str(tmp_path / "rows.csv"), text=["text"], label="label")
-    assert told(found.findings) == {"empty_rows": "warning"} and found.ill
+    assert severities(found.findings) == {"empty_rows": "warning"} and found.ill
     assert found.left_out == ("tokens: give --model",)
 
 

@@ -144,8 +144,8 @@ def test_settings_are_judged_and_the_code_says_whether_something_is_wrong(recipe
 def test_what_was_found_is_kept_beside_the_runs_with_its_page(recipe, tmp_path, capsys):
     code, printed = doctor(capsys, *recipe, "evaluate.every=1000")
     (folder,) = (tmp_path / "runs/mine/tools/doctor").iterdir()
-    kept = json.loads((folder / "found.json").read_text())
-    assert code == 1 and kept["findings"] == printed["findings"]
+    result = json.loads((folder / "found.json").read_text())
+    assert code == 1 and result["findings"] == printed["findings"]
     assert printed["page"] == str(folder / "doctor.html")
     assert "only its end is evaluated" in Path(printed["page"]).read_text()
 
@@ -215,7 +215,7 @@ def test_a_command_behind_dashes_goes_to_the_observer(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "sentences"),
     [
         (
             {"exit_code": 1, "error": "Traceback:\nKeyError: 'label'"},
@@ -227,16 +227,16 @@ def test_a_command_behind_dashes_goes_to_the_observer(monkeypatch, capsys):
     ids=["the script fails", "the observer fails", "nothing fails"],
 )
 def test_a_failure_of_the_script_or_of_the_observer_is_said_and_makes_the_exit_code_1(
-    monkeypatch, capsys, tmp_path, given, said
+    monkeypatch, capsys, tmp_path, given, sentences
 ):
-    told = {"updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0, "saves_seen": 0}
-    seen = Observation((), seconds=1.0, **{**told, **given})
+    counts = {"updates_seen": 3, "stopped": False, "processes": 1, "evaluations_seen": 0, "saves_seen": 0}
+    seen = Observation((), seconds=1.0, **{**counts, **given})
     monkeypatch.setattr("snugfit.doctor.observe.observe", lambda command, **_: seen)
     code = main(["doctor", "--html", str(tmp_path), "--", "python", "train.py"])
     printed = capsys.readouterr().out
-    assert code == bool(said)
-    assert all(words in printed for words in said) and ("not looked at" in printed) is bool(said)
-    assert ("What was not looked at" in (tmp_path / "doctor.html").read_text()) is bool(said)
+    assert code == bool(sentences)
+    assert all(words in printed for words in sentences) and ("not looked at" in printed) is bool(sentences)
+    assert ("What was not looked at" in (tmp_path / "doctor.html").read_text()) is bool(sentences)
 
 
 def test_nothing_or_two_things_to_look_at_are_refused(capsys):

@@ -30,16 +30,16 @@ def trained(model: nn.Module, again: bool) -> tuple[int, list[Tensor]]:
             stack.enter_context(weights_cast_again())
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = model(inputs).float().square().sum()
-        kept = allocated.history[-1]
+        saved_bytes = allocated.history[-1]
         loss.backward()
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    return kept, gradients
+    return saved_bytes, gradients
 
 
 def test_a_weight_that_is_cast_again_in_backward_is_not_kept_and_has_the_same_gradient() -> None:
-    kept, expected = trained(net(), again=False)
+    saved_bytes, expected = trained(net(), again=False)
     less, gradients = trained(net(), again=True)
-    assert kept - less >= COPIES
+    assert saved_bytes - less >= COPIES
     assert len(gradients) == len(expected) == 4 * LAYERS + 2
     assert all(torch.equal(one, other) for one, other in zip(gradients, expected, strict=True))
 

@@ -153,17 +153,17 @@ def test_updates_and_evaluation_compute_float32_in_float32(monkeypatch: pytest.M
 def test_nobody_hears_that_torch_would_rather_have_the_newer_names_alone(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     put = torch._C._set_cudnn_allow_tf32
 
     def once(value: bool) -> None:
-        if not said:
-            said.append("Please use the new API settings to control TF32 behavior")
-            warnings.warn(said[0], stacklevel=1)
+        if not messages:
+            messages.append("Please use the new API settings to control TF32 behavior")
+            warnings.warn(messages[0], stacklevel=1)
         put(value)
 
     monkeypatch.setattr(torch._C, "_set_cudnn_allow_tf32", once)
     product_rounding._hear_once.cache_clear()
     with products_in("ieee"):
         pass
-    assert said and not recwarn.list
+    assert messages and not recwarn.list

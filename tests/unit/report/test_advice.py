@@ -146,7 +146,7 @@ def written(folder: Path, evaluations: Sequence[dict[str, Any]], *, best: str, e
     return folder
 
 
-def told(points: Curve, metric: str, weights: str = "raw") -> list[dict[str, Any]]:
+def evaluations_of(points: Curve, metric: str, weights: str = "raw") -> list[dict[str, Any]]:
     return [
         {
             "update": round(10 * epoch),
@@ -164,7 +164,7 @@ def of(folder: Path, evaluations: Sequence[dict[str, Any]], best: str) -> Advice
 
 
 def test_of_an_averaged_run_the_average_alone_is_looked_at(tmp_path: Path) -> None:
-    evaluations = [*told(RAW_BEFORE, "accuracy"), *told(AVERAGED, "accuracy", "swa")]
+    evaluations = [*evaluations_of(RAW_BEFORE, "accuracy"), *evaluations_of(AVERAGED, "accuracy", "swa")]
     advice = of(tmp_path, evaluations, "accuracy")
     assert advice.verdict == "stop"
     assert "accuracy of the averaged weights (swa)" in advice.reason
@@ -175,16 +175,20 @@ def test_of_an_averaged_run_the_average_alone_is_looked_at(tmp_path: Path) -> No
 
 def test_raw_weights_that_were_better_than_their_average_are_not_hidden(tmp_path: Path) -> None:
     better = [(epoch, value + 0.2) for epoch, value in RAW_BEFORE]
-    advice = of(tmp_path, [*told(better, "accuracy"), *told(AVERAGED, "accuracy", "swa")], "accuracy")
+    advice = of(
+        tmp_path,
+        [*evaluations_of(better, "accuracy"), *evaluations_of(AVERAGED, "accuracy", "swa")],
+        "accuracy",
+    )
     assert advice.reason.endswith("The raw weights before it had been better: 1.031, against 0.9112.")
 
 
 def test_the_direction_is_that_of_the_best(tmp_path: Path) -> None:
-    assert of(tmp_path / "a", told(OVERFITTED, "mine"), "min:mine").verdict == "shorter"
-    assert of(tmp_path / "b", told(OVERFITTED, "mine"), "max:mine").verdict != of(
-        tmp_path / "c", told(OVERFITTED, "mine"), "min:mine"
+    assert of(tmp_path / "a", evaluations_of(OVERFITTED, "mine"), "min:mine").verdict == "shorter"
+    assert of(tmp_path / "b", evaluations_of(OVERFITTED, "mine"), "max:mine").verdict != of(
+        tmp_path / "c", evaluations_of(OVERFITTED, "mine"), "min:mine"
     )
-    unknown = of(tmp_path / "d", told(OVERFITTED, "mine"), "mine")
+    unknown = of(tmp_path / "d", evaluations_of(OVERFITTED, "mine"), "mine")
     assert (unknown.verdict, unknown.reason) == (
         "unknown",
         "Whether a high or a low mine is better is not known.",
@@ -193,12 +197,12 @@ def test_the_direction_is_that_of_the_best(tmp_path: Path) -> None:
 
 def test_evaluations_that_are_not_finite_do_not_count(tmp_path: Path) -> None:
     broken = [*SHORT[:5], *[(epoch, math.nan) for epoch, _ in SHORT[5:]]]
-    assert of(tmp_path, told(broken, "loss"), "loss").reason.startswith("5 evaluations of the loss")
+    assert of(tmp_path, evaluations_of(broken, "loss"), "loss").reason.startswith("5 evaluations of the loss")
 
 
 def test_the_report_of_a_finished_run_ends_with_the_advice(tmp_path: Path) -> None:
-    folder = written(tmp_path / "one", told(SHORT, "loss"), best="loss")
+    folder = written(tmp_path / "one", evaluations_of(SHORT, "loss"), best="loss")
     page = render(read_story(folder), folder)
     assert "<h2>Next time</h2><p>Train longer, about" in page
-    going = written(tmp_path / "two", told(SHORT, "loss"), best="loss", end=False)
+    going = written(tmp_path / "two", evaluations_of(SHORT, "loss"), best="loss", end=False)
     assert "Next time" not in render(read_story(going), going)

@@ -205,14 +205,14 @@ def test_an_end_before_a_resume_is_not_the_end(run_dir: Path) -> None:
 
 def test_the_headline_tells_the_outcome(run_dir: Path) -> None:
     page = make_page(write_run(run_dir, updates=90, total_updates=200, status="stopped"))
-    for told in (
+    for words in (
         "Stopped",
         "Time is up: --stop-after 4m.",
         "90 of 200 updates, 45%",
         "snugfit resume",
         "1.42 GiB",
     ):
-        assert told in page.text
+        assert words in page.text
     failed = make_page(write_run(run_dir.with_name("other"), updates=90, total_updates=200, status="failed"))
     assert "Failed" in failed.text
     assert "Lower optimizer.adamw.learning_rate." in failed.text

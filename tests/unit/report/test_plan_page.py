@@ -179,7 +179,7 @@ def test_a_peak_outside_of_the_update_is_told_beside_the_highest_point_drawn(tmp
 def test_every_part_of_the_answer_is_on_the_page(tmp_path) -> None:
     answer = qlora_on_a_4090()
     plain = words_of(write(answer, tmp_path))
-    for said in (
+    for words in (
         "Fits: 11.7 GiB of 24 GiB on rtx4090, 1.90 s an update, 3h 10m in all (predicted).",
         "weights 5.43 GiB 46%",
         "inputs 96.00 KiB <1%",
@@ -193,7 +193,7 @@ def test_every_part_of_the_answer_is_on_the_page(tmp_path) -> None:
         *answer.why,
         *answer.rules,
     ):
-        assert said in plain
+        assert words in plain
     assert "The smallest budget" not in plain
     assert "full 612.00 GiB adapters 148.00 GiB quantised 52.00 GiB" in words_of(
         write(seventy_billion_that_do_not_fit(), tmp_path)
@@ -293,8 +293,8 @@ def test_the_levels_are_drawn_with_their_colours_the_choice_and_the_budget(tmp_p
     assert float(smallest.get("cx").rstrip("%")) == pytest.approx(100 * 15 / (1.08 * 31), abs=0.1)
     assert "tone2" in smallest.get("class")
     (ring,) = (each for each in chart.iter("circle") if "ring" in each.get("class"))
-    chosen = next(each for title, each in dots.items() if title.startswith("recompute + chunked_loss"))
-    assert (ring.get("cx"), ring.get("cy")) == (chosen.get("cx"), chosen.get("cy"))
+    dot = next(each for title, each in dots.items() if title.startswith("recompute + chunked_loss"))
+    assert (ring.get("cx"), ring.get("cy")) == (dot.get("cx"), dot.get("cy"))
     (budget,) = (each for each in chart.iter("line") if "mark" in each.get("class"))
     assert float(budget.get("x1").rstrip("%")) == pytest.approx(100 * 24 / (1.08 * 31), abs=0.1)
     assert "quantized, at best estimate, not searched ≥ 1.20 s ≤ 3,600" in words_of(page)

@@ -34,7 +34,7 @@ def test_a_plan_as_it_was_set_is_told_whole(tmp_path: Path) -> None:
     assert "num_workers" in setup(read_story(run), {"micro_batch": 8, "num_workers": 3})
 
 
-KEPT = {
+TIMELINE = {
     "segments": ["forward 1", "backward 1", "optimizer"],
     "seconds": [0.0, 0.1, 0.3],
     "bytes_by_kind": {"weights": [2**20] * 3, "activations": [2**20, 3 * 2**20, 0]},
@@ -45,7 +45,7 @@ def test_the_memory_over_an_update_is_drawn_as_it_was_predicted_with_its_peak(tm
     run = tmp_path / "runs" / "mine" / "20261121-0930-1a2b"
     write_run(run)
     assert "Memory, predicted" not in render(read_story(run), run)
-    (run / "timeline.json").write_text(json.dumps(KEPT), encoding="utf-8")
+    (run / "timeline.json").write_text(json.dumps(TIMELINE), encoding="utf-8")
     at = {"segment": "backward 1", "module": "head", "operator": "aten.mm.default"}
     plan = {"choice": {"micro_batch": 8}, "peak_at": at, "peak_bytes": 4 * 2**20}
     (run / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
@@ -56,7 +56,13 @@ def test_the_memory_over_an_update_is_drawn_as_it_was_predicted_with_its_peak(tm
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", "{}", json.dumps(KEPT | {"seconds": [0.0]}), json.dumps(KEPT | {"bytes_by_kind": {}})],
+    [
+        "{",
+        "[]",
+        "{}",
+        json.dumps(TIMELINE | {"seconds": [0.0]}),
+        json.dumps(TIMELINE | {"bytes_by_kind": {}}),
+    ],
 )
 def test_a_timeline_that_cannot_be_read_is_left_out(tmp_path: Path, content: str) -> None:
     (tmp_path / "timeline.json").write_text(content, encoding="utf-8")

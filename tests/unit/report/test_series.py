@@ -65,11 +65,11 @@ def test_decimation_keeps_every_extreme_and_both_ends() -> None:
     points = [(float(update), draw.gauss(0, 1)) for update in range(50_000)]
     points[31_415] = (31_415.0, 80.0)
     points[27_182] = (27_182.0, -80.0)
-    kept = decimate(points, 300)
-    assert len(kept) <= 5 * 300
-    assert {points[31_415], points[27_182], points[0], points[-1]} <= set(kept)
-    assert kept == sorted(kept)
-    assert extremes_by_column(kept, points[-1][0] / 300) == extremes_by_column(points, points[-1][0] / 300)
+    drawn = decimate(points, 300)
+    assert len(drawn) <= 5 * 300
+    assert {points[31_415], points[27_182], points[0], points[-1]} <= set(drawn)
+    assert drawn == sorted(drawn)
+    assert extremes_by_column(drawn, points[-1][0] / 300) == extremes_by_column(points, points[-1][0] / 300)
 
 
 def extremes_by_column(points: list[tuple[float, float]], width: float) -> list[tuple[float, float]]:

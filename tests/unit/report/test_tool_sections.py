@@ -8,7 +8,7 @@ from snugfit.results.tool_results import keep, new_folder
 from snugfit.tools.cross_validation.result import CrossValidation, FoldScore
 
 
-def kept(output: Path, tool: str, folder: str, summary: str, *, page: bool = True) -> None:
+def keep_result(output: Path, tool: str, folder: str, summary: str, *, page: bool = True) -> None:
     made = new_folder(output, "mine", tool)
     keep(made, tool, {}, summary, {})
     if page:
@@ -19,12 +19,12 @@ def kept(output: Path, tool: str, folder: str, summary: str, *, page: bool = Tru
 def test_the_newest_of_each_tool_is_told_with_a_link_that_leads_to_its_page(tmp_path: Path) -> None:
     run = tmp_path / "mine" / "20261121-0930-1a2b"
     run.mkdir(parents=True)
-    kept(tmp_path, "find_lr", "20261121-1", "an older one")
-    kept(tmp_path, "find_lr", "20261121-2", "0.024: a tenth of 0.24 & lowest")
-    kept(tmp_path, "doctor", "20261121-1", "0 errors", page=False)
-    told = found_by_tools(run)
-    assert re.findall(r"<td>(.*?)</td>", told) == ["0 errors", "0.024: a tenth of 0.24 &amp; lowest"]
-    (link,) = re.findall(r'href="(.*?)"', told)
+    keep_result(tmp_path, "find_lr", "20261121-1", "an older one")
+    keep_result(tmp_path, "find_lr", "20261121-2", "0.024: a tenth of 0.24 & lowest")
+    keep_result(tmp_path, "doctor", "20261121-1", "0 errors", page=False)
+    section = found_by_tools(run)
+    assert re.findall(r"<td>(.*?)</td>", section) == ["0 errors", "0.024: a tenth of 0.24 &amp; lowest"]
+    (link,) = re.findall(r'href="(.*?)"', section)
     assert (run / link).resolve() == tmp_path / "mine/tools/find_lr/20261121-2/find_lr.html"
 
 
@@ -40,10 +40,10 @@ def test_the_newest_cross_validation_is_told_with_a_link_to_its_page(tmp_path: P
         )
         keep(folder, "cv", {}, CrossValidation("mine", scores, 5, str(folder)).message, {})
         (folder / "cv.html").write_text("<p>")
-    told = found_by_tools(run)
+    section = found_by_tools(run)
     # the deviation of two values 0.02 apart is 0.02 / √2
-    assert re.findall(r"<td>(.*?)</td>", told) == ["accuracy 0.925 ± 0.014, over 2 of 5 folds"]
-    (link,) = re.findall(r'href="(.*?)"', told)
+    assert re.findall(r"<td>(.*?)</td>", section) == ["accuracy 0.925 ± 0.014, over 2 of 5 folds"]
+    (link,) = re.findall(r'href="(.*?)"', section)
     assert (run / link).resolve() == tmp_path / "mine/cv/20261121-2/cv.html"
 
 

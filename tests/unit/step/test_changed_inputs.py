@@ -142,5 +142,5 @@ def test_a_run_says_once_that_inputs_are_copied(tmp_path: Path) -> None:
     for in_place in (True, False):
         training = make_training(tmp_path / str(in_place), model=Centring(in_place))
         finish(training)
-        told = [each for each in events(training, "warning") if "in place" in each["message"]]
-        assert len(told) == in_place
+        warnings_of_run = [each for each in events(training, "warning") if "in place" in each["message"]]
+        assert len(warnings_of_run) == in_place

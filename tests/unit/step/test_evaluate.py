@@ -214,11 +214,11 @@ def test_the_weights_to_score_are_the_techniques(data: tuple[Tensor, Tensor]) ->
 
     @contextmanager
     def zeros(scored_model: nn.Module) -> Iterator[None]:
-        kept = [parameter.detach().clone() for parameter in scored_model.parameters()]
+        originals = [parameter.detach().clone() for parameter in scored_model.parameters()]
         for parameter in scored_model.parameters():
             parameter.data.zero_()
         yield
-        for parameter, value in zip(scored_model.parameters(), kept, strict=True):
+        for parameter, value in zip(scored_model.parameters(), originals, strict=True):
             parameter.data.copy_(value)
 
     averaged = Scored(

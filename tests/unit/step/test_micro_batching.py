@@ -45,14 +45,14 @@ class Capped(nn.Module):
         super().__init__()
         torch.manual_seed(1)
         self._most_tokens = most_tokens  # of the device, not of the model: ranks may have others
-        self.refused: list[int] = []
+        self.over_limit: list[int] = []
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(WIDTH, 3)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         if input_ids.numel() > self._most_tokens:
-            self.refused.append(input_ids.numel())
+            self.over_limit.append(input_ids.numel())
             raise torch.OutOfMemoryError(f"CUDA out of memory: {input_ids.numel()} tokens")
         mask = attention_mask.unsqueeze(-1)
         hidden = (self.embedding(input_ids) * mask).sum(dim=1) / mask.sum(dim=1)
@@ -106,9 +106,9 @@ def test_auto_is_the_largest_that_fits_the_longest_example_and_never_fails_in_tr
     model = Capped(most_tokens)
     training = text_run(tmp_path, model)
     assert training.step.micro_batch == expected
-    model.refused.clear()
+    model.over_limit.clear()
     assert finish(training).updates == 6
-    assert not model.refused and not events(training, "replan")
+    assert not model.over_limit and not events(training, "replan")
     assert sorted(index for window in seen(training)[:3] for index in window) == list(range(24))
 
 
@@ -183,10 +183,10 @@ def test_a_model_is_measured_with_what_it_becomes_later_in_the_run() -> None:
 def test_the_optimizers_state_is_there_while_sizes_are_tried() -> None:
     model = Capped(10**9)
     step = sf.Step(model, AdamW(learning_rate=0.1))
-    kept: list[int] = []
-    model.register_forward_hook(lambda *_: kept.append(len(step.optimizer.state)))
+    state_sizes: list[int] = []
+    model.register_forward_hook(lambda *_: state_sizes.append(len(step.optimizer.state)))
     find_micro_batch(step, padded(texts(8)))
-    assert kept[0] == 0 and set(kept[1:]) == {len(list(model.parameters()))}
+    assert state_sizes[0] == 0 and set(state_sizes[1:]) == {len(list(model.parameters()))}
     assert not step.optimizer.state
 
 
@@ -247,8 +247,8 @@ def test_on_a_cpu_larger_sizes_are_predicted_from_smaller_ones_and_the_chosen_on
     assert peak is not None
     less = look(peak - 1)
     assert less.micro_batch == 128
-    chosen = less.trials[-1]
-    assert not chosen.predicted and chosen.peak_bytes is not None and chosen.peak_bytes <= peak - 1
+    last = less.trials[-1]
+    assert not last.predicted and last.peak_bytes is not None and last.peak_bytes <= peak - 1
     few = look(600_000)
     assert [(trial.micro_batch, trial.predicted) for trial in few.trials] == [
         (256, True),
@@ -358,7 +358,7 @@ def test_a_run_that_ran_out_of_memory_trains_what_it_would_have_trained(tmp_path
     short = text_run(tmp_path / "short", capped, micro_batch=None, validation=texts(20))
     enough = text_run(tmp_path / "enough", roomy, micro_batch=None, validation=texts(20))
     assert finish(short).updates == finish(enough).updates == 6
-    assert capped.refused, "memory never ran out"
+    assert capped.over_limit, "memory never ran out"
     for name, weight in roomy.state_dict().items():
         assert torch.allclose(capped.state_dict()[name], weight, rtol=1e-10, atol=1e-13)
     assert seen(short) == seen(enough)
@@ -446,10 +446,10 @@ def test_a_replan_is_shown_and_is_in_the_report(tmp_path: Path, capsys: pytest.C
         training = text_run(tmp_path, Capped(4 * LONG), micro_batch=None, display=display)
         display({"event": "run", "name": "texts"})
         finish(training)
-    said = "ran out of memory with 8 examples in a micro-batch (CUDA out of memory: 400 tokens). It was run again with 4 at most"
-    assert said in capsys.readouterr().err
+    message = "ran out of memory with 8 examples in a micro-batch (CUDA out of memory: 400 tokens). It was run again with 4 at most"
+    assert message in capsys.readouterr().err
     (incident,) = read_story(tmp_path).incidents
-    assert incident.kind == "warning" and said in incident.text
+    assert incident.kind == "warning" and message in incident.text
 
 
 def test_auto_through_sf_train(tmp_path: Path) -> None:
@@ -478,9 +478,9 @@ def test_a_micro_batch_that_is_none_is_refused(tmp_path: Path, micro_batch: Any)
         SettingError, match=r"plan.micro_batch: must be a positive whole number, auto or null"
     ):
         sf.train(Capped(9), texts(8), collate=padded, micro_batch=micro_batch, output=tmp_path)
-    with pytest.raises(SettingError, match=r"micro_batch: must be at least 1 .*\.$") as refused:
+    with pytest.raises(SettingError, match=r"micro_batch: must be at least 1 .*\.$") as raised:
         sf.Step(Capped(9), SGD(), micro_batch=micro_batch)
-    assert "find_micro_batch" not in str(refused.value)
+    assert "find_micro_batch" not in str(raised.value)
 
 
 def test_a_step_cannot_find_its_micro_batch_and_says_what_can() -> None:
@@ -491,7 +491,7 @@ def test_a_step_cannot_find_its_micro_batch_and_says_what_can() -> None:
 
 
 def test_advice_names_what_saves_memory_and_first_what_leaves_the_result_as_it_is() -> None:
-    said = advice(["adamw", "recompute"])
-    assert said.index("'weight_streaming'") < said.index("(the result stays)") < said.index("'lora'")
+    text = advice(["adamw", "recompute"])
+    assert text.index("'weight_streaming'") < text.index("(the result stays)") < text.index("'lora'")
     for absent in ("cudnn_benchmark", "channels_last", "compile", "recompute", "adamw_8bit"):
-        assert f"'{absent}'" not in said
+        assert f"'{absent}'" not in text

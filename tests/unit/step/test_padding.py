@@ -156,14 +156,16 @@ def test_the_comparison_leaves_no_trace() -> None:
     model.layer.dropout.p = 0.5
     model.counted = nn.BatchNorm1d(8)
     model.pool = model.counted
-    checked, told = step_of(model, MICRO_BATCH), step_of(model, MICRO_BATCH)
-    told.padding.cut = True
+    checked, preset = step_of(model, MICRO_BATCH), step_of(model, MICRO_BATCH)
+    preset.padding.cut = True
     before = torch.get_rng_state()
     for _ in range(2):
-        checked(window(masked)), told(window(masked))
+        checked(window(masked)), preset(window(masked))
     assert torch.equal(torch.get_rng_state(), before)
-    assert checked.padding.cut is True and checked.padding.message and not told.padding.message
-    for one, other in zip(checked.model.state_dict().values(), told.model.state_dict().values(), strict=True):
+    assert checked.padding.cut is True and checked.padding.message and not preset.padding.message
+    for one, other in zip(
+        checked.model.state_dict().values(), preset.model.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other)
     assert all(module.training for module in checked.model.modules())
 

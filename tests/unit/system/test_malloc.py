@@ -45,9 +45,13 @@ print(during - before, resident() - before)
 
 def run(*arguments: str, **environment: str) -> str:
     """What a fresh interpreter prints, without this one's settings of malloc."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
     command = [sys.executable, "-c", *arguments]
-    done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env={**inherited, **environment}, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 

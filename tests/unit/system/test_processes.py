@@ -22,7 +22,7 @@ leave(int(sys.argv[1]))
 
 
 @pytest.mark.parametrize(
-    ("size", "code", "said"),
+    ("size", "code", "output"),
     [
         (2, 0, "output exit functions "),
         (2, 3, "output "),  # what waits for other ranks would never end
@@ -30,7 +30,7 @@ leave(int(sys.argv[1]))
         (1, 3, "output exit functions taken down "),
     ],
 )
-def test_one_of_several_leaves_with_its_code_and_is_not_taken_down(size: int, code: int, said: str) -> None:
+def test_one_of_several_leaves_with_its_code_and_is_not_taken_down(size: int, code: int, output: str) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -44,4 +44,4 @@ def test_one_of_several_leaves_with_its_code_and_is_not_taken_down(size: int, co
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (code, said), done.stderr
+    assert (done.returncode, done.stdout) == (code, output), done.stderr

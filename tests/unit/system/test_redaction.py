@@ -286,9 +286,9 @@ def test_no_outlet_of_a_run_shows_a_secret(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("secret", ["SEC/RET", "SEC?RET", "SEC#RET", "SEC@R[ET"])
 def test_an_address_that_cannot_be_parsed_is_refused_without_its_password(secret: str) -> None:
-    with pytest.raises(TrackingError, match="cannot be parsed.*%40") as refused:
+    with pytest.raises(TrackingError, match="cannot be parsed.*%40") as raised:
         check_uri(f"https://me:{secret}@host:5000/x")
-    assert "SE" not in str(refused.value)
+    assert "SE" not in str(raised.value)
 
 
 def test_a_trackers_long_answer_is_cut_after_its_secrets_are_out() -> None:

@@ -97,13 +97,13 @@ def predictions_alone_and_beside_a_fork() -> tuple[list[str], list[str], int]:
                 return found
 
             planner.second.answer = count  # type: ignore[method-assign]
-            beside = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
+            with_fork = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
         planner.second = None
         alone = [repr(planner.predict(plan, subject.techniques, rough=True)) for plan in sizes]
-    return alone, beside, answered
+    return alone, with_fork, answered
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a fork needs a processor of its own")
 def test_predictions_are_the_same_alone_and_beside_a_fork_that_makes_every_second_run() -> None:
-    alone, beside, answered = Worker().run(predictions_alone_and_beside_a_fork, timeout=120)
-    assert beside == alone and answered == 2
+    alone, with_fork, answered = Worker().run(predictions_alone_and_beside_a_fork, timeout=120)
+    assert with_fork == alone and answered == 2

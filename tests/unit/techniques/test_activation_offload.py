@@ -75,12 +75,12 @@ def test_between_forward_and_backward_activations_are_on_the_host_alone() -> Non
     model = llama()
     with counting() as plainly:
         loss = model(TEXTS).logits.square().sum()
-        kept = plainly.now()
+        saved_bytes = plainly.now()
     with counting() as live, offloaded("cpu", [*model.parameters(), *model.buffers()], 1) as offload:
         loss = model(TEXTS).logits.square().sum()
         left = live.now() - offload.bytes
-    assert offload.bytes > 0.9 * kept
-    assert left < 0.02 * kept
+    assert offload.bytes > 0.9 * saved_bytes
+    assert left < 0.02 * saved_bytes
     loss.backward()
 
 
@@ -148,8 +148,8 @@ def test_sizes_strides_and_types_come_back_as_they_were(lay: Callable[[Tensor], 
     saved = lay(torch.randn(4, 4))
     offload = Offload(torch.device("cpu"), (), 1)
     with offload.forward():
-        kept = offload.pack(saved)
-        found = offload.unpack(kept)
+        packed = offload.pack(saved)
+        found = offload.unpack(packed)
     assert torch.equal(found, saved) and found.stride() == saved.stride() and found.dtype == saved.dtype
     assert found.is_conj() == saved.is_conj()
 
@@ -317,17 +317,17 @@ def test_copies_that_come_late_change_no_bit(monkeypatch: pytest.MonkeyPatch) ->
 def test_on_a_gpu_the_gradient_is_the_same_and_memory_falls() -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(16))).cuda()
     inputs = torch.randn(8192, 1024, device="cuda")
-    kept, found = [], []
+    saved_bytes, found = [], []
     for offload in (nullcontext(), offloaded("cuda", model.parameters())):
         model.zero_grad()
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         with offload:
             loss = model(inputs).square().mean()
-        kept.append(torch.cuda.memory_allocated() - before)
+        saved_bytes.append(torch.cuda.memory_allocated() - before)
         loss.backward()
         found.append([parameter.grad.clone() for parameter in model.parameters()])
-    assert kept[1] < kept[0] / 10
+    assert saved_bytes[1] < saved_bytes[0] / 10
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 

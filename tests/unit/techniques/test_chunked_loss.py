@@ -488,12 +488,12 @@ class Routed(nn.Module):
         return {"logits": self.lm_head(hidden), "aux": self.router(hidden).square().mean()}
 
 
-def beside(outputs: Any, data: Any) -> LossTerms:
+def with_auxiliary(outputs: Any, data: Any) -> LossTerms:
     values = F.cross_entropy(outputs["logits"].transpose(1, 2), data["labels"], reduction="none")
     return LossTerms(values + data["share"].mean() * outputs["aux"])
 
 
-beside.labels_ahead = 0  # type: ignore[attr-defined]
+with_auxiliary.labels_ahead = 0  # type: ignore[attr-defined]
 
 
 def test_a_loss_of_another_output_too_is_refused_as_its_gradient_would_be_lost() -> None:
@@ -502,7 +502,7 @@ def test_a_loss_of_another_output_too_is_refused_as_its_gradient_would_be_lost()
     step = Step(
         Routed(),
         find("sgd")(),
-        beside,
+        with_auxiliary,
         [ChunkedLoss(chunk=4)],
         forward=lambda model, data: model(data["input_ids"]),
     )
@@ -623,7 +623,7 @@ def test_nothing_of_a_chunk_is_handed_to_what_moves_saved_tensors() -> None:
         packed.append(tensor.shape)
         return tensor
 
-    with saved_tensors_hooks(pack, lambda kept: kept):
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
         values, _ = InChunks.apply(work, hidden, *head.parameters())
     assert packed == [hidden.shape]
     values.sum().backward()

@@ -200,17 +200,17 @@ def test_numbers_that_are_not_finite_prove_nothing() -> None:
 
 def test_a_check_is_repeated_by_all_ranks_where_one_has_to_repeat_it() -> None:
     """Weights are gathered by all ranks in each forward of the whole model, and a check makes two more."""
-    said: list[bool] = []
+    flags: list[bool] = []
 
     def one_repeats(flag: bool) -> bool:
-        said.append(flag)
+        flags.append(flag)
         return True
 
     net, known = Net(), Known()
     with compiled(net, backend="eager", known=known, any_rank=one_repeats):
         net(INPUTS)
         net(INPUTS)
-    assert (said, dict(known.checked)) == ([False, False], {})
+    assert (flags, dict(known.checked)) == ([False, False], {})
     with compiled(net, backend="eager", known=known):
         net(INPUTS)
     assert known.checked == {(net, True): 1}

@@ -19,10 +19,10 @@ CUDA = torch.device("cuda")
 @pytest.fixture(params=[False, True], autouse=True)
 def before(request: pytest.FixtureRequest) -> Iterator[bool]:
     """The switch as somebody has set it."""
-    kept = torch.backends.cudnn.benchmark
+    original = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = request.param
     yield request.param
-    torch.backends.cudnn.benchmark = kept
+    torch.backends.cudnn.benchmark = original
 
 
 class Looking(nn.Module):

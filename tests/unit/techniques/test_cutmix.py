@@ -61,8 +61,8 @@ def test_a_box_stays_inside_of_the_image_and_is_no_larger_than_was_drawn() -> No
         start, end = boxes[:, low], boxes[:, high]
         assert ((start >= 0) & (start <= end) & (end <= length)).all()
         assert (end - start <= part * length).all()
-    kept = kept_area(torch.tensor(boxes), SIZE)
-    assert ((kept >= 0) & (kept <= 1)).all()
+    areas = kept_area(torch.tensor(boxes), SIZE)
+    assert ((areas >= 0) & (areas <= 1)).all()
 
 
 def test_the_images_that_were_given_stay_as_they_were() -> None:

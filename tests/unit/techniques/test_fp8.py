@@ -145,8 +145,8 @@ def test_the_head_small_layers_and_odd_sizes_stay_and_each_has_its_reason() -> N
     model = nn.Sequential(
         nn.Linear(64, 64), nn.Linear(64, 40), nn.Linear(40, 64), nn.Linear(64, 16), nn.Linear(16, 64)
     )
-    chosen = choose_layers(nn.Sequential(model, nn.Linear(64, 64)), smallest=32, skip=["0.0"])
-    assert dict(chosen.left) == {
+    choice = choose_layers(nn.Sequential(model, nn.Linear(64, 64)), smallest=32, skip=["0.0"])
+    assert dict(choice.left) == {
         "0.0": "is named by fp8.skip",
         "0.1": "has 40 outputs, no multiple of 16",
         "0.2": "has 40 inputs, no multiple of 16",
@@ -160,13 +160,13 @@ def test_the_head_small_layers_and_odd_sizes_stay_and_each_has_its_reason() -> N
 
 
 def test_of_a_stock_llama_all_layers_but_the_head_are_chosen_and_of_gpt2_its_conv1d() -> None:
-    chosen = choose_layers(llama(), smallest=16)
-    assert len(chosen.fp8) == 14 and dict(chosen.left) == {"lm_head": "makes the logits"}
-    chosen = choose_layers(problems.gpt2(()).model(), smallest=2, multiple=1)
-    assert sorted({type(layer).__name__ for layer in chosen.fp8.values()}) == ["Conv1D"]
-    assert len(chosen.fp8) == 4 and list(chosen.left) == ["lm_head"]
-    chosen = choose_layers(problems.bert(()).model(), smallest=2, multiple=1)
-    assert list(chosen.left) == ["classifier"]
+    choice = choose_layers(llama(), smallest=16)
+    assert len(choice.fp8) == 14 and dict(choice.left) == {"lm_head": "makes the logits"}
+    choice = choose_layers(problems.gpt2(()).model(), smallest=2, multiple=1)
+    assert sorted({type(layer).__name__ for layer in choice.fp8.values()}) == ["Conv1D"]
+    assert len(choice.fp8) == 4 and list(choice.left) == ["lm_head"]
+    choice = choose_layers(problems.bert(()).model(), smallest=2, multiple=1)
+    assert list(choice.left) == ["classifier"]
 
 
 def test_a_conv1d_multiplies_by_its_weight_as_it_lies() -> None:
@@ -267,8 +267,8 @@ def test_a_stock_model_keeps_names_and_classes_and_is_copied_saved_and_loaded_as
 def test_beside_adapters_the_frozen_base_is_in_fp8_and_the_adapters_are_not() -> None:
     techniques = [FP8(smallest=8, emulate=True), find("lora")(rank=16)]
     step = Step(llama(), find("adamw")(), "causal_lm", techniques)
-    chosen = choose_layers(step.model, smallest=8)
-    assert len(chosen.fp8) == 14 and all(name.endswith(".base_layer") for name in chosen.fp8)
+    choice = choose_layers(step.model, smallest=8)
+    assert len(choice.fp8) == 14 and all(name.endswith(".base_layer") for name in choice.fp8)
     before = {name: weight.clone() for name, weight in step.model.state_dict().items()}
     assert step(texts(1)[0]).applied
     changed = {

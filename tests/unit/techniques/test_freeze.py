@@ -168,7 +168,7 @@ def test_an_end_of_freezing_beyond_the_run_is_told_among_the_runs_events(
 ) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     data = [(torch.randn(2), torch.tensor(0)) for _ in range(8)]
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     train(
         model,
         data,
@@ -177,7 +177,7 @@ def test_an_end_of_freezing_beyond_the_run_is_told_among_the_runs_events(
         techniques=[technique],
         track=False,
         output=tmp_path,
-        display=told.append,
+        display=events.append,
     )
-    warned = [event["message"] for event in told if event["event"] == "warning"]
+    warned = [event["message"] for event in events if event["event"] == "warning"]
     assert any(setting in message and "the run has 2" in message for message in warned)

@@ -124,8 +124,8 @@ def test_texts_of_unequal_length_may_be_cut_to_other_widths_in_each_micro_batch(
         torch.manual_seed(0)
         model = gpt2(dropout=0.0).double()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        chosen = of_all_rows if loss == "coupled" else causal_lm
-        steps.append(Step(model, sgd, chosen, techniques, micro_batch=micro_batch))
+        loss_function = of_all_rows if loss == "coupled" else causal_lm
+        steps.append(Step(model, sgd, loss_function, techniques, micro_batch=micro_batch))
     results = [step(window) for step in steps]
     assert results[1].loss == pytest.approx(results[0].loss, rel=1e-10)
     assert relative_error(gradients_of(steps[1]), gradients_of(steps[0])) <= 1e-10

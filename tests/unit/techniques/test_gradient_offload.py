@@ -34,14 +34,14 @@ MASTERS = MasterWeights(gradients="fp32")
 
 
 @pytest.mark.parametrize("micro_batch", [None, 3])
-@pytest.mark.parametrize("beside", [(), (OptimizerOffload(),)], ids=problems.name_of)
+@pytest.mark.parametrize("others", [(), (OptimizerOffload(),)], ids=problems.name_of)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=problems.name_of)
 def test_weights_losses_and_checkpoints_are_those_of_gradients_on_the_device_bit_for_bit(
-    optimizer: Technique, beside: tuple[Technique, ...], micro_batch: int | None
+    optimizer: Technique, others: tuple[Technique, ...], micro_batch: int | None
 ) -> None:
     problem = problems.reader((optimizer,))
     plain, left = (
-        make_step(problem, [optimizer, CLIP, *beside, *more], micro_batch=micro_batch, dtype=torch.float32)
+        make_step(problem, [optimizer, CLIP, *others, *more], micro_batch=micro_batch, dtype=torch.float32)
         for more in ((), (GradientOffload(),))
     )
     for window in problem.windows(torch.float32):

@@ -41,10 +41,10 @@ def test_the_largest_losses_are_kept_rounded_up_with_ties_to_the_first(
 
 
 @pytest.mark.parametrize(
-    ("fraction", "rows", "kept"), [(0.07, 100, 7), (0.55, 100, 55), (0.29, 100, 29), (1 / 3, 3, 1)]
+    ("fraction", "rows", "count"), [(0.07, 100, 7), (0.55, 100, 55), (0.29, 100, 29), (1 / 3, 3, 1)]
 )
-def test_a_fraction_is_not_rounded_up_by_the_error_of_a_float(fraction: float, rows: int, kept: int) -> None:
-    assert len(hardest(LossTerms(torch.arange(float(rows))), fraction)) == kept
+def test_a_fraction_is_not_rounded_up_by_the_error_of_a_float(fraction: float, rows: int, count: int) -> None:
+    assert len(hardest(LossTerms(torch.arange(float(rows))), fraction)) == count
 
 
 def test_rows_of_weight_zero_come_last_whatever_their_value() -> None:
@@ -107,10 +107,10 @@ def test_batch_norm_is_not_spoilt_by_a_row_that_was_left_out() -> None:
 def test_a_dry_run_assumes_that_the_longest_rows_are_kept() -> None:
     with FakeTensorMode():
         compute = Ranked([1.0, 1.0, 1.0, 1.0], Batch({}, 4, lengths=(2, 4, 1, 3)))
-        chosen: list[list[int]] = []
-        compute.select = lambda rows: chosen.append(rows) or compute  # type: ignore[assignment, func-returns-value]
+        selections: list[list[int]] = []
+        compute.select = lambda rows: selections.append(rows) or compute  # type: ignore[assignment, func-returns-value]
         run(compute, 0.5)
-    assert chosen == [[1, 3]]
+    assert selections == [[1, 3]]
 
 
 @pytest.mark.parametrize("micro_batch", [None, 2])
@@ -118,9 +118,9 @@ def test_batch_norm_never_gets_a_single_hard_example(micro_batch: int | None) ->
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     seen: list[int] = []
     model[1].register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    for fraction, kept in ((0.1, [2]), (0.3, [3])):
+    for fraction, sizes in ((0.1, [2]), (0.3, [3])):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         step = Step(model, optimizer, techniques=[HardExamples(fraction)], micro_batch=micro_batch)
         seen.clear()
         assert step((torch.randn(10, 4), torch.randint(0, 2, (10,)))).applied
-        assert min(seen) >= 2 and seen[-len(kept) :] == kept
+        assert min(seen) >= 2 and seen[-len(sizes) :] == sizes

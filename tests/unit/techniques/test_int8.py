@@ -20,10 +20,10 @@ from tests.unit.techniques.quantised_runs import (
 @pytest.mark.parametrize("shape", [(1, 1), (8, 16), (5, 7), (48, 64)])
 def test_the_weight_is_that_of_a_loop_row_by_row(shape: tuple[int, int]) -> None:
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    kept = Int8Format().pack(weight)
-    whole = Int8Format().unpack(kept, shape, torch.float32)
+    packed = Int8Format().pack(weight)
+    whole = Int8Format().unpack(packed, shape, torch.float32)
     assert torch.equal(whole, oracle.rounded(weight))
-    assert torch.equal(Int8Format().unpack(kept, shape, torch.bfloat16), whole.bfloat16())
+    assert torch.equal(Int8Format().unpack(packed, shape, torch.bfloat16), whole.bfloat16())
     assert (
         (whole - weight).abs().amax(dim=1) <= weight.abs().amax(dim=1) / 254 * 1.13
     ).all()  # 16 bit: half a step more

@@ -87,8 +87,8 @@ def test_a_loaded_state_goes_on_where_it_was() -> None:
     other = deepcopy(model)
     resumed = made(Lion(learning_rate=0.9), other)
     resumed.load_state_dict(deepcopy(optimizer.state_dict()))
-    for parameters, chosen in ((model, optimizer), (other, resumed)):
-        train(parameters, chosen, updates=3)
+    for parameters, each in ((model, optimizer), (other, resumed)):
+        train(parameters, each, updates=3)
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
 
 

@@ -110,8 +110,8 @@ def test_a_loaded_state_goes_on_where_it_was() -> None:
     other = deepcopy(model)
     resumed = made(MADGRAD(learning_rate=0.9), other)
     resumed.load_state_dict(deepcopy(optimizer.state_dict()))
-    for parameters, chosen in ((model, optimizer), (other, resumed)):
-        train(parameters, chosen)
+    for parameters, each in ((model, optimizer), (other, resumed)):
+        train(parameters, each)
     assert same(model, other)
 
 

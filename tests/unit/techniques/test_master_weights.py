@@ -101,7 +101,7 @@ def by_hand(model: nn.Module, micro_batch: int, sums: torch.dtype) -> tuple[dict
 def masters_of(step: Step) -> dict[str, Tensor]:
     """The numbers that training goes on from."""
     assert isinstance(step.optimizer, MasterOptimizer)
-    own = {parameter: kept["master"] for parameter, kept in step.optimizer.own.items()}
+    own = {parameter: state["master"] for parameter, state in step.optimizer.own.items()}
     return {name: own.get(each, each.detach()) for name, each in step.model.named_parameters()}
 
 
@@ -282,7 +282,7 @@ def test_the_best_model_has_the_weights_that_were_scored_and_the_checkpoint_the_
         device="cpu",
     )  # which evaluates once, at its end
     best = load_file(next(tmp_path.glob("**/best/*.safetensors")))
-    kept = {
+    masters = {
         name: value
         for path in tmp_path.glob("**/checkpoints/**/*.safetensors")
         for name, value in load_file(path).items()
@@ -290,8 +290,8 @@ def test_the_best_model_has_the_weights_that_were_scored_and_the_checkpoint_the_
     }
     matrices = ["0.weight", "1.weight", "4.weight"]
     assert {name for name, each in best.items() if each.dtype == BF16_} == {*matrices}
-    assert {each.dtype for each in kept.values()} == {torch.float32}
-    for name, master in zip(matrices, [kept[each] for each in sorted(kept)], strict=True):
+    assert {each.dtype for each in masters.values()} == {torch.float32}
+    for name, master in zip(matrices, [masters[each] for each in sorted(masters)], strict=True):
         assert torch.equal(best[name], master.bfloat16()) and not torch.equal(best[name].float(), master)
 
 

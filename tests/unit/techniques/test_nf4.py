@@ -40,11 +40,11 @@ SHAPES = [(1, 1), (8, 16), (4, 96), (5, 7), (16, 24), (48, 64), (3, 130)]
 def test_the_weight_is_that_of_a_loop_over_the_papers_table(shape: tuple[int, int], double: bool) -> None:
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     form = NF4Format(double)
-    kept = form.pack(weight)
-    whole = form.unpack(kept, shape, torch.float32)
+    packed = form.pack(weight)
+    whole = form.unpack(packed, shape, torch.float32)
     assert torch.equal(whole, oracle.rounded(weight, double))
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
-        assert torch.equal(form.unpack(kept, shape, dtype), whole.to(dtype))
+        assert torch.equal(form.unpack(packed, shape, dtype), whole.to(dtype))
 
 
 def test_the_levels_are_the_papers() -> None:
@@ -55,13 +55,13 @@ def test_the_levels_are_the_papers() -> None:
 
 def test_quantised_scales_are_half_a_step_away_at_most() -> None:
     weight = torch.randn(64, 512, generator=torch.Generator().manual_seed(0))
-    kept, plain = NF4Format().pack(weight), NF4Format(double=False).pack(weight)
-    assert torch.equal(kept["packed"], plain["packed"])
+    packed, plain = NF4Format().pack(weight), NF4Format(double=False).pack(weight)
+    assert torch.equal(packed["packed"], plain["packed"])
     levels = torch.tensor(oracle.LEVELS)
     assert len(levels.unique()) == 16
     one, other = (
         form.unpack(k, (64, 512), torch.float32)
-        for form, k in ((NF4Format(), kept), (NF4Format(False), plain))
+        for form, k in ((NF4Format(), packed), (NF4Format(False), plain))
     )
     scales = plain["absmax"]
     spread = (scales - scales.mean()).abs().max()

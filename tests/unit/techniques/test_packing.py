@@ -345,14 +345,14 @@ def test_an_output_that_cannot_be_unpacked_is_refused_with_its_shapes() -> None:
 def test_features_that_are_caught_inside_of_what_is_packed_are_refused() -> None:
     batch = {**given(), "labels": given()["input_ids"].masked_fill(given()["attention_mask"] == 0, -100)}
     inside, outside = "transformer.h.0.mlp", "transformer"
-    for name, refused in ((inside, True), (outside, False)):
+    for name, conflicts in ((inside, True), (outside, False)):
         teaching = find("distillation")(teacher="start", features={name: name})
         step = Step(stock(*STOCK[4]), find("sgd")(), "causal_lm", [teaching, Packing()])
         with (
             pytest.raises(
                 SettingError, match=f"^distillation.features: '{name}' gives 4 rows .*Remove packing"
             )
-            if refused
+            if conflicts
             else nullcontext()
         ):
             assert step(batch).applied

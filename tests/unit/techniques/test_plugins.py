@@ -209,9 +209,9 @@ def test_a_resume_refuses_source_that_has_changed_by_name(
     os.utime(source, (1, 1))  # another time of change, so that no byte code of before is taken
     forget(monkeypatch)
     assert main(["resume", str(run), "--quiet"]) == 2
-    said = capsys.readouterr().err
-    assert "techniques.scaled: own_package.scaling.TIMES 1.0 then, 3.0 now" in said
-    assert "--accept-changes techniques.scaled" in said
+    errors = capsys.readouterr().err
+    assert "techniques.scaled: own_package.scaling.TIMES 1.0 then, 3.0 now" in errors
+    assert "--accept-changes techniques.scaled" in errors
     assert main(["resume", str(run), "--quiet", "--accept-changes", "techniques.scaled"]) == 0
 
 

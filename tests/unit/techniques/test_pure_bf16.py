@@ -144,8 +144,8 @@ def test_weights_gradients_and_moments_are_in_bf16_and_so_is_what_the_model_comp
     result = step(window)
     assert result.applied and torch.tensor(result.loss).isfinite()
     norms = {f"body.1.{name}" for name in ("weight", "bias")} if make is problems.normed else set()
-    kept = {name for name, tensor in problems.weights(step).items() if tensor.dtype != BF16}
-    assert kept == norms
+    wide = {name for name, tensor in problems.weights(step).items() if tensor.dtype != BF16}
+    assert wide == norms
     assert {name for name, tensor in problems.gradients(step).items() if tensor.dtype != BF16} == norms
     places = [name for group in saved(step)["optimizer"]["param_groups"] for name in group["param_names"]]
     for place, state in saved(step)["optimizer"]["state"].items():

@@ -120,14 +120,14 @@ def memory(model: nn.Module, inputs: Tensor, technique: Recompute | None, passes
         with counting() as live:
             if modules is None:
                 loss = outputs_of(model, inputs).square().sum()
-                kept = live.now()
+                saved_bytes = live.now()
                 loss.backward()
                 continue
             with modules(Batch.of(inputs)):
                 loss = outputs_of(model, inputs).square().sum()
-                kept = live.now()
+                saved_bytes = live.now()
                 loss.backward()
-    return kept, live.peak
+    return saved_bytes, live.peak
 
 
 def error(found: list[Tensor], expected: list[Tensor]) -> float:
@@ -184,11 +184,11 @@ def test_a_step_trains_a_causal_model_to_the_same_bits_though_its_config_asks_fo
 
 def test_of_a_block_only_its_inputs_are_kept() -> None:
     model, inputs = llama(layers=8), texts(8)
-    kept, peak = memory(model, inputs, None)
-    kept_again, peak_again = memory(model, inputs, Recompute())
+    saved_bytes, peak = memory(model, inputs, None)
+    saved_again, peak_again = memory(model, inputs, Recompute())
     hidden = 8 * 16 * 32 * 4
-    assert kept > 8 * 20 * hidden
-    assert 8 * hidden <= kept_again <= 8 * hidden + kept / 8
+    assert saved_bytes > 8 * 20 * hidden
+    assert 8 * hidden <= saved_again <= 8 * hidden + saved_bytes / 8
     assert peak_again < peak / 3
 
 
@@ -202,8 +202,10 @@ def test_what_keep_names_is_not_computed_again() -> None:
     assert plain.count("mm") < whole.count("mm") and plain.count(fused) == 0 and whole.count(fused) == 4
     assert products.count("mm") == plain.count("mm") and products.count(fused) == 4
     assert attention.count("mm") > plain.count("mm") and attention.count(fused) == 0
-    kept = [memory(model, inputs, each)[0] for each in (Recompute(), Recompute(keep=("matmul",)), None)]
-    assert kept == sorted(set(kept))
+    saved_bytes = [
+        memory(model, inputs, each)[0] for each in (Recompute(), Recompute(keep=("matmul",)), None)
+    ]
+    assert saved_bytes == sorted(set(saved_bytes))
 
 
 def calls_in_backward(model: nn.Module, inputs: Tensor, technique: Recompute | None) -> list[str]:
@@ -308,14 +310,14 @@ def test_a_budget_keeps_as_many_blocks_as_fit_and_no_more() -> None:
     model, inputs = llama(layers=8), texts(8)
     everything = memory(model, inputs, None)[0]
     least = memory(model, inputs, Recompute())[0]
-    kept = []
+    saved_bytes = []
     for budget in (least + (everything - least) // 3, least + (everything - least) // 2, 2 * everything):
         found, _ = memory(model, inputs, Recompute(budget=budget), passes=2)
         outside = 2**15  # logits and what else is of no block
         assert found <= budget + outside
-        kept.append(found)
-    assert least < kept[0] < kept[1] < kept[2] <= everything + outside
-    assert kept[2] >= 0.95 * everything
+        saved_bytes.append(found)
+    assert least < saved_bytes[0] < saved_bytes[1] < saved_bytes[2] <= everything + outside
+    assert saved_bytes[2] >= 0.95 * everything
 
 
 def test_with_a_budget_the_last_of_equal_blocks_are_kept() -> None:

@@ -212,10 +212,12 @@ def test_a_group_without_labels_counts_for_nothing() -> None:
 def test_each_group_drops_other_units() -> None:
     problem = problems.viewer(())
     step = make_step(problem, (SAM(m=2),), dropout=0.5)
-    kept: list[torch.Tensor] = []
-    step.model.dropout.register_forward_hook(lambda module, inputs, output: kept.append(output.detach() != 0))  # type: ignore[union-attr, operator]
+    masks: list[torch.Tensor] = []
+    step.model.dropout.register_forward_hook(
+        lambda module, inputs, output: masks.append(output.detach() != 0)
+    )  # type: ignore[union-attr, operator]
     step(problem.windows(rows=(4,))[0])
-    first, first_again, second, second_again = kept
+    first, first_again, second, second_again = masks
     assert torch.equal(first, first_again) and torch.equal(second, second_again)
     assert not torch.equal(first, second)
 

@@ -102,9 +102,9 @@ def test_deeper_blocks_are_left_out_more_often_and_the_last_at_the_rate() -> Non
     model = Net(*(Block() for _ in range(4))).eval()
     seams = seams_of(model, rate=0.4)
     assert seams.batch is not None
-    kept = seams.batch(Batch.of(torch.zeros(20000, 3)), Moment(0, 0, 5)).extras["stochastic_depth"]
+    keep = seams.batch(Batch.of(torch.zeros(20000, 3)), Moment(0, 0, 5)).extras["stochastic_depth"]
     expected = torch.tensor([0.9, 0.8, 0.7, 0.6])
-    torch.testing.assert_close(kept.float().mean(dim=0), expected, atol=0.02, rtol=0)
+    torch.testing.assert_close(keep.float().mean(dim=0), expected, atol=0.02, rtol=0)
 
 
 def test_the_mean_over_many_draws_is_what_the_whole_net_gives() -> None:

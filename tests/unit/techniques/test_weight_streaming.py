@@ -195,7 +195,7 @@ def test_a_stock_llama_with_adapters_trains_the_same_bit_for_bit(kind: str, agai
     same(make)
 
 
-BESIDE = [
+COMPANIONS = [
     ["bf16"],
     ["sam", "hard_examples"],
     ["ema", "clip_norm"],
@@ -206,7 +206,7 @@ BESIDE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", BESIDE, ids="+".join)
+@pytest.mark.parametrize("names", COMPANIONS, ids="+".join)
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_it_does_so_beside_other_techniques(make: Callable[[], nn.Module], names: list[str]) -> None:
     same(make, *problems.find_examples(*names))
@@ -344,15 +344,15 @@ def test_host_memory_has_one_block_twice_at_most_while_some_become_resident(
         for _ in range(stream.MEASURED):
             one_pass(model, given)
         packed, slots = given.host_bytes, given.slot_bytes
-        kept = live.now()
-        assert packed + slots <= kept
+        live_bytes = live.now()
+        assert packed + slots <= live_bytes
         monkeypatch.setattr(stream, "spare_device_bytes", lambda device: slots // 2)
         live.peak = 0
         with torch.inference_mode(False):
             given._prepare()
         assert len(given.streamed) == LAYERS - 1, "they were laid out anew"
         # the slots are made anew too, when the old ones have gone
-        assert live.peak <= kept + packed // LAYERS
+        assert live.peak <= live_bytes + packed // LAYERS
 
 
 def test_a_plan_has_room_on_the_host_for_the_moment_in_which_blocks_are_laid_out_anew() -> None:

@@ -21,7 +21,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.random = random.Random(0)
         self.requests = 0
-        self.refused = 0
+        self.refusals = 0
         self.runs_created = 0
         self.steps: list[int] = []
         self.statuses: list[str] = []
@@ -29,7 +29,7 @@ class Server(ThreadingHTTPServer):
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.requests += 1
         if self.random.random() < 0.5:
-            self.refused += 1
+            self.refusals += 1
             return 503, {"error_code": "TEMPORARILY_UNAVAILABLE", "message": "try again"}
         run = {
             "info": {"run_id": "abc", "run_uuid": "abc", "experiment_id": "1", "lifecycle_stage": "active"}

@@ -27,9 +27,9 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "MAX_BACKOFF_SECONDS", 0.004)
 
 
-def fail_on(chosen: Callable[[int], bool]) -> Callable[[int], None]:
+def fail_on(fails: Callable[[int], bool]) -> Callable[[int], None]:
     def act(call: int) -> None:
-        if chosen(call):
+        if fails(call):
             raise ConnectionError(f"call {call} failed")
 
     return act
@@ -152,18 +152,18 @@ def test_a_flush_and_the_close_after_it_wait_for_any_tracker_in_one_bound_and_sa
     monkeypatch.setattr(follower, "END_SECONDS", 0.2)
     monkeypatch.setattr(follower, "_SILENT_SECONDS", 0.05)
     run_dir, spool = new_run(tmp_path)
-    go_on, said = threading.Event(), []
+    go_on, messages = threading.Event(), []
     uri = f"sqlite:///{tmp_path}/locked.db"
     backend = FakeBackend(Store(), before=lambda call: assert_(go_on.wait(60)))
-    tracker = Tracker(run_dir, uri=uri, backend=backend, interval_seconds=0.005, say=said.append).start()
+    tracker = Tracker(run_dir, uri=uri, backend=backend, interval_seconds=0.005, say=messages.append).start()
     train(spool, range(1, 3))
     assert tracker.flush().problem == "no answer within 0.2 s"
     start = time.monotonic()
     assert tracker.close().unsent == 3
     assert time.monotonic() - start < 30  # not once more what a flush may wait
     assert tracker._left == 0.0
-    assert len(said) == 1
-    assert said[0].startswith("waiting up to 0 s for sqlite:///")
+    assert len(messages) == 1
+    assert messages[0].startswith("waiting up to 0 s for sqlite:///")
     go_on.set()
 
 
@@ -321,11 +321,11 @@ def test_replay_to_a_second_tracker_copies_the_run_once_and_leaves_the_first_in_
     with tracker_of(run_dir, FakeBackend(first)):
         train(spool, range(1, 301))
         finish(spool, 300)
-    told: list[int] = []
-    result = replay(run_dir, "http://second", backend=FakeBackend(second), progress=told.append)
+    counts: list[int] = []
+    result = replay(run_dir, "http://second", backend=FakeBackend(second), progress=counts.append)
     assert (result.sent, result.remaining, result.run_id, result.uri) == (303, 0, "run-1", "http://second")
-    assert told == sorted(told)
-    assert told[-1] == 303
+    assert counts == sorted(counts)
+    assert counts[-1] == 303
     assert (second.metrics, second.params, second.tags, second.status) == (
         first.metrics,
         first.params,

@@ -314,7 +314,7 @@ def test_a_server_that_refuses_half_of_the_requests_gets_everything_and_nothing_
             assert server.requests < 200, tracker.problem
         result = tracker.close(timeout=60)
     assert (result.run_id, result.unsent, result.problem) == ("abc", 0, None)
-    assert server.refused >= 5
+    assert server.refusals >= 5
     assert server.runs_created == 1
     assert sorted(set(server.steps)) == list(range(1, 61))
     assert server.statuses[-1] == "FINISHED"

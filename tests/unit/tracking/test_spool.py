@@ -267,8 +267,8 @@ def test_events_that_no_memory_is_left_for_are_counted(
         spool.append("checkpoint", update=9)
     spool.close()
     found = read_events(spool.path)
-    kept = [event["update"] for event in found if event["event"] == "update"]
-    assert kept == [0, 1]
+    updates = [event["update"] for event in found if event["event"] == "update"]
+    assert updates == [0, 1]
     assert [event["event"] for event in found[2:]] == ["checkpoint", "warning"]
     assert found[-1]["message"].startswith("7 events of updates are lost")
 

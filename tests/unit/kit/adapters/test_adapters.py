@@ -120,14 +120,14 @@ def test_the_merged_copy_is_a_plain_model_that_gives_the_same(make: Any, kind: s
 @pytest.mark.parametrize("kind", ADAPTERS)
 def test_merging_in_place_is_undone_bit_for_bit(make: Any, kind: str) -> None:
     model = trained(ADAPTERS[kind](make()))
-    before, said = copy.deepcopy(model.state_dict()), outputs(model)
+    before, reference = copy.deepcopy(model.state_dict()), outputs(model)
     originals = merge_(model)
-    torch.testing.assert_close(outputs(model), said, **MERGED)
+    torch.testing.assert_close(outputs(model), reference, **MERGED)
     with pytest.raises(SettingError, match="merged already"):
         merge_(model)
     unmerge_(model, originals)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert torch.equal(outputs(model), said)
+    assert torch.equal(outputs(model), reference)
     with pytest.raises(SettingError, match="not merged"):
         unmerge_(model, originals)
 

@@ -78,8 +78,8 @@ def test_a_loaded_state_goes_on_bit_for_bit_also_in_rates() -> None:
     other.load_state_dict(model.state_dict())
     resumed.load_state_dict(deepcopy(optimizer.state_dict()))
     assert [group["lr"] for group in resumed.param_groups] == [0.1, 0.2]
-    for parameters, chosen in ((model, optimizer), (other, resumed)):
-        train(parameters, chosen, seed=1)
+    for parameters, each in ((model, optimizer), (other, resumed)):
+        train(parameters, each, seed=1)
     assert same(model, other)
     for group in resumed.param_groups:  # the groups are shared after loading too
         group["lr"] = 0.0

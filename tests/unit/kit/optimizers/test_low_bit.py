@@ -184,7 +184,7 @@ def test_paged_states_are_paged_again_after_loading(monkeypatch: pytest.MonkeyPa
     backward(model, 0)
     with pytest.warns(UserWarning, match="Paged optimizers are not supported on CPU"):
         optimizer.step()
-    kept = copy.deepcopy(optimizer.state_dict())
+    saved = copy.deepcopy(optimizer.state_dict())
     made = []
     plain = type(optimizer).get_state_buffer
     monkeypatch.setattr(
@@ -192,7 +192,7 @@ def test_paged_states_are_paged_again_after_loading(monkeypatch: pytest.MonkeyPa
         "get_state_buffer",
         lambda self, p, dtype: made.append(plain(self, p, dtype)) or made[-1],
     )
-    optimizer.load_state_dict(kept)
+    optimizer.load_state_dict(saved)
     held = [state[name] for state in optimizer.state.values() for name in ("state1", "state2")]
     assert [id(tensor) for tensor in held] == [id(tensor) for tensor in made]
     assert any(tensor.any() for tensor in held)

@@ -109,16 +109,16 @@ def test_backward_keeps_no_matrix_of_an_expert(
     quantise_: Any, way: str, make: Callable[[str], nn.Module]
 ) -> None:
     model = quantise_(make(way))
-    kept: list[Tensor] = []
+    saved: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor)
+        saved.append(tensor)
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         model(input_ids=IDS)
     matrices = {(2 * INNER, OUTER), (OUTER, 2 * INNER), (OUTER, INNER), (INNER, OUTER)}
-    assert not [each.shape for each in kept if each.is_floating_point() and each.shape[-2:] in matrices]
+    assert not [each.shape for each in saved if each.is_floating_point() and each.shape[-2:] in matrices]
 
 
 @each_format
@@ -209,13 +209,13 @@ def test_no_weight_of_experts_is_whole_when_a_model_is_loaded(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore::snugfit.errors.SnugfitWarning")
 @pytest.mark.parametrize(
-    "beside", [[WeightStreaming()], [Recompute()], [WeightStreaming(), Recompute()]], ids=str
+    "others", [[WeightStreaming()], [Recompute()], [WeightStreaming(), Recompute()]], ids=str
 )
 def test_streamed_or_computed_again_they_train_the_same_bit_for_bit(
-    beside: list[Technique], tmp_path: Path
+    others: list[Technique], tmp_path: Path
 ) -> None:
     folder = folder_of(mixtral, tmp_path)
-    one, other = adapted_step([NF4()], folder), adapted_step([NF4(), *beside], folder)
+    one, other = adapted_step([NF4()], folder), adapted_step([NF4(), *others], folder)
     assert losses_of(one, 3) == losses_of(other, 3)
     assert not differences(dict(one.model.state_dict()), dict(other.model.state_dict()))
 

@@ -137,10 +137,10 @@ def test_under_autocast_it_computes_in_16_bit(quantise_: Any) -> None:
 @each_format
 def test_backward_keeps_what_is_quantised_and_no_whole_weight(quantise_: Any) -> None:
     model = quantise_(nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 1)))
-    kept: list[Tensor] = []
-    with saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+    saved: list[Tensor] = []
+    with saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
         model[0](torch.randn(2, 64, requires_grad=True))
-    assert {tensor.data_ptr() for tensor in kept} == {tensor.data_ptr() for tensor in model[0].parameters()}
+    assert {tensor.data_ptr() for tensor in saved} == {tensor.data_ptr() for tensor in model[0].parameters()}
 
 
 @each_format
@@ -211,7 +211,7 @@ def test_what_is_delivered_is_made_in_files_one_weight_at_a_time(
         lora_(model, rank=2)
     make = merged if adapted else dequantised
     plain = make(model)
-    kept = sum(parameter.nbytes for parameter in model.parameters())
+    parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
     with mapped_tensors.making_in_files(tmp_path):
         found = make(model)
     assert not differences(dict(plain.state_dict()), dict(found.state_dict()))
@@ -223,7 +223,7 @@ def test_what_is_delivered_is_made_in_files_one_weight_at_a_time(
         )  # as if it were in a file, and as if it stayed in memory
         with Live() as live, mapped_tensors.making_in_files(tmp_path):
             make(model)
-        peaks.append(live.peak - kept)
+        peaks.append(live.peak - parameter_bytes)
     assert peaks[0] < 8 * 4 * 128 * 128 < 10 * 4 * 128 * 128 < peaks[1]
 
 
