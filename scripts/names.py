@@ -1,9 +1,10 @@
-"""The lint of names: a variable, a function or a module is called by what it is, never by a riddle.
+"""The lint of names and docstrings: a thing is called by what it is, never by a riddle.
 
     python -m scripts.names [FOLDER …]
 
-`found` may be a path, a checkpoint or a number of bytes; `path` says which. A participle or an adverb alone tells a
-reader what happened to a value and not what the value is, so none of `RIDDLES` is a name.
+`found` may be a path, a checkpoint or a number of bytes; `path` says which. A participle or an adverb alone tells a reader what
+happened to a value and not what the value is, so none of `RIDDLES` is a name. Nor does a docstring begin with one of `OPENINGS`: a
+function's begins with an imperative, a context manager's with "Temporarily", a class's and a module's with a noun.
 """
 
 from __future__ import annotations
@@ -15,28 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKED = ("src", "scripts", "benchmarks")
-RIDDLES = frozenset(
-    [
-        "told",
-        "telling",
-        "said",
-        "found",
-        "kept",
-        "expected",
-        "refused",
-        "reached",
-        "chosen",
-        "remembered",
-        "interposed",
-        "placing",
-        "everywhere",
-        "elsewhere",
-        "several",
-        "beside",
-    ]
-)
-PUBLIC = {"src/snugfit/step/step.py": {"refused"}}
-"""Names that users of the library read, by file: `StepResult.refused` is documented and stays."""
+# fmt: off
+OPENINGS = frozenset({
+    "All", "How", "Of", "One", "That", "Those", "What", "When", "Where", "Whether", "Which", "Within", "Within,",
+})
+RIDDLES = frozenset({
+    "told", "telling", "said", "found", "kept", "expected", "refused", "reached", "chosen", "remembered", "interposed", "placing",
+    "everywhere", "elsewhere", "several", "beside",
+})
+# fmt: on
 
 
 def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -56,14 +44,26 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.rest
 
 
+def openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first word of each docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield getattr(node, "lineno", 1), docstring.split(maxsplit=1)[0]
+
+
 def riddles(path: Path) -> Iterator[str]:
-    """Yield a finding, with its place, for each name in a file that is a riddle, the file's own included."""
+    """Yield a line with its place for each riddle in a file, its own name included."""
     if path.stem.strip("_") in RIDDLES:
         yield f"{path}: module '{path.stem}'"
-    public = PUBLIC.get(str(path.relative_to(ROOT)), set())
-    for line, name in names(ast.parse(path.read_text(encoding="utf-8"))):
-        if name.strip("_").lower() in RIDDLES - public:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for line, name in names(tree):
+        if name.strip("_").lower() in RIDDLES:
             yield f"{path}:{line}: '{name}'"
+    for line, opening in openings(tree):
+        if opening in OPENINGS:
+            yield f"{path}:{line}: the docstring begins with '{opening}'"
 
 
 def main(folders: list[str]) -> int:
@@ -72,7 +72,7 @@ def main(folders: list[str]) -> int:
     for line in lines:
         print(line)
     if lines:
-        print(f"{len(lines)} names say what happened to a value. Name each by what it is.")
+        print(f"{len(lines)} riddles: a name says what a thing is, and a docstring what it is or does.")
     return 1 if lines else 0
 
 

@@ -187,7 +187,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunInterrupted(SnugfitError):
-    """What the command line makes of `Interrupted`."""
+    """The command line's form of `Interrupted`."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

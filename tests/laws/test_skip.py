@@ -59,7 +59,7 @@ def test_a_gradient_that_is_not_finite_under_a_finite_loss_changes_nothing(
     overflow.remove()
     assert math.isfinite(result.loss) and not result.applied
     if step.seams.irrevocable:  # other weights had been updated by then: only going back undoes that
-        assert isinstance(result.refused, RollBack)
+        assert isinstance(result.refusal, RollBack)
         assert not problems.gradients(step)
         step.load_state_dict(before)
     assert besides_scale(step.seams, changed(before, saved(step))) <= COUNTED

@@ -66,7 +66,7 @@ def skipped(techniques: tuple[Technique, ...], strategy: str, poison: str) -> di
             result = step(part_of(step, second))
         assert math.isfinite(result.loss)
     if step.seams.irrevocable and poison == "gradient":  # other weights had been updated by then
-        assert isinstance(result.refused, RollBack)
+        assert isinstance(result.refusal, RollBack)
         step.load_state_dict(before)
     return {
         "applied": result.applied,

@@ -113,7 +113,7 @@ def trained(
         losses = []
         for number in range(UPDATES):
             done = step(on(settings.device, tokens_window(LLAMAS[shape]["vocabulary"], 4, tokens, number)))
-            require(done.applied, f"update {number} was not applied: {done.refused or 'not finite'}")
+            require(done.applied, f"update {number} was not applied: {done.refusal or 'not finite'}")
             losses.append(done.loss)
     return {name: tensor.cpu() for name, tensor in weights(step.model).items()}, losses
 

@@ -1,4 +1,4 @@
-"""What `train` and `resume` share: options, the display, the inferred recipe, the exit code."""
+"""The options, the display, the inferred recipe and the exit code that `train` and `resume` share."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def resume_run(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Within a run, make of Ctrl-C twice an error with the run's exit code; typer would make 130 of it."""
+    """Temporarily make of Ctrl-C twice an error with the run's exit code; typer would make 130 of it."""
     try:
         yield
     except Interrupted as error:

@@ -37,7 +37,7 @@ _TOKENS = frozenset(
 
 
 class Share(NamedTuple):
-    """What of a window is on this rank: how many rows each rank has, which rank this is, and the tokens of the widest text on any.
+    """The share of a window on this rank: how many rows each rank has, which rank this is, and the tokens of the widest text on any.
 
     A rank without rows still computes as often as the others. It has some row of the window, which is counted nowhere.
     """
@@ -80,7 +80,7 @@ class Batch:
 
     @property
     def has_padding(self) -> bool | None:
-        """Whether the `attention_mask` has a 0 anywhere; None where the host does not know.
+        """Return whether the `attention_mask` has a 0 anywhere; None where the host does not know.
 
         >>> mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
         >>> batch = Batch.of({"attention_mask": mask})

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class BufferCopies(NamedTuple):
-    """One module's buffers with copies of their values, and what it keeps beside them: plain attributes and its extra state."""
+    """A module's buffers with copies of their values, and what it keeps beside them: plain attributes and its extra state."""
 
     module: nn.Module
     buffers: dict[str, Tensor | None]
@@ -166,7 +166,7 @@ def marks_of(module: nn.Module) -> dict[str, Mark]:
 
 
 class MovedBuffers:
-    """What the buffers of a module were before a forward that is computed again later: only those that it moved are kept.
+    """The buffers of a module before a forward that is computed again later: only those that it moved are kept.
 
     Those named `running_…` always count as moved: torch does not note what batch norm changes.
 

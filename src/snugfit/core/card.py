@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Stage(enum.IntEnum):
-    """Where a technique stands in the chain of a seam, from the first to the last; each place holds one technique.
+    """The place of a technique in the chain of a seam, from the first to the last; each place holds one technique.
 
     The order is the reason for the place, never the order of a list: a length is bounded before noise is added, a loss is
     focused before it is shared between two labels. `gradients` and `loss` nest: a later stage wraps the earlier ones.
@@ -66,7 +66,7 @@ class Stage(enum.IntEnum):
 
     @property
     def shared(self) -> bool:
-        """Whether the place holds any number of techniques."""
+        """Return whether the place holds any number of techniques."""
         return self in (Stage.TERM, Stage.COMPUTE, Stage.REMEMBER)
 
 
@@ -75,7 +75,7 @@ STAGED_SEAMS = tuple(dict.fromkeys(stage.seam for stage in Stage))
 
 
 class Family(enum.StrEnum):
-    """What a technique may change: what is learned, only how it fits, or the precision."""
+    """The kind of change that a technique makes: to what is learned, only to how it fits, or to the precision."""
 
     LEARNING = "learning"
     PLACEMENT = "placement"
@@ -83,7 +83,7 @@ class Family(enum.StrEnum):
 
 
 class Fidelity(enum.IntEnum):
-    """How much precision a run gives up, from nothing; the planner goes as far as the recipe allows."""
+    """The precision that a run gives up, from nothing; the planner goes as far as the recipe allows."""
 
     FULL = 0  # float32
     MIXED = 1  # matrix products in tf32 or 16 bit
@@ -98,7 +98,7 @@ class Fidelity(enum.IntEnum):
 
 
 class Sharing(enum.StrEnum):
-    """How several devices share a model."""
+    """The way that several devices share a model."""
 
     COPIES = "copies"  # each has all of it
     SHARDS = "shards"  # each has a part of each weight
@@ -115,7 +115,7 @@ NO_BITSANDBYTES: Mapping[str, str] = {
 
 
 class Kind(enum.StrEnum):
-    """What a technique needs the examples to be."""
+    """The kind of examples that a technique needs."""
 
     ANY = "any"
     NUMBERS = "numbers"
@@ -125,7 +125,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Card:
-    """What is said about a technique wherever it is listed, and what composition checks.
+    """The facts of a technique that listings show and composition checks.
 
     `aliases`: names that other tools and papers give it. `stages`: its places in the chains of the seams it fills. `couples_examples`: one example's loss depends on others of
     its micro-batch, so that the micro-batch is part of the recipe. `together`: neighbouring rows of the window of which it makes

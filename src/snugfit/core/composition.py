@@ -85,7 +85,7 @@ class Composition:
 
     @property
     def changes(self) -> bool:
-        """Whether the model or the windows may be others later in the run than at its beginning."""
+        """Return whether the model or the windows may be others later in the run than at its beginning."""
         return bool(self._begins or self._batches)
 
     def begin(self, model: nn.Module, progress: Progress, seed: int) -> None:
@@ -95,7 +95,7 @@ class Composition:
 
     @property
     def transforms(self) -> bool:
-        """Whether anything transforms the window."""
+        """Return whether anything transforms the window."""
         return bool(self._batches)
 
     def batch(self, window: Batch, progress: Progress, seed: int) -> Batch:
@@ -142,12 +142,12 @@ class Composition:
 
     @property
     def awaits_average(self) -> bool:
-        """Whether the weights are still the model's own, and will not be to the end."""
+        """Return whether the weights are still the model's own, and will not be to the end."""
         return self._weights_name != RAW and not self._averaging()
 
     @property
     def settles(self) -> bool:
-        """Whether something is to be done before weights are evaluated."""
+        """Return whether something is to be done before weights are evaluated."""
         return bool(self._settles)
 
     def settle(self, model: nn.Module, passes: Callable[[], Generator[None]]) -> None:

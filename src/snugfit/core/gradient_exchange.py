@@ -1,4 +1,4 @@
-"""How several devices add up their gradients, where they do not send them as they are."""
+"""The exchange of gradients between devices in another form than the gradients themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """What is sent in place of gradients: smaller, and not quite the same.
+    """The message that is sent in place of gradients: smaller, and not quite the same.
 
     `dtype` is what gradients are sent in, where nothing else is done to them; devices that share each weight can have that alone.
     """

@@ -86,7 +86,7 @@ class HostGradients:
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Within, a backward leaves no gradient on the device; on exit all have arrived."""
+        """Temporarily let a backward leave no gradient on the device; on exit all have arrived."""
         hooks = [
             parameter.register_post_accumulate_grad_hook(self._take)
             for parameter in self.bearers

@@ -1,4 +1,4 @@
-"""What is trained (`Job`) and how it fits (`Plan`): plain values, made by the recipe or by Python code.
+"""The training (`Job`) and its fit on a machine (`Plan`): plain values, made by the recipe or by Python code.
 
 The sections of a job are those of a recipe: each setting is declared here, and nowhere else.
 """
@@ -31,7 +31,7 @@ An evaluation has `update`, `epoch`, `metrics` by name, the name of the `weights
 
 @dataclass(frozen=True)
 class Train(Section):
-    """How long, and in which steps."""
+    """The length of a training and the size of its updates."""
 
     key: ClassVar[str] = "train"
 
@@ -55,7 +55,7 @@ class Train(Section):
 
 @dataclass(frozen=True)
 class Evaluate(Section):
-    """When and how the weights are scored."""
+    """The time and the way of scoring the weights."""
 
     key: ClassVar[str] = "evaluate"
 
@@ -95,7 +95,7 @@ class Evaluate(Section):
 
 @dataclass(frozen=True)
 class EarlyStopping(Section):
-    """When to stop before the end."""
+    """The conditions for a stop before the end."""
 
     key: ClassVar[str] = "early_stopping"
 
@@ -123,7 +123,7 @@ class EarlyStopping(Section):
 
 @dataclass(frozen=True)
 class NonFinite(Section):
-    """What to do with a window whose loss or gradient is not finite."""
+    """The policy for a window whose loss or gradient is not finite."""
 
     key: ClassVar[str] = "non_finite"
 
@@ -139,7 +139,7 @@ class NonFinite(Section):
 
 @dataclass(frozen=True)
 class Checkpoint(Section):
-    """When and how much is saved to resume from."""
+    """The time and the extent of what is saved to resume from."""
 
     key: ClassVar[str] = "checkpoint"
 
@@ -239,7 +239,7 @@ def keywords() -> Mapping[str, tuple[type[Section], str]]:
 
 @dataclass(frozen=True)
 class Execution(Section):
-    """How updates are computed, whoever says it: a recipe, which may leave the rest open, or a `Plan`."""
+    """The computation of updates, whoever says it: a recipe, which may leave the rest open, or a `Plan`."""
 
     key: ClassVar[str] = "plan"
 

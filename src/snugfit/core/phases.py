@@ -1,4 +1,4 @@
-"""What the step is doing now, for whoever watches: the planner's recorder, a profiler. Costs nothing where nobody does."""
+"""The phase of the step, for whoever watches: the planner's recorder, a profiler. Costs nothing where nobody does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Label = Callable[[str], AbstractContextManager[object]]
 
 
 class Remains(Protocol):
-    """What each part of a loop leaves behind, in containers of any depth with tensors in them."""
+    """The objects that each part of a loop leaves behind, in containers of any depth with tensors in them."""
 
     def of(self, part: Any) -> Any:
         """Return what a part that was run has left."""
@@ -60,7 +60,7 @@ def alike(
 
 @contextmanager
 def watched(label: Label, shorten: Shorten | None = None) -> Iterator[None]:
-    """Within, each phase is entered under `label(name)`, on any thread, and loops over parts that are alike go as `shorten` has them.
+    """Temporarily enter each phase under `label(name)`, on any thread; loops over parts that are alike go as `shorten` has them.
 
     >>> seen = []
     >>> def label(name):

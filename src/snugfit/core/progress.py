@@ -1,4 +1,4 @@
-"""Where a run stands. These counters are all that randomness, schedules and the data order depend on."""
+"""The progress of a run. These counters are all that randomness, schedules and the data order depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What schedules share: lengths in applied updates, warm-up, and being a pure function of the updates."""
+"""The base of schedules: lengths in applied updates, warm-up, and being a pure function of the updates."""
 
 from __future__ import annotations
 

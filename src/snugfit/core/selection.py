@@ -1,4 +1,4 @@
-"""Which techniques go together, and in which order."""
+"""The checks of techniques that are used together, and their order."""
 
 from __future__ import annotations
 

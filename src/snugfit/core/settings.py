@@ -59,7 +59,7 @@ Count = Annotated[int, Bound(above=0)]
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a setting's field says besides its type and its default.
+    """The words of a setting's field besides its type and its default.
 
     Args:
         meaning: one line for a reader who does not know the setting.

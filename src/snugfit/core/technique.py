@@ -1,4 +1,4 @@
-"""What a technique is: settings, a card, and the seams of the step it fills.
+"""The base class of techniques: settings, a card, and the seams of the step that a technique fills.
 
 A technique is one file: a frozen dataclass of settings deriving from `Technique`, with a `Card`. It may
 change the model before anything else (`prepare`), and fills seams (`seams`). It holds no state itself; what
@@ -38,7 +38,7 @@ from snugfit.errors import SettingError, SnugfitWarning
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where the run stands when a seam is called, and what may be drawn there: stateless, so nothing of it is saved.
+    """The progress of the run when a seam is called, and what may be drawn there: stateless, so nothing of it is saved.
 
     `updates` counts applied updates, `windows` those consumed; `seed` is of this technique in this window.
     """
@@ -57,7 +57,7 @@ class RollBack(str):
 
 
 class Rate(NamedTuple):
-    """What a schedule sets: the learning rate's factor, and the momentum (or beta1) where it moves that too."""
+    """The values that a schedule sets: the learning rate's factor, and the momentum (or beta1) where it moves that too."""
 
     factor: float
     momentum: float | None = None
@@ -126,7 +126,7 @@ MakeOptimizer = Callable[[list[ParameterGroup]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Context:
-    """What techniques may look at when their seams are made.
+    """The facts that techniques may look at when their seams are made.
 
     `forward` computes outputs from a model and a batch's data, where the model does not take its entries as they are;
     `load` finds another model for the same task by its name. `start` is a copy of a model that is spread over devices, made before
@@ -273,7 +273,7 @@ class Technique:
 
     @property
     def reads_weights(self) -> bool:
-        """Whether `prepare` reads the weights, at once or later.
+        """Return whether `prepare` reads the weights, at once or later.
 
         Where nothing does, no process that trains a part of a model has to have all of it.
         """
@@ -281,7 +281,7 @@ class Technique:
 
     @property
     def keeps_start(self) -> bool:
-        """Whether it asks for the model as it was when the run began, as `Context.start`."""
+        """Return whether it asks for the model as it was when the run began, as `Context.start`."""
         return False
 
     @classmethod

@@ -16,7 +16,7 @@ collate_alike = PadRight({})
 
 @dataclass(frozen=True)
 class Alike(Sequence[Example]):
-    """One example, so many times.
+    """An example, repeated.
 
     >>> data = Alike({"input_ids": [0, 0]}, 3)
     >>> len(data), data[2]

@@ -25,7 +25,7 @@ class Fault:
 
 
 class BadRow(DataError):
-    """One row cannot be used; where rows are read, it becomes a fault that the policy treats."""
+    """An error of one row that cannot be used; where rows are read, it becomes a fault that the policy treats."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail, "Correct the row, or leave it out with data.bad_rows: skip.")

@@ -104,7 +104,7 @@ def load_instruct(
 
 
 class _Frame:
-    """How a tokenizer puts a prompt and a completion together."""
+    """The way that a tokenizer puts a prompt and a completion together."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer

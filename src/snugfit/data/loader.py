@@ -35,7 +35,7 @@ Windows = Generator[Batch, None, None]
 
 @dataclass
 class Order:
-    """Which examples are in which window: each epoch a permutation of (seed, epoch), cut in windows.
+    """The order of examples: each epoch a permutation of (seed, epoch), cut in windows.
 
     >>> order = Order(examples=5, global_batch=2, seed=0, shuffle=False)
     >>> [order.window(number) for number in range(4)]
@@ -201,7 +201,7 @@ def next_of_workers(windows: Iterator[Any]) -> Any:
 
 @contextmanager
 def unchanged_child_handler() -> Iterator[None]:
-    """Within, torch may install its handler for dead workers; on exit it is gone.
+    """Temporarily allow torch to install its handler for dead workers; on exit it is gone.
 
     It raises wherever the main thread happens to be: in the middle of an update, or of a checkpoint.
     """
@@ -216,7 +216,7 @@ def unchanged_child_handler() -> Iterator[None]:
 
 
 class _Part(NamedTuple):
-    """Which part of each window is this rank's."""
+    """The part of each window on this rank."""
 
     rank: int
     ranks: int

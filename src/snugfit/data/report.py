@@ -1,4 +1,4 @@
-"""What was read, left out and cut: the counts that a run records and a person reads."""
+"""The counts of rows that were read, left out and cut, for a run's record and for a reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every task asks of its rows."""
+"""The settings of rows that every task reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which examples of a data set are the largest: with them a window needs the most memory."""
+"""The largest examples of a data set: a window of them needs the most memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows come from: CSV, TSV, JSONL and text files, and Python functions."""
+"""The sources of rows: CSV, TSV, JSONL and text files, and Python functions."""
 
 from __future__ import annotations
 

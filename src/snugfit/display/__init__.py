@@ -1,4 +1,4 @@
-"""What a run shows on the terminal."""
+"""The display of a run on the terminal."""
 
 from __future__ import annotations
 

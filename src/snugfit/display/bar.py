@@ -1,4 +1,4 @@
-"""Where the text goes: a terminal with a bar that is drawn again and again, or a file with plain lines."""
+"""The outlets of a run's text: a terminal with a bar that is redrawn, or a file with plain lines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """One line at the bottom, drawn only when asked: no thread runs beside the training."""
+    """A line at the bottom of the terminal, drawn only when asked: no thread runs beside the training."""
 
     interval = 0.1
 

@@ -1,4 +1,4 @@
-"""Where a run stands, as far as its events have told."""
+"""The state of a run, read from its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line on the terminal that says how far the search for a plan is."""
+"""A line on the terminal that shows how far the search for a plan is."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Examination:
 
     @property
     def ill(self) -> bool:
-        """Whether there is an error or a warning."""
+        """Return whether there is an error or a warning."""
         return is_ill(self.findings)
 
     def counted(self) -> dict[str, int]:
@@ -53,7 +53,7 @@ class Examination:
 
     @property
     def summary(self) -> str:
-        """How many findings there are of each severity, in words."""
+        """Return how many findings there are of each severity, in words."""
         return ", ".join(
             f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in self.counted().items()
         )

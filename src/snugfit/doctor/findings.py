@@ -1,4 +1,4 @@
-"""What the doctor finds, and the pitfalls that it knows."""
+"""The doctor's findings, and the pitfalls that it knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Severity(StrEnum):
-    """How bad it is: an error makes the result another one than was meant, a warning costs quality or time, a note is worth knowing."""
+    """The weight of a finding: an error makes the result another one than was meant, a warning costs quality or time, a note is worth knowing."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -18,7 +18,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One pitfall that was found.
+    """A pitfall with its place.
 
     Args:
         pitfall: its id, of `PITFALLS`.

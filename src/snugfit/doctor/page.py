@@ -1,4 +1,4 @@
-"""What the doctor found, as one self-contained page."""
+"""The doctor's findings as one self-contained page."""
 
 from __future__ import annotations
 

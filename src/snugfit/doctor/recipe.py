@@ -202,7 +202,7 @@ def evaluation(subject: Subject) -> Iterator[Finding]:
 
 
 def _factors(subject: Subject, step: Step, most: int = 1000) -> list[float]:
-    """Of the rate, at updates spread over the run, the first and the last among them."""
+    """Return factors of the rate, at updates spread over the run, the first and the last among them."""
     total = subject.total_updates
     if step.seams.schedule is None:
         return [1.0]

@@ -1,4 +1,4 @@
-"""What the doctor looks at, before anything is trained."""
+"""The subject of the doctor's checks, before anything is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tokenizer made of the texts: a few examples decoded, and their special tokens counted."""
+"""The tokenizer's work on the texts: a few examples decoded, and their special tokens counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOKED = 2000
 
 @dataclass(frozen=True)
 class TokenView:
-    """One example as the model gets it.
+    """An example as the model gets it.
 
     Args:
         text: decoded, with special tokens.

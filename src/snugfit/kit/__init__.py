@@ -1,1 +1,1 @@
-"""What several techniques are built from."""
+"""The parts that several techniques are built from."""

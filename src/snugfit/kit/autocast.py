@@ -1,4 +1,4 @@
-"""What techniques need to know of autocast."""
+"""The facts and switches of autocast that techniques need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def expected_autocast(technique: str) -> Callable[[str], bool]:
 
 @contextmanager
 def casting_anew() -> Iterator[None]:
-    """Within, autocast neither takes nor leaves the copies of weights that it keeps.
+    """Temporarily let autocast neither take nor leave the copies of weights that it keeps.
 
     One that was made without gradients would serve those with gradients after it, and the weight would get none.
 

@@ -45,7 +45,7 @@ class Averages:
 
 @contextmanager
 def swapped(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
-    """Within, each tensor has the value beside it; on exit its own again, bit for bit.
+    """Temporarily give each tensor the value beside it; on exit its own again, bit for bit.
 
     >>> weight = torch.tensor([0.1])
     >>> with swapped([weight], [torch.tensor([2.0])]):

@@ -1,4 +1,4 @@
-"""Which blocks may keep what they compute, so that a number of bytes is not passed."""
+"""The choice of blocks that keep their activations within a number of bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Forward = Callable[..., Any]
 
 
 class Budget:
-    """Which blocks are kept: as many as fit into so many bytes, besides the inputs of all.
+    """The blocks that are kept: as many as fit into so many bytes, besides the inputs of all.
 
     Args:
         limit: bytes of what the blocks keep for backward; weights do not count.

@@ -50,7 +50,7 @@ def apart(tree: Any) -> Any:
 
 
 class _Gap:
-    """Where a tensor was."""
+    """The place where a tensor was."""
 
 
 _GAP = _Gap()
@@ -58,7 +58,7 @@ _GAP = _Gap()
 
 @dataclass(frozen=True, eq=False)
 class _PackedGap:
-    """Where the elements of packed sequences were."""
+    """The place where the elements of packed sequences were."""
 
     packed: PackedSequence
 

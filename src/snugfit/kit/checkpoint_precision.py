@@ -24,7 +24,7 @@ def remember_origin(config: Any, dtype: Any) -> None:
 
 
 def forget_origin(config: Any) -> None:
-    """Of a model whose weights are drawn anew."""
+    """Forget the precision of a model whose weights are drawn anew."""
     vars(config).pop(ATTRIBUTE, None)
 
 

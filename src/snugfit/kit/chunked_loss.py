@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """How many rows it has, how many of their tokens, and how many of these the loss sees."""
+        """Return how many rows it has, how many of their tokens, and how many of these the loss sees."""
         return len(self.rows), self.stop - self.start, self.end - self.start
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def chunks_of(rows: int, tokens: int, size: int, ahead: int = 0) -> list[Chunk]:
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with each chunk: the head makes logits of its part of the hidden states, `terms_of` the loss of them."""
+    """The work on each chunk: the head makes logits of its part of the hidden states, `terms_of` the loss of them."""
 
     head: Callable[[Tensor], Tensor]
     terms_of: Callable[[Tensor, Chunk], LossTerms]

@@ -1,4 +1,4 @@
-"""What computing in fp16 takes, whatever type the weights are in: autocast, a loss scale, and a model that suits both."""
+"""The parts of computing in fp16, whatever type the weights are in: autocast, a loss scale, and a model that suits both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from snugfit.kit.checkpoint_precision import made_in_bf16
 
 
 def autocast_fp16(device: torch.device) -> AbstractContextManager[Any]:
-    """Within, matrix products on `device` are computed in fp16.
+    """Temporarily compute matrix products on `device` in fp16.
 
     >>> with autocast_fp16(torch.device("cpu")):
     ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype

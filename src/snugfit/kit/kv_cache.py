@@ -21,7 +21,7 @@ def caching_configs(model: nn.Module) -> list[Any]:
 
 @contextmanager
 def without_caches(configs: Iterable[Any]) -> Iterator[None]:
-    """Within, models of transformers with these configs fill no cache of keys and values."""
+    """Temporarily let models of transformers with these configs fill no cache of keys and values."""
     using = [config for config in configs if config.use_cache]
     for config in using:
         config.use_cache = False

@@ -88,7 +88,7 @@ class Postponed:
 
     @property
     def device(self) -> torch.device:
-        """Where they will be."""
+        """Return where they will be."""
         return self.hidden.device
 
     def _of_sizes(self, operation: str, sizes: tuple[Any, ...]) -> Postponed:
@@ -148,7 +148,7 @@ for _name in ("add", "sub", "mul", "truediv"):
 
 @contextmanager
 def postponed(head: nn.Module, look: Callable[[Tensor], object] = lambda _: None) -> Iterator[None]:
-    """Within, `head` returns `Postponed` logits where it is given (rows, tokens, width), and computes all else as ever.
+    """Temporarily let `head` return `Postponed` logits where it is given (rows, tokens, width), and compute all else as ever.
 
     Args:
         look: sees what the head is given.

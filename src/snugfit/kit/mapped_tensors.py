@@ -53,7 +53,7 @@ _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 @contextmanager
 def making_in_files(folder: Path) -> Iterator[None]:
-    """Within, weights that are made to be delivered lie in files of `folder`, one after the other as they are made."""
+    """Temporarily lay weights that are made to be delivered in files of `folder`, one after the other as they are made."""
     token = _folder.set(folder)
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a tensor lies in memory."""
+"""The layout of a tensor in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What techniques that mix examples share: the pairs, their shares, and the loss between two labels.
+"""The base of techniques that mix examples: the pairs, their shares, and the loss between two labels.
 
 A pair is two neighbours of the window, which is shuffled already: rows 0 and 1, 2 and 3, and so on; the last row of an
 odd window stays itself. So the pairs depend neither on micro-batches nor on the order of techniques.

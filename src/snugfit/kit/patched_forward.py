@@ -1,4 +1,4 @@
-"""How modules run, changed for a while."""
+"""Temporary changes of how modules run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from snugfit.core.tree import map_tree
 
 @contextmanager
 def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Within, `module` computes `forward`; hooks on it run as before.
+    """Temporarily let `module` compute `forward`; hooks on it run as before.
 
     >>> with replaced_forward(layer := nn.Linear(2, 2), lambda inputs: inputs):
     ...     layer(torch.ones(2))
@@ -35,7 +35,7 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 
 @contextmanager
 def taking_any_float(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Within, floating inputs of `module` become `dtype` at its door.
+    """Temporarily cast floating inputs of `module` to `dtype` at its door.
 
     >>> with taking_any_float(layer := nn.Linear(2, 2).bfloat16(), torch.bfloat16):
     ...     layer(torch.ones(1, 2)).dtype
@@ -57,7 +57,7 @@ def taking_any_float(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Within, torch's encoder layers call their linear layers in evaluation too, in place of reading their weights."""
+    """Temporarily let torch's encoder layers call their linear layers in evaluation too, in place of reading their weights."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,4 +1,4 @@
-"""Where a model is before it trains."""
+"""The place of a model before it trains."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _NOTHING = nullcontext()
 
 
 class Switches(NamedTuple):
-    """What all of the switches say.
+    """The values of all of the switches.
 
     Args:
         matmul, conv, rnn: of float32 on CUDA: "ieee", "tf32", or "none", which stands for ieee.

@@ -1,4 +1,4 @@
-"""What autograd keeps for backward: whose storage it is, and how many bytes."""
+"""The tensors that autograd keeps for backward: their storages and bytes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def kept_graphs() -> Iterator[Callable[[], bool]]:
 
 
 class _Saved:
-    """What autograd holds in place of a tensor."""
+    """The handle that autograd holds in place of a tensor."""
 
     __slots__ = ("__weakref__", "tensor")
 

@@ -1,4 +1,4 @@
-"""Which weights a result was computed with, and a gradient of zero for others."""
+"""The weights that a result was computed with, and a gradient of zero for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's folder holds, judged before anything is loaded from it."""
+"""The contents of a model's folder, judged before anything is loaded from it."""
 
 from __future__ import annotations
 

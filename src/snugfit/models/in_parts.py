@@ -13,7 +13,7 @@ from snugfit.kit.sharded_loading import KeepPart, stand_in
 
 @contextmanager
 def read_in_parts(keep: KeepPart | None) -> Iterator[None]:
-    """Within, transformers puts a stand-in in the place of each weight that it has read, which has what `keep` leaves of it.
+    """Temporarily let transformers put a stand-in in the place of each weight that it has read, which has what `keep` leaves of it.
 
     What it draws, ties and computes itself is whole: a new head, weights that stand in two places, buffers.
 
@@ -38,7 +38,7 @@ def read_in_parts(keep: KeepPart | None) -> Iterator[None]:
 
 @contextmanager
 def read_in_formats(techniques: Sequence[Technique]) -> Iterator[None]:
-    """Within, transformers hands each weight that it has read to techniques, which give it their format."""
+    """Temporarily let transformers hand each weight that it has read to techniques, which give it their format."""
     if not techniques:
         yield
         return
@@ -53,7 +53,7 @@ def read_in_formats(techniques: Sequence[Technique]) -> Iterator[None]:
 
 @contextmanager
 def _each_read(change: Callable[[Any, str], None]) -> Iterator[None]:
-    """Within, `change` is called with the model and the name of each weight that was put into it, but for tied ones."""
+    """Temporarily call `change` with the model and the name of each weight that was put into it, but for tied ones."""
     from transformers import core_model_loading
 
     put = core_model_loading.set_param_for_module

@@ -30,7 +30,7 @@ from snugfit.system.second_process import second_process
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the planner beside the subject.
+    """The wishes of whoever asks the planner, beside the subject.
 
     Args:
         search: False predicts the plan as it stands.
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search came to: the choice, where nothing fits the least bytes that each level needs, and what each level offers."""
+    """The outcome of a search: the choice, where nothing fits the least bytes that each level needs, and what each level offers."""
 
     search: Search
     chosen: Candidate | None
@@ -201,7 +201,7 @@ def make_measured_plan(
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """Within, what there was before is not looked at when unreachable objects are collected, which each dry run does."""
+    """Temporarily leave out what there was before when unreachable objects are collected, which each dry run does."""
     gc.collect()
     gc.freeze()
     try:

@@ -75,7 +75,7 @@ def make_shared_plan(
 
 @dataclass
 class _Shared:
-    """One question, and what was found on the way to its answer."""
+    """A question, and what was found on the way to its answer."""
 
     subject: Subject
     machine: Machine

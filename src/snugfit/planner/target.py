@@ -184,7 +184,7 @@ def host_memory(target: Target, machine: Machine) -> tuple[int | None, tuple[str
 
 @contextmanager
 def _one_of(processes: int) -> Iterator[None]:
-    """Within, this process has as many threads as one of several on this host that a run starts."""
+    """Temporarily give this process as many threads as one of several on this host that a run starts."""
     threads = torch.get_num_threads()
     if processes > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads_of_each(processes))

@@ -1,4 +1,4 @@
-"""What no single setting of a recipe says: combinations, and names that other parts know."""
+"""The checks of a recipe that no single setting allows: combinations, and names that other parts know."""
 
 from __future__ import annotations
 

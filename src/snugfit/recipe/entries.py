@@ -28,7 +28,7 @@ FULL = "fp32"
 
 @dataclass(frozen=True)
 class _Slot:
-    """What a key takes: Snugfit's techniques by name, those of the user's own that `takes` lets pass, and who imports these."""
+    """The techniques that a key takes: Snugfit's by name, those of the user's own that `takes` lets pass, and who imports these."""
 
     names: Mapping[str, type[Technique]]
     takes: Callable[[type[Technique]], bool]

@@ -48,7 +48,7 @@ _SIZE = "a size, such as 24GiB, or null"
 
 @dataclass(frozen=True)
 class Data(Section):
-    """Where the examples come from and how they are read."""
+    """The source of the examples and the way they are read."""
 
     key: ClassVar[str] = "data"
 
@@ -81,7 +81,7 @@ class Data(Section):
 
 @dataclass(frozen=True)
 class PlanSettings(Execution):
-    """How the run fits on the machine; changes memory and time, not what is learned."""
+    """The fit of the run on the machine; changes memory and time, not what is learned."""
 
     numerics: Technique | str | None = setting(
         "precision of forward and backward, with its settings; fp32 has none; null: as planned, and without a plan "
@@ -134,7 +134,7 @@ class PlanSettings(Execution):
 
 @dataclass(frozen=True)
 class Budget(Section):
-    """What the run may take of the machine, and how much precision may be given up for it."""
+    """The limits of what the run may take of the machine, and of how much precision may be given up for it."""
 
     key: ClassVar[str] = "budget"
 
@@ -156,7 +156,7 @@ class Budget(Section):
 
 @dataclass(frozen=True)
 class Track(Section):
-    """Where the run is tracked besides its own folder."""
+    """The places where the run is tracked besides its own folder."""
 
     key: ClassVar[str] = "track"
 
@@ -174,7 +174,7 @@ class Track(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
-    """What is learned from what, checked; made by `load_recipe` or `infer_recipe`.
+    """A recipe, checked: what is learned from what; made by `load_recipe` or `infer_recipe`.
 
     Every default is filled in and every path is absolute, so a copy of it means the same anywhere on the machine.
     """

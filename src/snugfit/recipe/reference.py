@@ -27,7 +27,7 @@ _TITLE = "# Recipe settings"
 
 @dataclass(frozen=True)
 class Entry:
-    """One setting of a recipe, as it is shown.
+    """A setting of a recipe, as it is shown.
 
     Args:
         key: its whole name, such as `train.epochs`.

@@ -56,7 +56,7 @@ Dumper.add_implicit_resolver(f"{_TAG}float", re.compile(_NUMBER), [*"-+012345678
 
 
 class Places:
-    """Where each setting was written: a line of a file, an override or an option."""
+    """The places of settings: a line of a file, an override or an option."""
 
     def __init__(self, whole: str = "") -> None:
         self._places: dict[Keys, str] = {(): whole}

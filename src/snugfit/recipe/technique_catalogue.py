@@ -1,4 +1,4 @@
-"""What can be written in a recipe: the cards and settings of all techniques."""
+"""The catalogue of what a recipe can name: the cards and settings of all techniques."""
 
 from __future__ import annotations
 

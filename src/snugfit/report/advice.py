@@ -1,4 +1,4 @@
-"""What a run's evaluations say about its length: train longer, shorter, or stop where it did."""
+"""Advice on a run's length from its evaluations: train longer, shorter, or stop where it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which charts a run gets: loss, the metrics of its evaluations, then whatever its updates measured."""
+"""The charts of a run: loss, the metrics of its evaluations, then whatever its updates measured."""
 
 from __future__ import annotations
 

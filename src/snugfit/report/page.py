@@ -1,4 +1,4 @@
-"""One self-contained page about a run, made from the run's folder alone: no scripts, no network."""
+"""A self-contained page about a run, made from the run's folder alone: no scripts, no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run was to be run, as sections of its page: the plan, predicted beside measured, the machine and versions."""
+"""The sections of a page on how the run was to be run: the plan, predicted beside measured, the machine and versions."""
 
 from __future__ import annotations
 

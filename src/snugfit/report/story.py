@@ -1,4 +1,4 @@
-"""What a spool tells about a run, put in order once, so that the page only has to write it down."""
+"""The story of a run, read from its spool and put in order once, so that the page only has to write it down."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Frame:
-    """What the charts of a page share: the axis of updates from 0 to `end`, the marks, how finely to draw."""
+    """The frame that the charts of a page share: the axis of updates from 0 to `end`, the marks, how finely to draw."""
 
     end: float
     marks: Sequence[Mark] = ()

@@ -1,4 +1,4 @@
-"""What tools have found about a run's recipe, as a section of the run's page."""
+"""The section of a run's page with the results of tools on its recipe."""
 
 from __future__ import annotations
 

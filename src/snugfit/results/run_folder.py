@@ -120,7 +120,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Within, this is the only process that trains the run.
+        """Temporarily make this the only process that trains the run.
 
         Raises:
             RunFolderError: another one is at it.

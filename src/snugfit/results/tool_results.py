@@ -1,4 +1,4 @@
-"""What tools have found, kept beside the runs of a recipe: `<output>/<name>/tools/<tool>/<time>-<random>/found.json`.
+"""The results of tools, beside the runs of a recipe: `<output>/<name>/tools/<tool>/<time>-<random>/found.json`.
 
 A cross-validation, whose folder holds runs, lies beside `tools`: `<output>/<name>/cv/<time>-<random>/found.json`.
 """

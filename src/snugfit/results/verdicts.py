@@ -1,4 +1,4 @@
-"""What certifying finds: each law with its error, its bound and the verdict."""
+"""The results of certifying: each law with its error, its bound and the verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One way of computing the same: how far its gradient and its weights after the update are off, at most."""
+    """A way of computing the same: how far its gradient and its weights after the update are off, at most."""
 
     what: str
     error: float
@@ -43,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Law:
-    """One law, tried.
+    """A law, tried.
 
     Args:
         name: of `TITLES`.
@@ -83,7 +83,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All laws, tried on one model and its data.
+    """The laws, tried on one model and its data.
 
     Args:
         dtype: what it was computed in.
@@ -107,7 +107,7 @@ class Certificate:
 
     @property
     def summary(self) -> str:
-        """How many laws there are of each verdict, and the names of those that are broken."""
+        """Return how many laws there are of each verdict, and the names of those that are broken."""
         count = Counter(str(law.verdict) for law in self.laws)
         told = ", ".join(f"{number} {verdict}" for verdict, number in count.items())
         return f"{told}: {', '.join(law.title for law in self.broken)}" if self.broken else told

@@ -1,4 +1,4 @@
-"""What a run says of itself before it trains: model, data, plan, versions, machine."""
+"""The description of a run before it trains: model, data, plan, versions, machine."""
 
 from __future__ import annotations
 

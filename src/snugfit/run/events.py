@@ -1,4 +1,4 @@
-"""What a run says while it runs, and whether it has said anything that is worth keeping its folder for."""
+"""The events of a run, and whether any of them is worth keeping its folder for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call asks of a recipe's run, beside the recipe."""
+"""The options of one call beside the recipe that it runs."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class RunOptions:
 
     @property
     def is_smoke(self) -> bool:
-        """Whether it is a smoke run, which is cut short and neither planned nor tracked."""
+        """Return whether it is a smoke run, which is cut short and neither planned nor tracked."""
         return self.fast_dev_run or self.overfit_batches is not None

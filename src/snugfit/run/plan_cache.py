@@ -62,7 +62,7 @@ _MOST = 200
 
 @dataclass(frozen=True)
 class Place:
-    """Where the plan of a recipe for a target is kept."""
+    """The place of the plan of a recipe for a target."""
 
     path: Path
     recipe: Recipe

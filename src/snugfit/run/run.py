@@ -47,7 +47,7 @@ _DATA = "data.json"
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where a run is tracked.
+    """The places where a run is tracked.
 
     Args:
         register: stores the best model and says how, given the task, the run's folder, the address, and the tracker's id of the run;

@@ -1,1 +1,1 @@
-"""One update from one batch: what a user's own loop imports."""
+"""An update from one batch: the part that a user's own loop imports."""

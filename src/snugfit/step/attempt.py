@@ -1,4 +1,4 @@
-"""What a run is at, for whoever asks what it was that failed."""
+"""The attempt that a run is making, for the report of one that failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from snugfit.core.batch import Batch
 
 
 class Doing(StrEnum):
-    """What is done with a batch: an update is made of it, it is scored, or a micro-batch is looked for with it."""
+    """The use of a batch: an update is made of it, it is scored, or a micro-batch is looked for with it."""
 
     UPDATE = "update"
     EVALUATION = "evaluation"
@@ -17,7 +17,7 @@ class Doing(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """What a run is doing, and with which examples."""
+    """The act of a run, and its examples."""
 
     doing: Doing
     batch: Batch

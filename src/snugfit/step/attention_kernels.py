@@ -1,4 +1,4 @@
-"""Which kernels attention was computed in, read off the graph that autograd has kept of it."""
+"""The kernels that attention was computed in, read off the graph that autograd has kept of it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from snugfit.system.mkl_mode import fix_sums
 
 @dataclass(frozen=True)
 class Material:
-    """What is trained on what: a module and map-style data sets, however they came about."""
+    """The material of a training: a module and map-style data sets, however they came about."""
 
     model: nn.Module
     train: Any

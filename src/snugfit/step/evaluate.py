@@ -128,7 +128,7 @@ def score_singly(scored: Scored, rows: Iterable[int], batch: Batch) -> None:
 
 @contextmanager
 def _scoring(scored: Scored) -> Iterator[None]:
-    """Within, the model is as it is evaluated; on exit it and the global random state are as before."""
+    """Temporarily put the model in its state for evaluation; on exit it and the global random state are as before."""
     model = scored.model
     with (
         phase("evaluation"),
@@ -214,7 +214,7 @@ def _finer(rows: int, reason: str) -> Replan:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Within, the model is in eval mode; on exit each module is in the mode it was in."""
+    """Temporarily put the model in eval mode; on exit each module is in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -109,7 +109,7 @@ def find_micro_batch(step: Step, window: Any, limit_bytes: int | None = None, *,
 def probing(
     step: Step, window: Any, limit_bytes: int | None = None, *, processes: int = 1
 ) -> Iterator[Probe]:
-    """Within, `window` can be tried in micro-batches of several sizes; on exit the step stands where it stood.
+    """Temporarily try `window` in micro-batches of several sizes; on exit the step stands where it stood.
 
     Args, raises:
         As `find_micro_batch`.
@@ -280,7 +280,7 @@ def _has_state(step: Step) -> bool:
 
 @contextmanager
 def _restore_step_on_exit(step: Step) -> Iterator[None]:
-    """Within, the step may compute, by itself where it is one of several; on exit it stands where it stood."""
+    """Temporarily let the step compute, by itself where it is one of several; on exit it stands where it stood."""
     progress, micro_batch, strategy = copy.copy(step.progress), step.micro_batch, step.strategy
     padding, inputs = step.padding.state_dict(), step.inputs.state_dict()
     gradients = [parameter.grad for parameter in step.parameters]
@@ -306,7 +306,7 @@ def _restore_step_on_exit(step: Step) -> Iterator[None]:
 
 @contextmanager
 def _kept_weights(step: Step) -> Iterator[None]:
-    """Within, the weights may change; their copies lie on the host."""
+    """Temporarily allow the weights to change; their copies lie on the host."""
     trained = [parameter for parameter in step.parameters if parameter.requires_grad]
     copies = [parameter.detach().to("cpu", copy=True) for parameter in trained]
     try:

@@ -31,7 +31,7 @@ class Metric(Protocol):
     def update(self, outputs: Any, part: Batch) -> None: ...
 
     def compute(self, strategy: Strategy) -> float:
-        """Of the rows of all ranks."""
+        """Return the value over the rows of all ranks."""
         ...
 
 

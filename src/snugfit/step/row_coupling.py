@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
     @property
     def coupled(self) -> bool:
-        """Whether the loss of a row depends on the rows beside it."""
+        """Return whether the loss of a row depends on the rows beside it."""
         return self.neighbours > self.allowed[0] or self.alone > self.allowed[1]
 
     @property
@@ -77,7 +77,7 @@ class Comparison(NamedTuple):
 
     @property
     def verdict(self) -> bool | None:
-        """Whether rows are coupled; None where nothing could be compared."""
+        """Return whether rows are coupled; None where nothing could be compared."""
         return None if self.failed else self.coupled
 
 

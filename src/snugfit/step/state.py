@@ -1,4 +1,4 @@
-"""What resuming a step needs, and going on from it."""
+"""The state of a step that a resume needs."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds"}
 
 
 class StepResult(NamedTuple):
-    """What one window did.
+    """The result of one window.
 
     `loss` is the weighted mean over the window, `weight` its divisor, `applied` whether weights were
-    updated (not if anything was non-finite, or the window empty), `refused` why a technique refused a finite update,
+    updated (not if anything was non-finite, or the window empty), `refusal` why a technique refused a finite update,
     `metrics` what techniques measured. `learning_rate` is the highest of all groups, and `learning_rates` has each
     group's by its name, if they differ. `scale` is what the loss was multiplied by, if a technique scales it. `micro_batch` is
     the rows of its largest micro-batch, and `replans` says how often, why and from what it was made finer for want of memory.
@@ -61,7 +61,7 @@ class StepResult(NamedTuple):
     applied: bool
     metrics: Mapping[str, torch.Tensor]
     learning_rate: float
-    refused: str | None = None
+    refusal: str | None = None
     learning_rates: Mapping[str, float] = {}
     scale: float | None = None
     micro_batch: int = 0
@@ -268,7 +268,7 @@ class Step:
 
     @contextmanager
     def computed(self, window: Batch) -> Iterator[None]:
-        """Within, the gradients of `window` are there as for an update of it; afterwards nothing of it is."""
+        """Temporarily hold the gradients of `window` as for an update of it; afterwards nothing of it is there."""
         buffers = self._buffers.copy()
         self.inputs.forget()
         try:
@@ -291,7 +291,7 @@ class Step:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within, the model has the weights that techniques keep for evaluation, such as an average, and is scored; else its own."""
+        """Temporarily give the model the weights that techniques keep for evaluation, such as an average, and score it; else its own."""
         with self.seams.weights(self.model), self.strategy.score(self.model):
             yield
 
@@ -341,7 +341,7 @@ class Step:
 
     @property
     def bearers(self) -> list[nn.Parameter]:
-        """What has the gradients, in the order of the parameters: they themselves, but where gradients leave for the host."""
+        """Return what has the gradients, in the order of the parameters: they themselves, but where gradients leave for the host."""
         return self.parameters if self.seams.sums is None else self.seams.sums.in_place_of(self.parameters)
 
     def gradients(self) -> dict[str, torch.Tensor]:
@@ -351,7 +351,7 @@ class Step:
 
     @property
     def at_first_pass(self) -> bool:
-        """Whether no pass over the rows has been made yet."""
+        """Return whether no pass over the rows has been made yet."""
         return self._passes == 0
 
     def begin_passes(self) -> None:
@@ -359,7 +359,7 @@ class Step:
         self._passes = 0
 
     def kept_buffers(self) -> AbstractContextManager[None]:
-        """Within, buffers such as batch norm's statistics may change; on exit they are as before."""
+        """Temporarily allow buffers such as batch norm's statistics to change; on exit they are as before."""
         return self._buffers.restore_on_exit()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What the step needs to know of the other devices; one device needs nothing."""
+"""The base of strategies: the step's view of other devices, of which one device needs nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from snugfit.core.losses import LossTerms
 
 
 class Strategy:
-    """One process, one device. Strategies for several override what differs.
+    """The strategy of one process with one device. Strategies for several override what differs.
 
     Ranks call what exchanges anything in the same order, or wait for each other for ever.
     """
@@ -36,7 +36,7 @@ class Strategy:
 
     @property
     def shards(self) -> bool:
-        """Whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
+        """Return whether `wrap` spreads the weights over devices, to which it moves them: none has the model whole."""
         return self.sharing is Sharing.SHARDS
 
     def exchange_by(self, exchange: Exchange) -> None:
@@ -110,7 +110,7 @@ class Strategy:
 
 @dataclass
 class SeveralRanks(Strategy):
-    """What all strategies for several processes share: exchanges by torch.distributed in its default group."""
+    """The base of strategies for several processes: exchanges by torch.distributed in its default group."""
 
     world_size: int = field(init=False)
     rank: int = field(init=False)
@@ -120,7 +120,7 @@ class SeveralRanks(Strategy):
 
     @property
     def pretended(self) -> bool:
-        """Whether the other ranks are not there, as in the planner's dry run: they do as this one, and nothing is delivered."""
+        """Return whether the other ranks are not there, as in the planner's dry run: they do as this one, and nothing is delivered."""
         return dist.get_backend() == "fake"
 
     def add_up(self, values: list[Tensor]) -> list[Tensor]:

@@ -230,7 +230,7 @@ class FullyShard(SeveralRanks):
 
     @contextmanager
     def _outside_stays(self, model: FSDPModule) -> Iterator[None]:
-        """Within, what is not in a block stays after the forward, where a loss may compute with it, such as with the head's weight."""
+        """Temporarily let what is not in a block stay after the forward, where a loss may compute with it, such as with the head's weight."""
         model.set_reshard_after_forward(False, recurse=False)
         try:
             yield

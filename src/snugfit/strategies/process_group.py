@@ -119,7 +119,7 @@ def _check_apart(gpu: str) -> None:
 
 
 def _meeting_point() -> None:
-    """Where Slurm started the ranks: on its first host."""
+    """Return where Slurm started the ranks: on its first host."""
     os.environ.setdefault("MASTER_PORT", str(PORT))
     if "MASTER_ADDR" in os.environ:
         return

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class AllocatedBytes(TorchDispatchMode):
-    """Within, counts the bytes of tensors on `device` that operations make: those alive `now`, and after each operation.
+    """A mode that counts the bytes of tensors on `device` that operations make: those alive `now`, and after each operation.
 
     What was there before does not count, nor what a kernel takes and gives back inside one operation.
 

@@ -12,7 +12,7 @@ _TORCHAO = ("torchao", "torch.utils._pytree")
 
 @contextmanager
 def importing_torchao() -> Iterator[None]:
-    """Within, torchao may be imported, by whomever, without its warnings about GPU kernels.
+    """Temporarily silence torchao's warnings about GPU kernels while it is imported, by whomever.
 
     >>> with importing_torchao():
     ...     logging.getLogger("torchao").isEnabledFor(logging.WARNING)

@@ -1,4 +1,4 @@
-"""What a process can tell of its place among others, and how it tells whoever started it why it ended; loads nothing."""
+"""The place of a process among others, and its last words to whoever started it; loads nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the one that shows, tracks and writes."""
+        """Return whether it is the one that shows, tracks and writes."""
         return self.rank == 0
 
 

@@ -1,4 +1,4 @@
-"""What a task is: a name, what a recipe says by default, what its rows have, and how its model and data are loaded.
+"""The card of a task: a name, what a recipe says by default, what its rows have, and how its model and data are loaded.
 
 A task is one file with a `CARD`. To import it loads neither torch nor transformers: its functions do.
 """

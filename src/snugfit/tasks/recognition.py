@@ -22,7 +22,7 @@ _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/+%eE-]+(?:[TZ][\d:.+]*Z?)?$")
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a file that can be read."""
+    """The rows of a file that can be read."""
 
     path: Path
     columns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a task makes of a recipe: model, data and loss, and what the run's folder has to remember of them."""
+"""A task's product of a recipe: model, data and loss, and what the run's folder has to remember of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tasks on text share: settings of their rows, material, language models, and the files that a model is read from."""
+"""The base of tasks on text: settings of their rows, material, language models, and the files that a model is read from."""
 
 from __future__ import annotations
 

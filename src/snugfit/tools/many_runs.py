@@ -1,4 +1,4 @@
-"""What work of many runs shares: the tracker's run above theirs, what shows them, and the run that was begun and not ended."""
+"""The base of work of many runs: the tracker's run above theirs, what shows them, and the run that was begun and not ended."""
 
 from __future__ import annotations
 

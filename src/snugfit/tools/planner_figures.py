@@ -1,4 +1,4 @@
-"""What the planner predicts of a setup, in this process: gains of changes, and the memory of an update."""
+"""The planner's predictions for a setup, in this process: gains of changes, and the memory of an update."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Predicted:
 
     @property
     def subject(self) -> Subject:
-        """What the planner looks at."""
+        """Return what the planner looks at."""
         if self._subject is None:
             material, given = self.setup.material, self.setup.optimizer
             empty = skeleton(material.model)

@@ -17,7 +17,7 @@ from snugfit.system.memory import release_memory
 
 @contextmanager
 def kept(step: Step) -> Iterator[None]:
-    """Within, the step may train; on exit it stands where it stood, bit for bit.
+    """Temporarily let the step train; on exit it stands where it stood, bit for bit.
 
     That is: weights, all buffers, the optimizer's state and groups, the techniques' state with the loss scale, progress, the
     micro-batch, gradients, the modes of the modules, and the global random state of torch, NumPy and Python. What a technique

@@ -1,4 +1,4 @@
-"""What a tool works on: a run's spec, loaded, from which steps are made as often as the tool needs."""
+"""The setup of a tool: a run's spec, loaded, from which steps are made as often as the tool needs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Setup:
 
     @property
     def windows(self) -> int:
-        """Of the whole run."""
+        """Return windows of the whole run."""
         return self.job.total_windows(len(self.material.train))
 
 

@@ -1,4 +1,4 @@
-"""What a tracker has to be able to do, and what it is sent: the seam between the spool's follower and MLflow."""
+"""The interface of a tracker, and what it is sent: the seam between the spool's follower and MLflow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Metric:
-    """One finite number at one step."""
+    """A finite number at one step."""
 
     name: str
     value: float
@@ -18,7 +18,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class DataInput:
-    """One source of rows that a run reads: the name of a file, a function or a class, the digest of its content, and `train` or `validation`."""
+    """A source of rows that a run reads: the name of a file, a function or a class, the digest of its content, and `train` or `validation`."""
 
     name: str
     digest: str

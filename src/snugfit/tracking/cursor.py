@@ -32,7 +32,7 @@ class Cursor:
 
 
 class Cursors:
-    """All trackers that a run has been sent to, by address without password; `current` is the one a resume goes on with.
+    """The trackers that a run has been sent to, by address without password; `current` is the one a resume goes on with.
 
     The address of a database inside the runs' folder is kept relative to the run, so that the folder can be moved.
 

@@ -40,7 +40,7 @@ _SILENT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class TrackingResult:
-    """What the tracker has got: events sent by this process, events that wait in the spool, and why."""
+    """The progress of the tracker: events sent by this process, events that wait in the spool, and why."""
 
     uri: str
     run_id: str | None

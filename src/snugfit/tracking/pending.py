@@ -1,4 +1,4 @@
-"""What is still to be sent: the spool from a byte offset on, without what a resume repeats, fast runs thinned."""
+"""The events still to be sent: the spool from a byte offset on, without what a resume repeats, fast runs thinned."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MakeBackend = Callable[[str, str], Backend]  # (uri, experiment)
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What `replay` has sent, in events."""
+    """The result of `replay`, in events sent."""
 
     sent: int
     remaining: int

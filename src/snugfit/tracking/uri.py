@@ -1,4 +1,4 @@
-"""Where a run is tracked: the address, resolved once when the run starts, and checked without network."""
+"""The address that a run is tracked at, resolved once when the run starts, and checked without network."""
 
 from __future__ import annotations
 

@@ -215,4 +215,4 @@ def test_in_ones_own_loop_the_result_says_that_the_weights_are_damaged() -> None
     step = Step(model, SGD(learning_rate=0.1), techniques=[OptimizerInBackward()])
     model[0].weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[operator]
     result = step(WINDOW)
-    assert isinstance(result.refused, RollBack) and not result.applied
+    assert isinstance(result.refusal, RollBack) and not result.applied

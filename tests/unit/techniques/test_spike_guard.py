@@ -87,7 +87,7 @@ def test_a_spike_is_passed_over_as_in_the_slow_loop() -> None:
     windows = problem.windows(rows=(7, 6, 7, 5, 6, 7))
     step = make_step(problem, (technique,), micro_batch=3, momentum=0.0)
     results = [step(window) for window in windows]
-    refusals = [result.refused is not None for result in results]
+    refusals = [result.refusal is not None for result in results]
     assert refusals == [not result.applied for result in results]
     assert 0 < sum(refusals) < 4
     expected = oracle.train(problem.model(), windows, asdict(technique), 6)

@@ -32,7 +32,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen of a command.
+    """The observation of one command.
 
     Args:
         exit_code: the command's own; negative is the signal that ended it.
@@ -58,12 +58,12 @@ class Observation:
 
     @property
     def failed(self) -> bool:
-        """Whether the command failed by itself."""
+        """Return whether the command failed by itself."""
         return self.exit_code != 0 and not self.stopped
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What could not be looked at, and why."""
+        """Return what could not be looked at, and why."""
         found = []
         if self.failed:
             found.append(f"what would have followed: the command failed, {self.ended}")
@@ -74,7 +74,7 @@ class Observation:
 
     @property
     def ended(self) -> str:
-        """How the command ended, in words."""
+        """Return how the command ended, in words."""
         if self.stopped:
             return "stopped by the doctor"
         if self.exit_code >= 0:

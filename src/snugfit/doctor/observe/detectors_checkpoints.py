@@ -1,4 +1,4 @@
-"""What is saved: pickles, averages, the best."""
+"""Pitfalls of what a script saves: pickles, averages, the best."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def averaged_not_saved(log: Log) -> list[Finding]:
     trained = trained_models(log)
 
     def is_average(event: Forward, place: int) -> bool:
-        """Of a model of its own; or in the trained model, and no state of the training that was looked at before."""
+        """Return whether it is an average: a model of its own; or in the trained model, and no state of the training that was looked at before."""
         if event.module in wrappers:
             return True
         loaded = event.weights in restored and (event.module not in trained or event.weights in raw)

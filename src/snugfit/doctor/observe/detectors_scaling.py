@@ -65,7 +65,7 @@ def limited_by_hand(log: Log) -> list[Finding]:
 
 
 class _Change(NamedTuple):
-    """What an event says of one measure of length."""
+    """An event's change of one measure of length."""
 
     measure: str
     before: float

@@ -1,4 +1,4 @@
-"""What a script can do that the detectors read."""
+"""The acts of a script that the detectors read."""
 
 from __future__ import annotations
 

@@ -31,14 +31,14 @@ def magnitude(gradients: list[Tensor]) -> float:
 
 
 class Length(NamedTuple):
-    """How long gradients are: their norm, and the largest absolute value."""
+    """The length of gradients: their norm, and the largest absolute value."""
 
     norm: float
     largest: float
 
     @classmethod
     def of(cls, gradient: Tensor | None) -> Length:
-        """Of a dense gradient; zero where there is none."""
+        """Return the length of a dense gradient; zero where there is none."""
         if gradient is None or gradient.is_sparse or not gradient.numel():
             return cls(0.0, 0.0)
         sizes = gradient.detach().abs()
@@ -46,7 +46,7 @@ class Length(NamedTuple):
 
     @classmethod
     def together(cls, lengths: Sequence[Length]) -> Length:
-        """Of several gradients as if they were one."""
+        """Return the length of several gradients as if they were one."""
         return cls(math.hypot(*(each.norm for each in lengths)), max(each.largest for each in lengths))
 
 
@@ -57,7 +57,7 @@ Before = dict[int, tuple[list[Mark], bool]]
 
 @dataclass
 class State:
-    """One optimizer's gradients, seen on a few parameters at both ends of it.
+    """The state of one optimizer's gradients, seen on a few parameters at both ends of it.
 
     Args:
         used: an optimizer step used what is there.
@@ -120,7 +120,7 @@ def _mark(parameter: Tensor) -> Mark:
 
 
 class Gradients:
-    """All optimizers' gradients, and what is known of the loss that is differentiated next."""
+    """The gradients of all optimizers, and what is known of the loss that is differentiated next."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

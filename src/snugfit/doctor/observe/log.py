@@ -1,4 +1,4 @@
-"""What a script did, as plain values: the detectors read this and nothing else."""
+"""The log of a script's acts, as plain values: the detectors read this and nothing else."""
 
 from __future__ import annotations
 

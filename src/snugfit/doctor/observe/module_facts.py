@@ -1,4 +1,4 @@
-"""What can be told of a module by looking at it."""
+"""Facts of a module that can be read off it without running it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Patches:
-    """What was replaced, so that it can be undone."""
+    """The attributes that were replaced, so that it can be undone."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""What the watchers share: the log, numbers for objects, the script's own line, and when to stop."""
+"""The base of the watchers: the log, numbers for objects, the script's own line, and when to stop."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Recorder:
 
     @property
     def tokens_in_batch(self) -> int:
-        """How many tokens the last batch had; 0 where none was seen."""
+        """Return how many tokens the last batch had; 0 where none was seen."""
         return 0 if self._tokens is None else self._tokens.numel()
 
     def copies(self, labels: torch.Tensor, counted: torch.Tensor, classes: int) -> float:
@@ -158,12 +158,12 @@ class Recorder:
 
     @property
     def detailed(self) -> bool:
-        """Whether these are still the first updates."""
+        """Return whether these are still the first updates."""
         return self.log.updates < self.detailed_updates
 
     @property
     def active(self) -> bool:
-        """Whether what happens now is the script's doing: not the observer's, a loader's thread or a forked worker."""
+        """Return whether what happens now is the script's doing: not the observer's, a loader's thread or a forked worker."""
         return not self.quiet and threading.get_ident() == self._thread and os.getpid() == self._process
 
     def add(self, event: Event) -> None:

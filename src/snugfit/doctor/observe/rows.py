@@ -1,4 +1,4 @@
-"""Which rows were trained on and which were evaluated: digests, no contents."""
+"""Digests of the rows that were trained on and of those that were evaluated; no contents."""
 
 from __future__ import annotations
 

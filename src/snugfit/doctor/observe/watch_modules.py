@@ -36,7 +36,7 @@ _Call = Callable[..., Any]
 
 
 class ModuleWatch:
-    """Which modules the script calls, and how."""
+    """A watcher of the modules that the script calls, and how."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -54,7 +54,7 @@ class ModuleWatch:
 
     @property
     def inside(self) -> bool:
-        """Whether a module is computing now."""
+        """Return whether a module is computing now."""
         return self._depth > 0
 
     def install(self, patches: Patches) -> None:
@@ -230,7 +230,7 @@ class ModuleWatch:
         return any(self.recorder.number(each) in known for each in module.parameters())
 
     def optimizer_built(self) -> None:
-        """Which parameters are frozen now: an optimizer that filters does not get them."""
+        """Note which parameters are frozen now: an optimizer that filters does not get them."""
         number = self.recorder.number
         self.recorder.frozen_at_build = {
             number(each) for module in list(self._all.values()) for each in module._parameters.values()

@@ -37,7 +37,7 @@ def look_at_tokens(recorder: Recorder, embedding: nn.Embedding, tokens: Tensor) 
 
 
 def look_at_labels(recorder: Recorder, module: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Whether the labels of a causal language model, which shifts them itself, are shifted already."""
+    """Look whether the labels of a causal language model, which shifts them itself, are shifted already."""
     kind = type(module).__name__
     if not kind.endswith(("ForCausalLM", "LMHeadModel")):
         return

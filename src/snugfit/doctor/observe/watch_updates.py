@@ -19,7 +19,7 @@ _Call = Callable[..., Any]
 
 
 class UpdateWatch:
-    """What happens between a loss and the weights."""
+    """A watcher of what happens between a loss and the weights."""
 
     def __init__(self, recorder: Recorder, gradients: Gradients, modules: ModuleWatch) -> None:
         self.recorder, self.gradients, self.modules = recorder, gradients, modules

@@ -60,7 +60,7 @@ def part_of(values: Tensor, like: Tensor) -> Tensor:
 def on_parts(
     optimizer: Optimizer, to_part: Callable[[State], State], from_part: Callable[[State, Tensor], State]
 ) -> Iterator[dict[Tensor, nn.Parameter]]:
-    """Within, the sharded parameters of an optimizer are this rank's parts of them, with its gradients and states.
+    """Temporarily make the sharded parameters of an optimizer this rank's parts of them, with its gradients and states.
 
     Args:
         to_part: a state in tensors of the part alone, in the same memory.

@@ -1,4 +1,4 @@
-"""What optimizers of other libraries are made to have in common."""
+"""The behaviour that optimizers of other libraries are given in common."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _spread_moments(state: dict[str, Any], weight: Tensor) -> dict[str, Any]:
 
 @contextmanager
 def _tensor_rates(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within, each group's rate is a tensor, as torchao wants it."""
+    """Temporarily make each group's rate a tensor, as torchao wants it."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = torch.tensor(rate, dtype=torch.float32)

@@ -85,7 +85,7 @@ _BY_ELEMENT = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam, torch.opt
 
 @contextmanager
 def _state_lent(optimizer: Optimizer, owner: nn.Parameter, stepped: nn.Parameter) -> Iterator[None]:
-    """Within, the state of one parameter is that of another."""
+    """Temporarily give the state of one parameter to another."""
     state = optimizer.state
     if owner in state:
         state[stepped] = state.pop(owner)
@@ -304,7 +304,7 @@ class ShadowOptimizer(Optimizer):
 
 
 class _States:
-    """What the first step of a parameter leaves behind: its state, and what is kept beside that."""
+    """The state that the first step of a parameter leaves behind, and what is kept beside that."""
 
     def __init__(self, optimizer: ShadowOptimizer) -> None:
         self._optimizer = optimizer

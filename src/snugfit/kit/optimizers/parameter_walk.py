@@ -1,4 +1,4 @@
-"""What optimizers of our own share: the walk over the groups."""
+"""The walk over parameter groups that optimizers of our own share."""
 
 from __future__ import annotations
 

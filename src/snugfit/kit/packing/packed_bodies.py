@@ -51,7 +51,7 @@ def call_of(
 
 
 class BodyCall:
-    """One call of a body with padded examples, which can be run packed instead."""
+    """A call of a body with padded examples, which can be run packed instead."""
 
     def __init__(
         self, body: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -239,7 +239,7 @@ def _first_position(body: nn.Module) -> int:
 
 @contextmanager
 def _unpacked_before(pooler: nn.Module, layout: Packed, pooled: list[Tensor]) -> Iterator[None]:
-    """Within, `pooler`, which takes some token of each example, gets the examples as they were; `pooled` gets what it gives."""
+    """Temporarily give `pooler`, which takes some token of each example, the examples as they were; `pooled` gets what it gives."""
     forward = pooler.forward
 
     def pool(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:

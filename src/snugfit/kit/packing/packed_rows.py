@@ -15,7 +15,7 @@ _packed_rows: ContextVar[int | None] = ContextVar("packed_rows", default=None)
 
 @contextmanager
 def computing_rows(rows: int) -> Iterator[None]:
-    """Within, modules compute so many packed rows."""
+    """Temporarily count modules' computations as of so many packed rows."""
     token = _packed_rows.set(rows)
     try:
         yield
@@ -58,7 +58,7 @@ def first_fit(lengths: Sequence[int], width: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Packed:
-    """How a batch of padded examples, shape (examples, tokens), is laid out in packed rows, shape (rows, width).
+    """The layout of a batch of padded examples, shape (examples, tokens), in packed rows, shape (rows, width).
 
     `positions` count from 0 in each example, shape (rows, width); `segments` says whose a token is, likewise: the place of the
     example in its row. What is left of a row is an example of its own, of which nobody takes the result.

@@ -26,7 +26,7 @@ _GROUPED = ("_grouped_mm", "grouped_mm", "transformers.grouped_mm_fallback")
 
 
 class QuantisedExperts(nn.Module):
-    """What stands in the place of a parameter (experts, outputs, inputs), or (experts, inputs, outputs) where it is `transposed`.
+    """The stand-in of a parameter (experts, outputs, inputs), or (experts, inputs, outputs) where it is `transposed`.
 
     Functions of torch find it made whole, in the type it had, or in autocast's.
 
@@ -75,7 +75,7 @@ class QuantisedExperts(nn.Module):
 
     @property
     def numbers(self) -> int:
-        """How many the parameter has."""
+        """Return how many the parameter has."""
         return self.shape.numel()
 
     @property
@@ -152,7 +152,7 @@ class QuantisedExperts(nn.Module):
 
 @dataclass(frozen=True)
 class TurnedExperts:
-    """All matrices of experts, on their sides."""
+    """The matrices of all experts, on their sides."""
 
     experts: QuantisedExperts
 

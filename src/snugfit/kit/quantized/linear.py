@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class WeightFormat(Protocol):
-    """How a weight is kept. Two formats of the same settings are equal."""
+    """The format of a weight. Two formats of the same settings are equal."""
 
     @property
     def unit(self) -> int:
@@ -74,7 +74,7 @@ class QuantisedLinear(nn.Linear):
 
     @property
     def numbers(self) -> int:
-        """How many the weight has."""
+        """Return how many the weight has."""
         return self.out_features * self.in_features
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantisedLinear:

@@ -1,4 +1,4 @@
-"""What cannot be computed some rows at a time is refused, before it goes wrong unseen."""
+"""The checks that refuse computations which cannot be done some rows at a time, before they go wrong unseen."""
 
 from __future__ import annotations
 

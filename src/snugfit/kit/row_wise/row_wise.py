@@ -70,7 +70,7 @@ class RowWise:
 
 
 class _Call:
-    """One call of a module: its parts, and all that makes a second computation the same as the first."""
+    """A call of a module: its parts, and all that makes a second computation the same as the first."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies in a piece of memory; `stride` as it was, so that kernels add up in the same order."""
+    """The place of a tensor in a piece of memory; `stride` as it was, so that kernels add up in the same order."""
 
     offset: int
     dtype: torch.dtype

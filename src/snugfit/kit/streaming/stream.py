@@ -102,12 +102,12 @@ class WeightStream:
 
     @property
     def host_bytes(self) -> int:
-        """Of the streamed weights, in host memory or on the disk."""
+        """Return bytes of the streamed weights, in host memory or on the disk."""
         return sum(packed.nbytes for packed in self._chain)
 
     @property
     def slot_bytes(self) -> int:
-        """Of device memory that the streamed weights take."""
+        """Return bytes of device memory that the streamed weights take."""
         return sum(slot.memory.numel() for slot in self._slots)
 
     def seconds(self) -> float:

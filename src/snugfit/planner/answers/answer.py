@@ -1,4 +1,4 @@
-"""What the planner says: the number before the run, the choice, and why."""
+"""The planner's answer: the number before the run, the choice, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one plan needs: memory in bytes at its peak, time in seconds, on one device.
+    """The needs of one plan: memory in bytes at its peak, time in seconds, on one device.
 
     `peak_by_kind` adds up to `peak_bytes`, which is what the step asks the allocator for; `reserved_bytes` is what the device has to
     have for that, with the allocator's rounding and the context, and `doubt_bytes` how much more it may be, by what such predictions
@@ -39,7 +39,7 @@ class Prediction:
 
     @property
     def most_bytes(self) -> int:
-        """What the device has to have if the prediction is as short as any was."""
+        """Return what the device has to have if the prediction is as short as any was."""
         return self.reserved_bytes + self.doubt_bytes
 
 
@@ -54,7 +54,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Choice:
-    """One plan: the micro-batch, the precision, and the techniques beyond the recipe's, as entries of a recipe."""
+    """A plan: the micro-batch, the precision, and the techniques beyond the recipe's, as entries of a recipe."""
 
     micro_batch: int
     numerics: str

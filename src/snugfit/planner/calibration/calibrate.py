@@ -119,7 +119,7 @@ class _Point:
     seconds: float = 0.0
 
     def net(self, device: Device) -> float:
-        """Of its time what was not for moving memory, where roofline adds that again; at least half of it."""
+        """Return the part of its time that was not for moving memory, where roofline adds that again; at least half of it."""
         if not self.flops or device.kind != "cpu":
             return self.seconds
         return max(
@@ -128,7 +128,7 @@ class _Point:
 
 
 def _traffic(points: Sequence[_Point]) -> dict[str, Curve]:
-    """Of a product of two tensors, made in place and anew: bytes per second, and what the new result adds, per byte of it."""
+    """Return rates of a product of two tensors, made in place and anew: bytes per second, and what the new result adds, per byte of it."""
     new, in_place = (
         {each.read + each.written: each for each in points if each.key == key} for key in ("mul", "mul_")
     )
@@ -169,7 +169,7 @@ def _alike(probe: Probe, device: torch.device, dtype: torch.dtype, size: int) ->
 
 
 class _Last(TorchDispatchMode):
-    """Of what runs within: the operator with FLOPs, or else the last one that moves data."""
+    """A mode that remembers the operator with FLOPs, or else the last one that moves data."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What the host needs in a training step beside what is computed: for an operator, for a view, and where Python stands around them."""
+"""The host's seconds in a training step beside what is computed: for an operator, for a view, and where Python stands around them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _counted(step: Work) -> _Count:
 
 
 class _Count(TorchDispatchMode):
-    """How many operators there are within, views apart, and how many modes stand around both."""
+    """The number of operators, views apart, and of modes that stand around both."""
 
     around: Interposed
 

@@ -43,7 +43,7 @@ def batched_product(device: torch.device, dtype: torch.dtype, batch: int) -> Ite
 
 
 def convolution(device: torch.device, dtype: torch.dtype, batch: int) -> Iterator[Work]:
-    """Of the middle of a residual network, on 64 channels of 16×16 pixels: 3×3, and 1×1 to half of the pixels, with their backward."""
+    """Time the middle of a residual network, on 64 channels of 16×16 pixels: 3×3, and 1×1 to half of the pixels, with their backward."""
     images = torch.randn(batch, 64, 16, 16, device=device, dtype=dtype)
     for side, stride in ((3, 1), (1, 2)):
         kernel = torch.randn(64, 64, side, side, device=device, dtype=dtype)

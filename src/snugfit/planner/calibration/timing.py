@@ -1,4 +1,4 @@
-"""How long a piece of work takes on the device at hand."""
+"""The time of a piece of work on the device at hand."""
 
 from __future__ import annotations
 

@@ -75,6 +75,6 @@ def said_of_adapters(own: Sequence[Technique], entries: Sequence[Mapping[str, An
 
 
 def _rate(technique: Technique) -> float | None:
-    """Of an optimizer."""
+    """Return an optimizer's rate."""
     rate = getattr(technique, "learning_rate", None) if "optimizer" in technique.card.seams else None
     return rate if isinstance(rate, float) else None

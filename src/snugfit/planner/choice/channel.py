@@ -46,7 +46,7 @@ class Progress:
 
 
 class Search(Protocol):
-    """What an interrupt ends: from its deadline on, a time of `time.monotonic`, it predicts no further plan."""
+    """A search that an interrupt ends: from its deadline on, a time of `time.monotonic`, it predicts no further plan."""
 
     deadline: float
 

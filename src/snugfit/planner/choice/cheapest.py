@@ -118,7 +118,7 @@ def _lines(
 
 
 def _hours(answer: Answer) -> float:
-    """Of the run, or of as many updates as `_length` says."""
+    """Return hours of the run, or of as many updates as `_length` says."""
     prediction = answer.prediction
     seconds = prediction.seconds_total
     return (_UPDATES * prediction.seconds_per_update if seconds is None else seconds) / 3600

@@ -33,7 +33,7 @@ FREE = Fidelity.MIXED
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of the choice.
+    """The goal of the choice.
 
     Args:
         name: `fastest`: the least time. `finest`: the least time at the finest level at which anything fits. `smallest`: the least

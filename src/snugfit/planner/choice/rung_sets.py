@@ -1,4 +1,4 @@
-"""What a search asks of sets of rungs, by their cards alone: what they move, how one set compares with another, what goes together."""
+"""The properties of sets of rungs, by their cards alone: what they move, how one set compares with another, what goes together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run may have added to it so that it fits, and which of it goes together."""
+"""The techniques that may be added to a run so that it fits, and which of them go together."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Search:
                     useless |= new
 
     def choice(self) -> Candidate | None:
-        """Of the plans that were tried."""
+        """Return the choice among the plans that were tried."""
         return self.goal.choose(self._allowed())
 
     def smallest(self) -> Candidate | None:
@@ -159,7 +159,7 @@ class Search:
         return min(self._allowed(), key=lambda each: (not each.fits, each.found.most_bytes), default=None)
 
     def least(self) -> Candidate:
-        """Of the plans that are no coarser than what is allowed the one that needs the least."""
+        """Return the plan that needs the least, of those that are no coarser than what is allowed."""
         return min(self._allowed(), key=lambda each: each.found.most_bytes)
 
     def needed(self) -> dict[str, int]:
@@ -563,7 +563,7 @@ class Search:
 
     @cached_property
     def _rungs(self) -> Techniques:
-        """All that may be added on this device, and where several share the model as these do."""
+        """Return all rungs that may be added on this device, and where several share the model as these do."""
         device = self.planner.machine.device
         found = [
             *placements(device),
@@ -575,12 +575,12 @@ class Search:
 
     @cached_property
     def count(self) -> int:
-        """How many plans there are: sets of rungs that go together, times micro-batches."""
+        """Return how many plans there are: sets of rungs that go together, times micro-batches."""
         return number_of_sets(self.asked.techniques, self._rungs) * len(self._sizes)
 
     @property
     def rows(self) -> int:
-        """Of a window."""
+        """Return rows of a window."""
         return self.planner.subject.window.rows
 
     @property

@@ -1,4 +1,4 @@
-"""What a search found, in words and as an answer has it."""
+"""The result of a search, in words and as an answer has it."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _others(search: Search, chosen: Candidate | None) -> list[Candidate]:
 
 
 def _of_each_set(candidates: Sequence[Candidate], key: Callable[[Candidate], float]) -> list[Candidate]:
-    """Of the plans of each set of techniques the first by `key`, in its order."""
+    """Return the first plan of each set of techniques by `key`, in its order."""
     first: dict[Techniques, Candidate] = {}
     for each in sorted(candidates, key=key):
         first.setdefault(each.techniques, each)

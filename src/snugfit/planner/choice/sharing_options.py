@@ -23,7 +23,7 @@ def options_of(decisions: Sequence[tuple[int, Decision]]) -> list[Option]:
 
 
 def _best(options: Sequence[Option]) -> dict[str, Option]:
-    """Of each way its best."""
+    """Return the best option of each way."""
     found: dict[str, Option] = {}
     for option in options:
         found.setdefault(option[0].strategy, option)

@@ -1,4 +1,4 @@
-"""Which way to share a training among devices, said with the numbers that decide.
+"""The ways to share a training among devices, compared by the numbers that decide.
 
 The field's rules of thumb are: what fits on one device is copied to each (DDP); what does not is sharded (ZeRO, FSDP), as little
 as suffices; between nodes with slow links only gradients go (hybrid); what still does not fit lies in host memory; and a layer that
@@ -42,7 +42,7 @@ TILES = 8
 
 @dataclass(frozen=True)
 class Facts:
-    """One update as it was traced on one device, and the devices there are. Bytes and seconds.
+    """The facts of one update as it was traced on one device, and the devices there are. Bytes and seconds.
 
     Of `peak`, which one copy needs at its worst, `weights`, `gradients` and `optimizer` are there for the parameters, and the rest
     for activations and temporaries. `exchanged` is all gradients of an update. `largest_weights` and `largest_activations` are the
@@ -85,7 +85,7 @@ class Facts:
 
     @property
     def rest(self) -> int:
-        """What sharding does not divide."""
+        """Return what sharding does not divide."""
         return self.peak - self.weights - self.gradients - self.optimizer
 
     def shard(self, devices: int) -> int:
@@ -118,7 +118,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to share: what it takes on each device and of each node's host, and how long an update is."""
+    """A way to share: what it takes on each device and of each node's host, and how long an update is."""
 
     strategy: str
     devices: int

@@ -1,4 +1,4 @@
-"""What a CUDA device has to have for a stream of allocations: torch's caching allocator, replayed without a device.
+"""The memory that a CUDA device needs for a stream of allocations: torch's caching allocator, replayed without a device.
 
 The rules are those of torch 2.11 to 2.13 with their defaults, on one stream:
 <https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp>. A request is rounded to 512 bytes. Up to 1 MiB it
@@ -43,7 +43,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Reserved:
-    """What a stream of allocations came to, in bytes, under the names of `torch.cuda.memory_stats`.
+    """The memory of a stream of allocations, in bytes, under the names of `torch.cuda.memory_stats`.
 
     `peak_requested` is what was asked for, `peak_allocated` that with the rounding of blocks, `peak_reserved` what was taken of the
     device; `requested`, `allocated` and `reserved` are there at the end. `idle_at_peak` was reserved and not allocated when
@@ -68,7 +68,7 @@ class Reserved:
 
 
 class AllocatorSettings(NamedTuple):
-    """What the environment sets of torch's allocator: whether segments grow, and the options that are not replayed."""
+    """The environment's settings of torch's allocator: whether segments grow, and the options that are not replayed."""
 
     expandable_segments: bool = False
     others: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class AllocatorSettings(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a plan says of settings that are not torch's defaults."""
+        """Return what a plan says of settings that are not torch's defaults."""
         said = []
         if self.expandable_segments:
             said.append("Memory is reserved in expandable segments, as PYTORCH_ALLOC_CONF says.")

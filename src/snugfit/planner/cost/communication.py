@@ -1,4 +1,4 @@
-"""How long devices exchange weights and gradients in an update, and how much of it is hidden behind compute.
+"""The time that devices exchange weights and gradients in an update, and how much of it is hidden behind compute.
 
 Rings, as in Patarasuk and Yuan 2009: of W devices each sends (W − 1)/W of the bytes in W − 1 steps for a gather or a
 reduce-scatter, and twice that for an all-reduce. What NCCL does better (trees, several rings) is left to calibration.
@@ -60,7 +60,7 @@ def communicator_bytes(devices: int, link: Link) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What is computed and exchanged in an update on one device.
+    """The compute and the exchange of an update on one device.
 
     `weights` and `gradients` are bytes of the whole model, of which it has `blocks` about equal ones; `forward` and `backward`
     are seconds of one micro-batch.
@@ -154,7 +154,7 @@ def hybrid_sharded(work: Work, cluster: Cluster) -> Exchange:
 
 
 def _all_reduce_of(cluster: Cluster, whole: float) -> float:
-    """Of all devices: in one ring, or within nodes and then between them, whichever is faster."""
+    """Return seconds of an all-reduce among all devices: in one ring, or within nodes and then between them, whichever is faster."""
     ring = all_reduce_seconds(whole, cluster.world, cluster.ring)
     within = all_reduce_seconds(whole, cluster.devices, cluster.peer)
     return min(ring, within + all_reduce_seconds(whole, cluster.nodes, cluster.network))
@@ -169,7 +169,7 @@ def _block_seconds(work: Work, world: int, link: Link, copy: float) -> tuple[flo
 
 
 def _sharded(work: Work, gather: float, scatter: float, *, reshard: bool, last: float) -> Exchange:
-    """Of all micro-batches; `last` seconds a block are spent on another link, in the last backward."""
+    """Return the exchange of all micro-batches; `last` seconds a block are spent on another link, in the last backward."""
     forward = _beside(gather, work.forward, work.blocks)
     within = scatter + gather if reshard else scatter
     total = NOTHING

@@ -1,4 +1,4 @@
-"""What convolutions on a CPU take within themselves, and how tensors lie in memory."""
+"""The workspace of convolutions on a CPU, and the layout of tensors in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def copied(tensor: Tensor | None) -> int:
-    """Of a tensor that a kernel wants contiguous."""
+    """Return bytes of the copy of a tensor that a kernel wants contiguous."""
     return 0 if tensor is None or tensor.is_contiguous() else bytes_of(tensor)
 
 

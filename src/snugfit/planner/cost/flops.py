@@ -1,4 +1,4 @@
-"""Which kind of kernel an operator is, and the operations that it does, from its arguments alone.
+"""The kind of kernel that an operator is, and its operations, from its arguments alone.
 
 All of it works on fake tensors, inside a `TorchDispatchMode`, for operators as they are dispatched (`aten.mm.default`, …).
 """

@@ -1,4 +1,4 @@
-"""What a CPU kernel takes within one operator, measured on this processor where no rule holds on all of them."""
+"""The workspace of a CPU kernel within one operator, measured on this processor where no rule holds on all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that an operator costs, from its arguments alone: where it runs, in which numbers, its operations and bytes."""
+"""The cost of an operator, from its arguments alone: where it runs, in which numbers, its operations and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What products of matrices on a CPU take within themselves: copies that BLAS can read, and what oneDNN packs.
+"""The workspace of products of matrices on a CPU: copies that BLAS can read, and what oneDNN packs.
 
 Which way oneDNN takes for a product in bfloat16 is not known: `workspace.json` has what `benchmarks/planner/workspace.py` measured.
 """
@@ -34,7 +34,7 @@ def product(first: int) -> Rule:
 
 
 def _blas(tensor: Tensor) -> int:
-    """Of a matrix, or one of a stack of them, that BLAS cannot read where it lies."""
+    """Return bytes of the copy of a matrix, or of a stack of them, that BLAS cannot read where it lies."""
     rows, columns = tensor.shape[-2:]
     down, along = tensor.stride()[-2:]
     fine = (along == 1 and down >= max(1, columns)) or (down == 1 and along >= max(1, rows))

@@ -1,4 +1,4 @@
-"""What is recorded of a step: each operator, and each storage from its birth to its death."""
+"""The records of a step: each operator, and each storage from its birth to its death."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Role(enum.StrEnum):
-    """What the bytes of a storage are for."""
+    """The purpose of a storage's bytes."""
 
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
@@ -26,7 +26,7 @@ class Role(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """What the step is doing."""
+    """The phase of the step."""
 
     SETUP = "setup"
     PRIME = "prime"  # the optimizer's state is made, as it is after many updates
@@ -44,7 +44,7 @@ class Phase(enum.StrEnum):
 
 
 class Place(NamedTuple):
-    """Where in the run something happens.
+    """The place of an event in the run.
 
     `update` counts from 0, `turn` the passes over the micro-batches within it, `micro_batch` those within a pass (-1 outside of any), `module` is a dotted name ("" for the model itself or none),
     `block` the number of the repeated block that the module is in, -1 for none.
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Op:
-    """One operator as it was dispatched.
+    """An operator as it was dispatched.
 
     `flops` counts a multiply-add as two; `read` and `written` are bytes of the tensors that it took and gave, 0 for views;
     `dtype` is what it computes in; `event` is the number of allocations and frees before it; `page_bytes`

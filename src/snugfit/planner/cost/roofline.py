@@ -1,4 +1,4 @@
-"""How long an operator takes on a device, and from that an update: the slower of its arithmetic and its memory traffic.
+"""The time of an operator on a device, and from that of an update: the slower of its arithmetic and its memory traffic.
 
 Source: Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model", doi:10.1145/1498765.1498785.
 """

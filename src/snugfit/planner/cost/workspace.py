@@ -1,4 +1,4 @@
-"""What kernels take and give back within one operator, beside their results: those on a CPU, and cuDNN's recurrent layers.
+"""The workspace of kernels within one operator, beside their results: those on a CPU, and cuDNN's recurrent layers.
 
 Such memory is in no tensor that a recorder sees, and counts at the peak. Where a kernel's way is known the number follows from its
 shapes. What is of a CPU holds for torch 2.11 to 2.13 on x86-64 with AVX-512, the products for AMX too; kernels for other processors pad to
@@ -208,7 +208,7 @@ def _group_norm_backward(args: Arguments, _kwargs: Mapping[str, Any], _out: Any)
 
 
 def _copied_as(tensor: Tensor, other: Tensor) -> int:
-    """Of a tensor that a kernel wants laid out as another."""
+    """Return bytes of the copy of a tensor that a kernel wants laid out as another."""
     return 0 if tensor.stride() == other.stride() else bytes_of(tensor)
 
 

@@ -1,4 +1,4 @@
-"""What makers' data sheets say of devices, and what links reach.
+"""The figures of makers' data sheets for devices, and the rates that links reach.
 
 Peaks are dense (no sparsity) and, for matrix units, with float32 accumulation, which is what training uses; on GeForce cards that is
 half of the rate with half-precision accumulation. A sheet that prints rates with sparsity is halved here.
@@ -18,7 +18,7 @@ _BLACKWELL = (
 
 @dataclass(frozen=True)
 class Sheet:
-    """One device: memory in GiB, peaks in TFLOP/s, bandwidth in GB/s (10^9), whence the figures are.
+    """A device: memory in GiB, peaks in TFLOP/s, bandwidth in GB/s (10^9), whence the figures are.
 
     The memory is what CUDA reports, which is less than is printed on the box: the driver and error correction keep a part. `host` is the
     host memory that is usual beside each such device, in GiB.

@@ -57,7 +57,7 @@ class Device:
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether it has a memory beside the host's: neither a CPU nor Apple's GPU has."""
+        """Return whether it has a memory beside the host's: neither a CPU nor Apple's GPU has."""
         return self.kind not in ("cpu", "mps")
 
     def rate(self, name: str, size: float) -> float | None:

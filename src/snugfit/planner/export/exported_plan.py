@@ -23,7 +23,7 @@ Strategy = Literal["single", "ddp", "fsdp", "fsdp-zero2", "fsdp-offload"]
 
 @dataclass(frozen=True)
 class Asked:
-    """One technique of a plan: the recipe's key that asks for it, its name, and all of its settings."""
+    """A technique of a plan: the recipe's key that asks for it, its name, and all of its settings."""
 
     key: str
     name: str
@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class ExportedPlan:
-    """What a run does, in plain values.
+    """The settings of a run, in plain values.
 
     `micro_batch` and `global_batch` are in examples, `max_length` in tokens. `epochs` is None for a run whose length is given as
     `total_updates` alone. `strategy` says how the devices share the work: "ddp" copies the model to each, "fsdp" shards it,
@@ -95,17 +95,17 @@ class ExportedPlan:
 
     @property
     def sharded(self) -> bool:
-        """Whether weights, gradients and the optimizer's states are spread over the devices."""
+        """Return whether weights, gradients and the optimizer's states are spread over the devices."""
         return self.strategy.startswith("fsdp")
 
     @property
     def reshards(self) -> bool:
-        """Whether gathered weights are given up after forward (ZeRO stage 3, not 2)."""
+        """Return whether gathered weights are given up after forward (ZeRO stage 3, not 2)."""
         return self.sharded and self.strategy != "fsdp-zero2"
 
     @property
     def offloads(self) -> bool:
-        """Whether the shards of weights, gradients and optimizer states lie in host memory."""
+        """Return whether the shards of weights, gradients and optimizer states lie in host memory."""
         return self.strategy == "fsdp-offload"
 
     @property

@@ -1,4 +1,4 @@
-"""How names become another tool's: one table for each tool, and one way to apply it."""
+"""The names of another tool: one table for each tool, and one way to apply it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def planned(*settings: str, by: Callable[..., Any]) -> From:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a tool has for a technique.
+    """The counterpart of a technique in a tool.
 
     `keys` maps keys of the tool's file, with dots between sections, to constants or to what settings make. `fixed` holds the values
     that the tool gives settings which are in no key: the technique's defaults where nothing is said. `differs` says what is not the
@@ -52,7 +52,7 @@ class Rule:
 
 
 class ByHand(str):
-    """Where the tool has the same, which its files cannot say: a sentence."""
+    """The counterpart of a technique that a tool's files cannot say: a sentence."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ Table = Mapping[str, Rule | ByHand | str]
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool that plans are exported to.
+    """A tool that plans are exported to.
 
     `strategies` are the ways to share that its files can say. `base` gives what the plan's sizes come to, and turns off what the tool does by default. `missing` has the reason for what is not
     in the table, by the recipe's key. `notes` says what of the sizes the file cannot carry, and what the tool does with them that

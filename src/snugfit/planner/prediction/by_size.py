@@ -1,4 +1,4 @@
-"""What one set of techniques needs in micro-batches of every size, from runs of few of them.
+"""The needs of one set of techniques in micro-batches of every size, from runs of few of them.
 
 From one size to another each piece of a run grows on a line, or on several that bend upwards, as the most of what is alive at a time
 does; so what lies between two sizes that were run is at most what the line between them says.

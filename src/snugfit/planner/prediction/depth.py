@@ -38,7 +38,7 @@ class Blocks:
 
     @property
     def long(self) -> bool:
-        """Whether there is anything to save: three runs of fewer blocks are less than one of all."""
+        """Return whether there is anything to save: three runs of fewer blocks are less than one of all."""
         return self.count > 3 * (self.fewest + self.period)
 
 

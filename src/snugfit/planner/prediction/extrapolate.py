@@ -20,7 +20,7 @@ class NotLinear(Exception):
 
 @dataclass(frozen=True)
 class Axis:
-    """What a run is to have more of: blocks, or micro-batches.
+    """The dimension that a run has more of: blocks, or micro-batches.
 
     Args:
         along: the entry of a key that counts it.
@@ -38,12 +38,12 @@ class Axis:
 
     @property
     def heads(self) -> int:
-        """How many of the base lie before those that are inserted."""
+        """Return how many of the base lie before those that are inserted."""
         return self.base - self.base // self.period // 2 * self.period
 
     @property
     def inserted(self) -> int:
-        """How many periods the run has more than the base."""
+        """Return how many periods the run has more than the base."""
         return (self.wanted - self.base) // self.period
 
     def number(self, key: Key) -> int:

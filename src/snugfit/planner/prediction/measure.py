@@ -1,4 +1,4 @@
-"""What a plan needs, measured: the real step on the device itself with few examples, carried on to the micro-batch.
+"""The needs of a plan, measured: the real step on the device itself with few examples, carried on to the micro-batch.
 
 For models that cannot be run on fake tensors. Weights are made anew, at random: what a model does with the numbers of trained ones is
 not seen.
@@ -221,13 +221,13 @@ def _made(subject: Subject, device: torch.device | str) -> nn.Module:
 
 
 def _bytes(tensors: Any) -> int:
-    """Of storages, each counted once."""
+    """Return bytes of storages, each counted once."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 class _Watch:
-    """What the step does at each of its operators."""
+    """A watcher of the step at each of its operators."""
 
     def __init__(self, allocated: AllocatedBytes) -> None:
         self._allocated = allocated

@@ -152,7 +152,7 @@ def _by_kind(segment: Segment) -> dict[str, int]:
 
 
 def _by_phase(segments: Sequence[Segment]) -> dict[str, dict[str, int]]:
-    """Of each phase the bytes at its peak."""
+    """Return the bytes of each phase at its peak."""
     highest: dict[Phase, Segment] = {}
     for each in segments:
         phase = each.key.phase

@@ -1,4 +1,4 @@
-"""What a plan needs, in bytes and seconds: the dry run, carried on to the run's depth and number of micro-batches."""
+"""The needs of a plan, in bytes and seconds: the dry run, carried on to the run's depth and number of micro-batches."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Planner:
 
     @property
     def sharing(self) -> Sharing | None:
-        """How several devices share the model; None for one device."""
+        """Return how several devices share the model; None for one device."""
         return None
 
     def micro_batches(self, plan: Plan) -> int:

@@ -1,4 +1,4 @@
-"""One of several devices that share the work, run without the others being there."""
+"""A rank of several devices that share the work, run without the others being there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Rank(Planner):
 
     @property
     def sharing(self) -> Sharing:
-        """How the devices share the model."""
+        """Return how the devices share the model."""
         return Sharing.COPIES if self.way == "ddp" else Sharing.SHARDS
 
     @contextmanager
@@ -156,7 +156,7 @@ def whole(parts: Parts, depth: int) -> tuple[int, int, int]:
 
 
 def seconds_of(run: Run, machine: Machine, phases: Sequence[Phase]) -> float:
-    """Of these phases of an update."""
+    """Return seconds of these phases of an update."""
     pieces = (each for each in run.segments if each.key.update == 0 and each.key.phase in phases)
     costs = sum((each.costs * each.times for each in pieces), NO_COSTS)
     return combined(costs, machine.device, overlap=machine.type != "cpu")

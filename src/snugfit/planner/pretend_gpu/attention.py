@@ -150,7 +150,7 @@ def _order(capability: tuple[int, int]) -> tuple[SDPBackend, ...]:
 
 @contextmanager
 def kernels_of(capability: tuple[int, int]) -> Iterator[None]:
-    """Within, `scaled_dot_product_attention` of fake CUDA tensors runs in the kernel that such a device would pick."""
+    """Temporarily run `scaled_dot_product_attention` of fake CUDA tensors in the kernel that such a device would pick."""
     from torch._subclasses import fake_impls
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -1,4 +1,4 @@
-"""What `torch.cuda` and `torch.accelerator` answer on a machine with one GPU of a given kind, without any."""
+"""The answers of `torch.cuda` and `torch.accelerator` on a machine with one GPU of a given kind, without any."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Event(torch.Event):
 
 @contextmanager
 def answering(capability: tuple[int, int], memory_bytes: int, name: str) -> Iterator[None]:
-    """Within, Python finds that GPU; all of its memory is free. `torch.cuda.is_bf16_supported` and others ask these."""
+    """Temporarily let Python find that GPU, all of its memory free. `torch.cuda.is_bf16_supported` and others ask these."""
     from torch._dynamo import trace_rules
     from torch._subclasses import fake_impls, fake_tensor
 
@@ -114,7 +114,7 @@ def _about(capability: tuple[int, int], memory_bytes: int, name: str) -> dict[st
 
 
 def _memory() -> dict[str, Any]:
-    """Of both modules, for what either has."""
+    """Return functions of both modules, for what either has."""
     none = dict.fromkeys(
         ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
         _always(0),

@@ -140,7 +140,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def device_in_tables() -> Iterator[None]:
-    """Within, torch's C++ finds one CUDA device, on which nothing can be computed; afterwards its tables are as before.
+    """Temporarily let torch's C++ find one CUDA device, on which nothing can be computed; afterwards its tables are as before.
 
     The first backward of a process decides for how many devices autograd has threads, so none may have been before.
     """
@@ -162,7 +162,7 @@ def device_in_tables() -> Iterator[None]:
 
 @contextmanager
 def _replaced(address: int, value: int) -> Iterator[None]:
-    """Within, `value` is in the memory at `address`."""
+    """Temporarily put `value` in the memory at `address`."""
     place = _word(address)
     before = place.value
     place.value = value

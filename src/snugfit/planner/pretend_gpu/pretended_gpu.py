@@ -39,7 +39,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def pretending_gpu(capability: tuple[int, int], memory_bytes: int, name: str) -> Iterator[None]:
-    """Within, fake tensors may be on 'cuda', one GPU of that compute capability, memory and name; real ones may not.
+    """Temporarily allow fake tensors on 'cuda', one GPU of that compute capability, memory and name; real ones may not be there.
 
     All is as before afterwards; but libraries that look for a GPU while they are imported keep what they found within, and a fake
     CUDA tensor that requires a gradient must then be used no more: torch ends the process.

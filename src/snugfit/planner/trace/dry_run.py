@@ -38,7 +38,7 @@ from snugfit.system.deterministic import deterministic
 
 @dataclass(frozen=True)
 class Subject:
-    """What is planned: all that a run is made of, with examples of its largest windows.
+    """The subject of a plan: all that a run is made of, with examples of its largest windows.
 
     Args:
         model: gives the model anew, on the meta device.
@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def total_updates(self) -> int | None:
-        """Of the whole run; None where the data says how many, and is not there."""
+        """Return updates of the whole run; None where the data says how many, and is not there."""
         if self.assumed and self.job.train.updates is None:
             return None
         return self.job.total_windows(self.examples)
@@ -145,7 +145,7 @@ def dry_run(
 
 @contextmanager
 def _own_garbage() -> Iterator[None]:
-    """Within, garbage is looked for among what is made within, and not each time among all that the libraries hold."""
+    """Temporarily look for garbage among what is made within, and not each time among all that the libraries hold."""
     gc.freeze()
     try:
         yield
@@ -233,7 +233,7 @@ def _material(subject: Subject, model: nn.Module) -> Material:
 
 @contextmanager
 def gradients_told(step: Step, recorder: Recorder) -> Iterator[set[nn.Parameter]]:
-    """Within, the recorder is told of each gradient as it becomes one; gives the parameters that got one."""
+    """Temporarily tell the recorder of each gradient as it becomes one; gives the parameters that got one."""
     reached: set[nn.Parameter] = set()
 
     def reach(parameter: nn.Parameter) -> None:

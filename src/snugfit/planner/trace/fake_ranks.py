@@ -31,7 +31,7 @@ FIRST_BUCKET_BYTES = 2**20
 
 @contextmanager
 def fake_ranks(*axes: int, device: str = "cpu") -> Iterator[DeviceMesh]:
-    """Within, this process is rank 0 of as many ranks as the product of `axes` says, and collectives do nothing.
+    """Temporarily make this process rank 0 of as many ranks as the product of `axes` says; collectives do nothing.
 
     Args:
         axes: the ranks that share one model; or the copies of the model, and then the ranks that share each (hybrid).
@@ -73,7 +73,7 @@ def fake_ranks(*axes: int, device: str = "cpu") -> Iterator[DeviceMesh]:
 
 @contextmanager
 def shards_followed(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
-    """Within, the memory of sharded tensors can be counted by a dispatch mode.
+    """Temporarily let a dispatch mode count the memory of sharded tensors.
 
     FSDP2 frees and allocates gathered weights without an operator, by `UntypedStorage.resize_`: `resized(storage)` is called
     after each. DTensor finds the shapes of results by running operators on fake tensors of the whole model's size: modes do not
@@ -123,7 +123,7 @@ class _Unseen:
 
 @dataclass(eq=False)
 class DataParallelTwin(SeveralRanks):
-    """What DDP allocates and sends, without DDP: the buckets, and gradients as their views where `bucket_view` is set.
+    """The allocations and messages of DDP, without DDP: the buckets, and gradients as their views where `bucket_view` is set.
 
     Before the first exchange all gradients have one bucket; at the forward after it they get those that stay, in the order in
     which gradients came. To be used within `fake_ranks`. Unlike DDP it does not broadcast weights before the first update, nor

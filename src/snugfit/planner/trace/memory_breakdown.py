@@ -1,4 +1,4 @@
-"""What takes the memory of an update, from its recorded trace: over time by kind, its spikes, and the pieces at one moment."""
+"""The breakdown of an update's memory, from its recorded trace: over time by kind, its spikes, and the pieces at one moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Bytes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Piece:
-    """What is in memory for one module and purpose: bytes of `count` tensors, and the operator that made most of them.
+    """The memory of one module and purpose: bytes of `count` tensors, and the operator that made most of them.
 
     `module` is a dotted name, "" where it belongs to no module or to the model itself.
     """
@@ -134,7 +134,7 @@ def memory_use(
 
 
 class Failure(NamedTuple):
-    """What is in memory where an attempt runs out of it, or at its peak, and what was run `again` to see that, in words."""
+    """The memory where an attempt runs out of it, or at its peak, and what was run `again` to see that, in words."""
 
     use: MemoryUse
     again: str

@@ -18,7 +18,7 @@ _ENTRIES = 100_000
 
 @contextmanager
 def snapshot(device: torch.device, folder: Path) -> Iterator[Path | None]:
-    """Within, the allocator's history is recorded; on exit, however that comes, it is written to the path that is given.
+    """Temporarily record the allocator's history; on exit, however that comes, it is written to the path that is given.
 
     None, and nothing, where the device is no CUDA device.
     """

@@ -1,4 +1,4 @@
-"""What operators gave on fake tensors, so that torch is asked once for each kind of arguments.
+"""A cache of the results of operators on fake tensors, so that torch is asked once for each kind of arguments.
 
 Equal blocks ask for the same over and over, and so do runs of more of them, and plans that differ in little. What comes of fake
 tensors follows from what they are (shape, strides, type, device), as they hold no numbers. Torch remembers such results too, but to
@@ -153,7 +153,7 @@ def _attributes(device: torch.device) -> dict[str, Any]:
 
 
 class Result(NamedTuple):
-    """What a call gave, as nested tuples and lists of how each tensor is made, and what it costs."""
+    """The result of a call, as nested tuples and lists of how each tensor is made, and what it costs."""
 
     found: Any
     costs: OpCosts

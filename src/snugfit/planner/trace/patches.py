@@ -1,4 +1,4 @@
-"""What libraries do otherwise for fake tensors than for real ones, undone."""
+"""Corrections of what libraries do otherwise for fake tensors than for real ones."""
 
 from __future__ import annotations
 

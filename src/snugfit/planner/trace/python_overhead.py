@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass
 class Interposed:
-    """How many dispatch modes were entered within `interposing` and not left yet, and how many tensors hooks were given."""
+    """The number of dispatch modes that were entered within `interposing` and not left yet, and of tensors that hooks were given."""
 
     modes: int = 0
     packed: int = 0
@@ -31,7 +31,7 @@ class Interposed:
 
 @contextmanager
 def interposing() -> Iterator[Interposed]:
-    """Within, counts the modes and the tensors that are handed to hooks.
+    """Temporarily count the modes and the tensors that are handed to hooks.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> with interposing() as around, torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):

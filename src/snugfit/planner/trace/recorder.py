@@ -53,7 +53,7 @@ _KEPT = (Phase.EVALUATION, Phase.SAVE, Phase.SETUP, Phase.PRIME)
 
 
 class Recorder(TorchDispatchMode):
-    """Within, records every operator and the storages that operators make, on all devices.
+    """A mode that records every operator and the storages that operators make, on all devices.
 
     Tensors that were there before count once they are named by `holds`.
 

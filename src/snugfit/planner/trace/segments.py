@@ -28,7 +28,7 @@ _PASSES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.EVALUATION)
 
 
 class Key(NamedTuple):
-    """Which piece of the run it is: `block` is -1 before the first block of a pass, and outside of all passes."""
+    """The identity of a piece of the run: `block` is -1 before the first block of a pass, and outside of all passes."""
 
     update: int
     phase: Phase

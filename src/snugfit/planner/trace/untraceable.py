@@ -1,4 +1,4 @@
-"""What cannot be run on tensors that have no numbers: the operator, and the line of the user's code that asked for it."""
+"""Explanations of what cannot be run on tensors that have no numbers: the operator, and the line of the user's code that asked for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PYTHON = sysconfig.get_path("stdlib")
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Within, what cannot be run on tensors without numbers is told in the user's terms.
+    """Temporarily explain what cannot be run on tensors without numbers in the user's terms.
 
     Raises:
         Untraceable: names the operator, and the file and line that asked for it.

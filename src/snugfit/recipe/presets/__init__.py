@@ -23,7 +23,7 @@ DEFAULT = "fine_tune"
 
 @dataclass(frozen=True)
 class Preset:
-    """What a recipe begins from: entries as a recipe writes them."""
+    """The beginning of a recipe: entries as a recipe writes them."""
 
     about: str
     source: str

@@ -35,7 +35,7 @@ _TECHNIQUES = "techniques/"
 
 @dataclass
 class _Save:
-    """One that is being written.
+    """A checkpoint that is being written.
 
     Args:
         told: what its event says, but for its times.
@@ -270,7 +270,7 @@ def _micro_batch(training: Training, saved: Mapping[str, Any]) -> int | None:
 
 
 def _name(progress: Progress) -> str:
-    """Of the checkpoint of a moment; that of a later one is greater."""
+    """Return the name of the checkpoint of a moment; that of a later one is greater."""
     name = f"update-{progress.updates:08d}"
     if progress.windows != progress.updates:  # the same weights at another place of the data
         name += f"-window-{progress.windows:08d}"

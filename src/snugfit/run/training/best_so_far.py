@@ -1,4 +1,4 @@
-"""What a run is watched for: the best evaluation, no more improvement, and numbers that are not finite."""
+"""The watch over a run: the best evaluation, no more improvement, and numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Standing = tuple[int | None, dict[str, float], str]
 
 @dataclass
 class Watch:
-    """All evaluations, the best of them, and the windows that failed; part of every checkpoint.
+    """The evaluations so far, the best of them, and the windows that failed; part of every checkpoint.
 
     Evaluations of a technique's averaged weights and of raw ones are not compared: when the weights change their kind, best
     and patience begin anew. `reference` is the value that the next improvement is measured from, `without_improvement`

@@ -39,7 +39,7 @@ from snugfit.system.memory import peak_memory_bytes, reset_peak_memory
 
 @dataclass
 class Training:
-    """One run, assembled.
+    """A run, assembled.
 
     Args:
         save_best: writes the model as it is delivered, with the weights that were scored.

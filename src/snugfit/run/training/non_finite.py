@@ -1,4 +1,4 @@
-"""What becomes of a run when a window makes no update."""
+"""The policies for a window that makes no update."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refused | No
     reason = _reason(training, result, window)
     training.emit("skipped", window=number, reason=reason)
     # a technique that refuses a finite update says itself what is to be done
-    policy = job.non_finite.policy if result.refused is None else "skip"
+    policy = job.non_finite.policy if result.refusal is None else "skip"
     damaged = False  # whether weights have moved all the same
-    if isinstance(result.refused, RollBack):
+    if isinstance(result.refusal, RollBack):
         policy, damaged = "roll_back", training.step.seams.irrevocable
     if policy == "stop" or watch.refused_in_a_row >= job.non_finite.limit:
-        setting = "" if result.refused is not None else f"non_finite.policy: {policy}, "
+        setting = "" if result.refusal is not None else f"non_finite.policy: {policy}, "
         ended = (
             f"window {number}: {reason}. {watch.refused_in_a_row} windows in a row made no update "
             f"({setting}non_finite.limit: {job.non_finite.limit}). Lower the learning rate, clip "
@@ -70,7 +70,7 @@ def _harmless(result: StepResult) -> str | None:
     if result.weight <= 0:
         return "nothing in it counts: all labels are ignored"
     if (
-        result.refused is None
+        result.refusal is None
         and result.scale is not None
         and result.scale > SMALLEST
         and math.isfinite(result.loss)
@@ -80,11 +80,11 @@ def _harmless(result: StepResult) -> str | None:
 
 
 def _reason(training: Training, result: StepResult, window: Batch) -> str:
-    if result.refused is None:
+    if result.refusal is None:
         culprit = find_culprit(training.step, window, training.loader.origins)
         reason = f"loss {result.loss:.4g}: not finite, first in {culprit}"
     else:
-        reason = f"loss {result.loss:.4g}: {result.refused}"
+        reason = f"loss {result.loss:.4g}: {result.refusal}"
     folder, number = training.folder.path / "culprits", training.step.progress.windows
     try:
         kept = keep_window(folder, number, window, training.step.strategy, training.loader.origins)

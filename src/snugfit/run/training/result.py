@@ -1,4 +1,4 @@
-"""What a run gives to others: its events, its best model, and how it ended."""
+"""The results of a run: its events, its best model, and how it ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Emit(Protocol):
-    """Where a run's events go: the spool and the screen."""
+    """The receivers of a run's events: the spool and the screen."""
 
     def __call__(self, kind: str, /, **fields: Any) -> None: ...
 

@@ -102,7 +102,7 @@ def interrupts() -> Iterator[None]:
 
 
 class StopRequest:
-    """Within, SIGTERM, SIGINT and SIGHUP ask for a stop instead of ending the process; a second SIGINT ends it.
+    """A context in which SIGTERM, SIGINT and SIGHUP ask for a stop instead of ending the process; a second SIGINT ends it.
 
     The first of them is answered at once, by the process that speaks for the run.
 
@@ -136,7 +136,7 @@ class StopRequest:
 
     @property
     def asked(self) -> bool:
-        """Whether the run should stop now."""
+        """Return whether the run should stop now."""
         return self.reason is not None
 
     def __enter__(self) -> StopRequest:

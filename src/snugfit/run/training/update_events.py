@@ -1,4 +1,4 @@
-"""What a run tells of its updates, as events."""
+"""The events of updates."""
 
 from __future__ import annotations
 

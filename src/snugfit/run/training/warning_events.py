@@ -13,7 +13,7 @@ from snugfit.run.training.result import Emit
 
 @contextmanager
 def warnings_told(emit: Emit) -> Iterator[None]:
-    """Within, each `SnugfitWarning` becomes an event, said once; other warnings go where they went.
+    """Temporarily make each `SnugfitWarning` an event, said once; other warnings go where they went.
 
     >>> with warnings_told(lambda kind, **fields: print(kind, fields)):
     ...     for _ in range(2):

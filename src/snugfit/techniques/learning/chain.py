@@ -93,6 +93,6 @@ class Chain(Schedule):
         return any(part.sets_scale() for part in self.parts)
 
     def _stretches(self, total_updates: int) -> list[tuple[int, int]]:
-        """Of each part its first update and its length."""
+        """Return the first update and the length of each part."""
         starts = [0, *(number_of_updates(start, total_updates) for start in self.at), total_updates]
         return [(start, max(1, end - start)) for start, end in pairwise(starts)]

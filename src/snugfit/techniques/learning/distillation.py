@@ -274,7 +274,7 @@ _COMPUTING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @contextmanager
 def _caught(module: nn.Module, into: dict[str, Tensor], name: str) -> Iterator[None]:
-    """Within, the first tensor that `module` gives is put into a dict."""
+    """Temporarily put the first tensor that `module` gives into a dict."""
 
     def catch(_module: nn.Module, _args: Any, outputs: Any) -> None:
         into[name] = outputs if isinstance(outputs, Tensor) else outputs[0]

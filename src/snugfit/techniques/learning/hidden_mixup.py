@@ -37,7 +37,7 @@ _MASK = "attention_mask"
 def mixed_at(
     module: nn.Module, share: Tensor, look: Callable[[Tensor], None] = lambda _: None
 ) -> Iterator[None]:
-    """Within, what `module` gets (or what it returns, if it is an embedding) is mixed between neighbouring rows.
+    """Temporarily mix between neighbouring rows what `module` gets (or what it returns, if it is an embedding).
 
     Args:
         module: its first floating input, shape (rows, ...), is mixed; an embedding has none, so its output is.

@@ -24,7 +24,7 @@ def lion_(
     weight_decay: float = 0.0,
     epsilon: float = 0.0,
 ) -> None:
-    """One update of the parameters and their moments, in place.
+    """Update the parameters and their moments once, in place.
 
     Args:
         moments: one for each parameter, of its shape and dtype; zeros at first.

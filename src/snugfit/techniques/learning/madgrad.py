@@ -31,7 +31,7 @@ def madgrad_(
     momentum: float = 0.9,
     epsilon: float = 1e-6,
 ) -> None:
-    """One update of a parameter and its sums, in place.
+    """Update a parameter and its sums once, in place.
 
     Args:
         weight: of this gradient in the sums: the learning rate times the root of the number of the update, from 1.
@@ -53,7 +53,7 @@ def madgrad_(
 
 @dataclass(frozen=True)
 class MADGRAD(Technique):
-    """All gradients so far, over the cube root of their squares, from where training began; vectors are not decayed."""
+    """Dual averaging of all gradients so far, over the cube root of their squares, from where training began; vectors are not decayed."""
 
     learning_rate: float = 1e-2
     momentum: float = 0.9

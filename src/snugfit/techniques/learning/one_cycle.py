@@ -1,4 +1,4 @@
-"""One cycle: the rate goes up and far down again, and the momentum the other way."""
+"""A cycle of the rate, up and far down again, with the momentum going the other way."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Plateau(Technique):
 
 
 class Reductions:
-    """What the evaluations so far have made of the rate, as torch's ReduceLROnPlateau counts; `factor` is the outcome.
+    """The reductions of the rate by the evaluations so far, as torch's ReduceLROnPlateau counts; `factor` is the outcome.
 
     >>> reductions = Reductions(Plateau(factor=0.5, patience=1))
     >>> for loss in (1.0, 0.5, 0.5, 0.5):

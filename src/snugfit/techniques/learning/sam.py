@@ -31,7 +31,7 @@ from snugfit.kit.sharded_tensors import own_parts
 
 @contextmanager
 def perturbed(parameters: Sequence[nn.Parameter], rho: float, adaptive: bool = False) -> Iterator[None]:
-    """Within, parameters stand at the worst point within `rho`; on exit they are restored bit for bit.
+    """Temporarily put parameters at the worst point within `rho`; on exit they are restored bit for bit.
 
     The step is `rho * g / |g|`, or with `adaptive` `rho * |w|^2 g / ||w| g|` elementwise, for the gradients in
     `.grad`.

@@ -23,7 +23,7 @@ NARROW = (torch.float16, torch.bfloat16)
 
 @contextmanager
 def in_float32(module: nn.Module, look: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Within, `module` computes in float32 at least, autocast or not.
+    """Temporarily let `module` compute in float32 at least, autocast or not.
 
     Args:
         look: is told the kind of device before each forward of the module.

@@ -101,7 +101,7 @@ def _product(emulate: bool) -> nn.Module:
 
 @contextmanager
 def in_fp8(layer: nn.Module, emulate: bool = False) -> Iterator[None]:
-    """Within, `layer`, an `nn.Linear` or transformers' Conv1D, computes by `fp8_linear`; it keeps its class and its weight.
+    """Temporarily let `layer`, an `nn.Linear` or transformers' Conv1D, compute by `fp8_linear`; it keeps its class and its weight.
 
     >>> layer, inputs = nn.Linear(2, 2), torch.ones(1, 2)
     >>> with in_fp8(layer, emulate=True):

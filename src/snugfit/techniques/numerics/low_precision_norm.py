@@ -43,7 +43,7 @@ def normalised(norm: nn.Module, inputs: Tensor, dtype: torch.dtype) -> Tensor:
 def in_autocast_dtype(
     norm: nn.Module, is_on: Callable[[str], bool] = torch.is_autocast_enabled
 ) -> Iterator[None]:
-    """Within, `norm` computes in autocast's type where autocast is on, which `is_on` says of a kind of device."""
+    """Temporarily let `norm` compute in autocast's type where autocast is on, which `is_on` says of a kind of device."""
     forward = norm.forward
 
     def lowered(inputs: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def _on_grid(values: Tensor, scale: Tensor, zero: Tensor, lowest: int, highest: 
 def with_rounding(
     layer: nn.Linear, bits: int = 4, group_size: int | None = 32, activations: bool = True
 ) -> Iterator[None]:
-    """Within, `layer` computes with its weight rounded, and its inputs too; the weight that learns stays as it is.
+    """Temporarily let `layer` compute with its weight rounded, and its inputs too; the weight that learns stays as it is.
 
     >>> layer = nn.Linear(4, 1, bias=False)
     >>> with with_rounding(layer, group_size=4, activations=False):

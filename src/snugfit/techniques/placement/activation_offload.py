@@ -30,7 +30,7 @@ ASYNCHRONOUS = ("cuda", "xpu")
 
 
 class _Copy:
-    """One storage, or a stretch of one, in host memory, and on the device while it is on its way or in use."""
+    """A storage, or a stretch of one, in host memory, and on the device while it is on its way or in use."""
 
     __slots__ = ("__weakref__", "flat", "host", "place", "ready", "views", "wait_for")
 
@@ -47,7 +47,7 @@ class _Copy:
 
 
 class _View(NamedTuple):
-    """How a saved tensor lies in what was copied."""
+    """The place of a saved tensor in what was copied."""
 
     copy: _Copy
     dtype: torch.dtype
@@ -219,7 +219,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 def offloaded(
     device: torch.device | str, stay: Iterable[Tensor] = (), min_bytes: int = 2**20
 ) -> AbstractContextManager[Offload]:
-    """Within, what autograd keeps of what is computed on `device` goes to host memory; see `Offload`.
+    """Temporarily send what autograd keeps of what is computed on `device` to host memory; see `Offload`.
 
     >>> layer, inputs = torch.nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
     >>> with offloaded("cpu", layer.parameters(), min_bytes=1) as offload:

@@ -35,7 +35,7 @@ MODES = tuple(CHECKS)
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What need not be done again: how often modules were checked, with and without gradients, and what was compiled of each.
+    """The results that need not be computed again: how often modules were checked, with and without gradients, and what was compiled of each.
 
     Torch keeps something of each call of torch.compile until the process ends.
     """
@@ -63,7 +63,7 @@ def compiled(
     known: Known | None = None,
     any_rank: Callable[[bool], bool] = bool,
 ) -> Iterator[None]:
-    """Within, `module` computes its forward compiled; hooks on it run as before, and nothing of it stays in the module.
+    """Temporarily let `module` compute its forward compiled; hooks on it run as before, and nothing of it stays in the module.
 
     What is compiled is the forward that the module has when this is entered. Entered again it finds the same compiled code, and
     what was changed inside of the module meanwhile, forwards and hooks, is compiled anew. Dropout draws what it would draw
@@ -220,7 +220,7 @@ def _mode_options(mode: str) -> dict[str, Any]:
 
 
 def _guarding_hooks() -> Any:
-    """Within, what is compiled is tied to the hooks that were on the modules; by default torch takes them to never change."""
+    """Temporarily tie what is compiled to the hooks that were on the modules; by default torch takes them to never change."""
     import torch._dynamo.config
 
     return torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
@@ -323,7 +323,7 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def _without_hooks(module: nn.Module) -> Iterator[None]:
-    """Within, forward hooks inside of `module` do nothing: what they catch of a call they are to catch once.
+    """Temporarily disable forward hooks inside of `module`: what they catch of a call they are to catch once.
 
     Those by which a whole model of transformers collects its own outputs stay, as its forward is nothing without them. The dicts
     are emptied, not replaced: handles that remove a hook hold them.

@@ -27,7 +27,7 @@ CONVOLUTIONS = (
 
 @contextmanager
 def benchmarking() -> Iterator[None]:
-    """Within, cuDNN tries out its kernels at the first convolution of each shape, and keeps the fastest.
+    """Temporarily let cuDNN try out its kernels at the first convolution of each shape, and keep the fastest.
 
     >>> with benchmarking():
     ...     torch.backends.cudnn.benchmark

@@ -29,7 +29,7 @@ from snugfit.kit.optimizers.one_by_one import stepper
 
 @contextmanager
 def stepping_in_backward(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within, a backward updates each parameter as soon as its gradient is there, and frees the gradient.
+    """Temporarily let a backward update each parameter as soon as its gradient is there, and free the gradient.
 
     To be entered around one backward. `optimizer.step()` afterwards finds no gradient: it ends the update for optimizers that
     count their steps.

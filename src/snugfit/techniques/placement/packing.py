@@ -39,7 +39,7 @@ def packed(
     checked: MutableSet[nn.Module] | None = None,
     any_rank: Callable[[bool], bool] = bool,
 ) -> Iterator[None]:
-    """Within, `body` computes the examples of a padded batch packed into rows, and returns them padded with zeros.
+    """Temporarily let `body` compute the examples of a padded batch packed into rows, and return them padded with zeros.
 
     It waits for the device once a call, to read how long the examples are.
 
@@ -218,7 +218,7 @@ def _looked_at(body: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _naming_packing(body: nn.Module) -> Iterator[None]:
-    """Within, what fails on packed rows, where padded ones were computed, is said to be due to packing."""
+    """Temporarily say that what fails on packed rows, where padded ones were computed, is due to packing."""
     try:
         yield
     except (SettingError, torch.OutOfMemoryError):

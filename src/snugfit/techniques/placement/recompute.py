@@ -49,7 +49,7 @@ Forward = Callable[..., Any]
 
 @contextmanager
 def recomputing(blocks: Iterable[nn.Module], keep: Collection[str] = ()) -> Iterator[None]:
-    """Within, of what the blocks compute only their inputs are kept; backward belongs within too.
+    """Temporarily keep only the inputs of what the blocks compute; backward belongs within too.
 
     Args:
         blocks: any modules; none may lie within another, where it would be computed three times.

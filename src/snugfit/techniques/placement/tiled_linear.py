@@ -102,7 +102,7 @@ def _computed_in(inputs: Tensor) -> torch.dtype:
 
 @contextmanager
 def in_tiles(layer: nn.Linear, tiles: int) -> Iterator[None]:
-    """Within, `layer` computes in `tiles` parts of its outputs.
+    """Temporarily let `layer` compute in `tiles` parts of its outputs.
 
     >>> layer, inputs = nn.Linear(4, 6), torch.ones(2, 4)
     >>> expected = layer(inputs)

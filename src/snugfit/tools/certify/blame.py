@@ -1,4 +1,4 @@
-"""Where and why a law is broken: the module at which two computations of the same part, and what is known of it."""
+"""The module at which two computations of a broken law part, and the likely cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far two computations of the same are apart, and at which module they part."""
+"""The distance between two computations of the same, and the module at which they part."""
 
 from __future__ import annotations
 

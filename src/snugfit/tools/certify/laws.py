@@ -139,7 +139,7 @@ def _updated(step: Step, window: Batch) -> Updated:
     """
     result = step(window)
     if not result.applied:
-        why = result.refused or (
+        why = result.refusal or (
             "no label of it counts" if result.weight == 0 else "its loss or a gradient is not finite"
         )
         raise _NoUpdate(f"the first window makes no update: {why}")

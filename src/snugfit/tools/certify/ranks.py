@@ -178,7 +178,7 @@ def _errors(
 
 
 def main(folder: Path, rank: int) -> None:
-    """One of the two processes: train on its half of the window, and leave the result."""
+    """Train on this process's half of the window, one of the two, and leave the result."""
     import torch.distributed as dist
 
     from snugfit.strategies.ddp import DataParallel

@@ -46,7 +46,7 @@ _LEARNED_FLOOR = 0.01
 
 @dataclass
 class _Comparison:
-    """What a law has compared: the largest error and whose it is, and what did not hold at all."""
+    """The comparisons of a law: the largest error and whose it is, and what did not hold at all."""
 
     name: str
     bound: float
@@ -173,11 +173,11 @@ def split(problem: Problem, techniques: Techniques, sizes: Sequence[int] = SIZES
 
 
 class Trace:
-    """What one window left behind."""
+    """The remains of one window."""
 
     def __init__(self, step: Step, window: Window) -> None:
         result = step(window)
-        self.applied, self.refused = result.applied, result.refused
+        self.applied, self.refused = result.applied, result.refusal
         self.loss, self.weight = result.loss, result.weight
         self.metrics = {name: float(value) for name, value in result.metrics.items()}
         self.gradients = traces(step)

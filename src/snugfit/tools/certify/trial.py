@@ -1,4 +1,4 @@
-"""What laws are tried on: fresh steps in one type of number, and a few windows of the run's own."""
+"""The trials of laws: fresh steps in one type of number, and a few windows of the run's own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WINDOWS = 4
 
 
 class _OtherDraws(Strategy):
-    """One device whose layers draw other numbers: those of the next rank."""
+    """A device whose layers draw other numbers: those of the next rank."""
 
     rank = 1
 
@@ -60,7 +60,7 @@ class Trials:
 
     @property
     def micro_batch(self) -> int | None:
-        """That of the plan, where it cuts these windows at all."""
+        """Return that of the plan, where it cuts these windows at all."""
         size = self.setup.plan.micro_batch
         return None if size is None or size == AUTO or size >= self.rows else size
 

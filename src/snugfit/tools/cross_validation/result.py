@@ -16,7 +16,7 @@ from snugfit.errors import DataError, MissingExtra, SettingError
 
 @dataclass(frozen=True)
 class FoldSettings:
-    """How rows are dealt: into `folds` parts, `repeats` times; `stratified` keeps the share of each label in every part."""
+    """The settings of folds: `folds` parts, `repeats` times; `stratified` keeps the share of each label in every part."""
 
     folds: int = 5
     repeats: int = 1
@@ -32,7 +32,7 @@ class FoldSettings:
 
 @dataclass(frozen=True)
 class Fold:
-    """One part of the rows to validate on, and all others to train on; `repeat` and `number` count from 1."""
+    """A part of the rows to validate on, and all others to train on; `repeat` and `number` count from 1."""
 
     repeat: int
     number: int
@@ -157,7 +157,7 @@ def leaking(folds: Sequence[Fold], contents: Sequence[Hashable]) -> int:
 
 @dataclass(frozen=True)
 class Spread:
-    """How far the scores of folds are apart.
+    """The distance between the scores of folds.
 
     `deviation` is the standard deviation (n - 1 below), `error` that of the mean, were folds independent. They share training
     rows, so that is too small; `corrected_error` counts that in (Nadeau & Bengio 2003, Machine Learning 52:239).
@@ -201,7 +201,7 @@ def summarise(scores: Sequence[Mapping[str, float]], held_out: float) -> Summary
 
 @dataclass(frozen=True)
 class FoldScore:
-    """How one fold came out: the metrics of its best weights and of its last ones."""
+    """The scores of one fold: the metrics of its best weights and of its last ones."""
 
     fold: str
     training_rows: int

@@ -1,4 +1,4 @@
-"""Which micro-batches fit on this device, and which of them is the fastest."""
+"""The micro-batches that fit on this device, and the fastest of them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _Trying:
 
     @property
     def fitting(self) -> list[_Candidate]:
-        """Those that have fitted so far."""
+        """Return those that have fitted so far."""
         return [each for each in self.candidates if each.verdict == FITS]
 
     def prime(self) -> None:
@@ -198,7 +198,7 @@ class _Trying:
 
 @contextmanager
 def _refusable(candidate: _Candidate) -> Iterator[None]:
-    """Within, the device may refuse what the candidate needs."""
+    """Temporarily allow the device to refuse what the candidate needs."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What trying micro-batches has found: each of them, the largest that fits and the fastest, and the same in words."""
+"""The result of trying micro-batches: each of them, the largest that fits and the fastest, and the same in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Size:
 
     @property
     def fits(self) -> bool:
-        """Whether a run may use it."""
+        """Return whether a run may use it."""
         return self.verdict == FITS
 
 

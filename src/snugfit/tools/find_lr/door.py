@@ -35,7 +35,7 @@ _TOLD = 10  # times, over a test
 
 @dataclass(frozen=True)
 class FoundRate:
-    """What range tests found: `test` of the whole model, and those of its `parts` by name, where they were asked for.
+    """The result of range tests: `test` of the whole model, and those of its `parts` by name, where they were asked for.
 
     `settings` are the optimizer's rates as they are recommended, in two digits; none for an optimizer of torch.
     """

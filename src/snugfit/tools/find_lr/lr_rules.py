@@ -37,7 +37,7 @@ CERTAIN = 4.0
 
 
 class Reading(NamedTuple):
-    """One update of a range test: its rate, the loss before it, and the smoothed loss up to there."""
+    """A reading of a range test: the rate, the loss before the update, and the smoothed loss up to there."""
 
     learning_rate: float
     loss: float

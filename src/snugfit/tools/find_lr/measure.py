@@ -35,7 +35,7 @@ Tell = Callable[[int, Reading], None]
 
 @dataclass(frozen=True)
 class RangeTest:
-    """What a range test found.
+    """The result of a range test.
 
     `curve` has a reading for each update; a loss that was not finite is its last one. `suggestions` are by the rule's name,
     `doubts` say why none of them is recommended, and `verdict` is the test in words. `refused` counts updates that were computed and not applied, as those that look

@@ -28,7 +28,7 @@ _TURN = ({"role", "content"}, {"from", "value"})
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What lies in a folder.
+    """The contents of a folder that a recipe can be made from.
 
     Args:
         tables: files of rows to train on, the likeliest first.

@@ -1,1 +1,1 @@
-"""Where the time and the memory of an update go."""
+"""The time and the memory of an update."""

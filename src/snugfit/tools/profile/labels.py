@@ -1,4 +1,4 @@
-"""What watches the phases of a run: a clock, and labels for torch's profiler."""
+"""The watchers of a run's phases: a clock, and labels for torch's profiler."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Clock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, what is in no phase counts too."""
+        """Temporarily count what is in no phase too."""
         with self(BETWEEN):
             yield
 
@@ -113,7 +113,7 @@ def _nested(contexts: list[AbstractContextManager[object]]) -> Iterator[None]:
 
 @contextmanager
 def modules_in_trace(model: nn.Module) -> Iterator[None]:
-    """Within, each forward of a part of the model is a label in the profiler's trace, by its dotted name."""
+    """Temporarily label each forward of a part of the model in the profiler's trace, by its dotted name."""
     names = {id(module): name for name, module in model.named_modules()}
     entered: list[torch.profiler.record_function] = []
 

@@ -1,4 +1,4 @@
-"""What limits an update, the culprits, and what to try: from what was measured alone."""
+"""The limit of an update, the culprits, and advice: from what was measured alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAID = {
 
 @dataclass(frozen=True)
 class Occasional:
-    """What is done now and then: seconds each time, and after how many updates."""
+    """Work that is done now and then: seconds each time, and after how many updates."""
 
     seconds: float
     every: int
@@ -91,7 +91,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to try, and how many times as fast an update of the same examples would be at most; `by` says how that is known."""
+    """A change to try, and how many times as fast an update of the same examples would be at most; `by` says how that is known."""
 
     change: str
     gain: float

@@ -1,4 +1,4 @@
-"""Where the time of an update goes: the real step on the run's own windows, first with a clock alone, then under torch's profiler."""
+"""The time of an update by parts: the real step on the run's own windows, first with a clock alone, then under torch's profiler."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def profile_setup(
 
 
 class _Profiling:
-    """One profile in the making: a step, and the windows that it takes one after the other."""
+    """A profile in the making: a step, and the windows that it takes one after the other."""
 
     def __init__(
         self, setup: Setup, folder: Path, updates: int, detail: Detail, tell: Callable[[str], None]

@@ -1,4 +1,4 @@
-"""What a profile has found."""
+"""The result of a profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERS = ("device", "host")
 
 @dataclass(frozen=True)
 class Detail:
-    """What a profile tells of its operators beside their time.
+    """The facts of operators that a profile shows beside their time.
 
     Args:
         shapes: of their inputs.
@@ -53,7 +53,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Profile:
-    """What an update of a setup spends its time on.
+    """The time of an update of a setup, by parts.
 
     Args:
         phases: seconds of one update by phase, without the profiler; they add up to `seconds_per_update`.
@@ -91,7 +91,7 @@ class Profile:
 
     @property
     def by_host(self) -> bool:
-        """Whether operators are listed by the host's time although the device has one of its own."""
+        """Return whether operators are listed by the host's time although the device has one of its own."""
         return self.sorted_by == "host" and self.device["kind"] != "cpu"
 
     @property

@@ -99,7 +99,7 @@ def _steps(found: Tuned) -> list[tuple[float, float]]:
 
 
 def _limits(found: Tuned) -> tuple[float, float] | None:
-    """Of the values that are drawn: a few that are far off lie at the edge."""
+    """Return limits of the values that are drawn: a few that are far off lie at the edge."""
     values = [value for trial in found.trials if (value := as_number(trial.value)) is not None]
     span = robust_range(values)
     if span is None:

@@ -1,4 +1,4 @@
-"""What stops the run of a trial that is behind the others of its search."""
+"""The pruner: it stops the run of a trial that is behind the others of its search."""
 
 from __future__ import annotations
 

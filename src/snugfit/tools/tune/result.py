@@ -93,7 +93,7 @@ State = Literal["begun", "finished", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One combination of values, and what became of it; `number` counts from 1.
+    """A combination of values, and what became of it; `number` counts from 1.
 
     `value` is the best of its evaluations, None where no number came of it; `reason` says why it was pruned or failed. One that is
     begun and has a reason has been told to stop.

@@ -1,4 +1,4 @@
-"""What a search may try of a recipe's settings: read from what people write, and checked on the recipe before the first trial."""
+"""The search space over a recipe's settings: read from what people write, and checked on the recipe before the first trial."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def _made(pruner: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, Optuna says nothing but warnings."""
+    """Temporarily let Optuna say nothing but warnings."""
     logger = logging.getLogger("optuna")
     level = logger.level
     logger.setLevel(logging.WARNING)
