@@ -67,22 +67,22 @@ def updates_of(run: Path) -> list[float]:
     """The loss of each update of a run."""
     path = run / "events.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("}")]
-    return [each["metrics"]["loss"] for each in found if each["event"] == "update"]
+    events = [json.loads(line) for line in lines if line.endswith("}")]
+    return [each["metrics"]["loss"] for each in events if each["event"] == "update"]
 
 
 def make(folder: Path, name: str, stop_at: int) -> None:
     whole = train(folder, f"{name}.yaml")
-    expected = {"losses": updates_of(whole)}
+    reference = {"losses": updates_of(whole)}
     shutil.copytree(whole / "best", folder / "best")
     shutil.rmtree(folder / "runs")
     stopped = train(folder, f"{name}.yaml", stop_at)
-    assert len(updates_of(stopped)) < len(expected["losses"]), "it ended before it was stopped"
+    assert len(updates_of(stopped)) < len(reference["losses"]), "it ended before it was stopped"
     (stopped / "report.html").unlink(missing_ok=True)
     stopped.rename(folder / "stopped")
     shutil.rmtree(folder / "runs")
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-    (folder / "expected.json").write_text(json.dumps(expected) + "\n", encoding="utf-8")
+    (folder / "expected.json").write_text(json.dumps(reference) + "\n", encoding="utf-8")
 
 
 def main() -> None:

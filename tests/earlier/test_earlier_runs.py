@@ -58,22 +58,22 @@ def losses(run: Path) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("made", ["mlp", "lm"], indirect=True)
 def test_a_run_of_an_earlier_state_goes_on_as_it_would_have(made: Path) -> None:
-    expected = json.loads((made / "expected.json").read_text(encoding="utf-8"))["losses"]
+    reference = json.loads((made / "expected.json").read_text(encoding="utf-8"))["losses"]
     before = len(losses(made / "stopped"))
-    assert 0 < before < len(expected)
+    assert 0 < before < len(reference)
     snugfit(made, "resume", "stopped", "-q")
     # another processor may round otherwise, and Adam makes much of little
-    assert losses(made / "stopped") == pytest.approx(expected, rel=1e-3)
+    assert losses(made / "stopped") == pytest.approx(reference, rel=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", ["lm"], indirect=True)
 def test_a_model_of_an_earlier_state_says_what_it_said(made: Path) -> None:
     (script := made / "load.py").write_text(LOAD, encoding="utf-8")
-    expected = json.loads((made / "expected.json").read_text(encoding="utf-8"))["losses"][-1]
+    reference = json.loads((made / "expected.json").read_text(encoding="utf-8"))["losses"][-1]
     done = subprocess.run([sys.executable, script], cwd=made, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(expected, rel=0.01)
+    assert float(done.stdout) == pytest.approx(reference, rel=0.01)
 
 
 @pytest.mark.slow

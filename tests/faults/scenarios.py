@@ -232,7 +232,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
     os.waitpid(pid, 0)
     every = json.loads((root / "calls.json").read_text())
 
-    found = []
+    outcomes = []
     for number, name in enumerate(every):
         moments = ["before", "after"]
         if name in ("save_file", "write_text", "rmtree"):
@@ -250,7 +250,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
             whole = not _different(loaded.parts, parts(at))
             save(place, 4)
             after = checkpoint_files.load_newest(place)
-            found.append(
+            outcomes.append(
                 {
                     "point": f"{when} {name} ({number})",
                     "killed": os.WIFSIGNALED(status),
@@ -262,7 +262,7 @@ def kill_at_every_write_point(folder: str, damaged: bool, answer: str) -> None:
                 }
             )
             shutil.rmtree(place)
-    Path(answer).write_text(json.dumps({"calls": every, "found": found}))
+    Path(answer).write_text(json.dumps({"calls": every, "found": outcomes}))
 
 
 def _different(one: Any, other: Any) -> bool:

@@ -27,8 +27,8 @@ def run_dir(output: Path) -> Path:
 
 
 def result_of(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / "result.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((output / "result.json").read_text())
+    return result
 
 
 def state(output: Path) -> dict[str, Any]:

@@ -45,17 +45,18 @@ def besides_scale(step: Step, paths: set[str]) -> set[str]:
     return technique_laws.besides_scale(step.seams, paths)
 
 
-def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor], floor: float = 1e-3) -> float:
+def relative_error(tensors: dict[str, Tensor], reference: dict[str, Tensor], floor: float = 1e-3) -> float:
     """Largest relative L2 error of a tensor.
 
     A tensor that is zero but for rounding (an attention's key bias has no gradient) is measured by `floor` times
     the length of all tensors together.
     """
-    assert set(found) == set(expected), f"on one side only: {set(found) ^ set(expected)}"
-    total = torch.cat([tensor.double().flatten() for tensor in expected.values()]).norm()
+    assert set(tensors) == set(reference), f"on one side only: {set(tensors) ^ set(reference)}"
+    total = torch.cat([tensor.double().flatten() for tensor in reference.values()]).norm()
     errors = [
-        (found[name].double() - tensor.double()).norm() / torch.maximum(tensor.double().norm(), floor * total)
-        for name, tensor in expected.items()
+        (tensors[name].double() - tensor.double()).norm()
+        / torch.maximum(tensor.double().norm(), floor * total)
+        for name, tensor in reference.items()
     ]
     return float(torch.stack(errors).nan_to_num(nan=float("inf")).max())
 

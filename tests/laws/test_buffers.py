@@ -75,11 +75,11 @@ class Normalised:
 @contextmanager
 def normalised(layer: torch.nn.Module, norm: torch.nn.Module) -> Iterator[list[Normalised]]:
     """Record what goes from the layer into batch norm."""
-    found: list[Normalised] = []
+    calls: list[Normalised] = []
 
     def note(module: torch.nn.Module, inputs: tuple[Tensor], outputs: Tensor) -> None:
         weights = {name: value.clone() for name, value in layer.state_dict().items()}
-        found.append(
+        calls.append(
             Normalised(
                 inputs[0].detach().to(torch.promote_types(inputs[0].dtype, torch.float32), copy=True), weights
             )
@@ -87,7 +87,7 @@ def normalised(layer: torch.nn.Module, norm: torch.nn.Module) -> Iterator[list[N
 
     hook = norm.register_forward_hook(note)
     try:
-        yield found
+        yield calls
     finally:
         hook.remove()
 

@@ -162,12 +162,12 @@ def with_step(micro_batch: int | None, *techniques: Technique) -> Trained:
     return scales, applied, step.parameters  # type: ignore[return-value]
 
 
-def agree(found: Trained, expected: Trained) -> None:
-    assert found[0] == expected[0]
-    assert found[1] == expected[1]
-    assert sum(expected[1]) >= WINDOWS // 2, "too little was learned"
-    assert expected[1].count(False) >= 4, "too little has overflowed"
-    for one, other in zip(found[2], expected[2], strict=True):
+def agree(scaled: Trained, reference: Trained) -> None:
+    assert scaled[0] == reference[0]
+    assert scaled[1] == reference[1]
+    assert sum(reference[1]) >= WINDOWS // 2, "too little was learned"
+    assert reference[1].count(False) >= 4, "too little has overflowed"
+    for one, other in zip(scaled[2], reference[2], strict=True):
         torch.testing.assert_close(one.detach(), other.detach(), rtol=TOLERANCE, atol=TOLERANCE)
 
 

@@ -65,9 +65,9 @@ def leaves_the_gradient(
     plain = make_step(given, others, dtype=dtype)
     changed = make_step(given, (technique, *others), dtype=dtype, micro_batch=micro_batch)
     with problems.gradients_taken(changed) as handed, problems.gradients_taken(plain) as handed_plain:
-        expected, found = plain(windows[0]), changed(windows[0])
-    assert found.loss == pytest.approx(expected.loss, rel=tolerance)
-    assert found.weight == pytest.approx(expected.weight, rel=1e-6)
+        reference, changed_result = plain(windows[0]), changed(windows[0])
+    assert changed_result.loss == pytest.approx(reference.loss, rel=tolerance)
+    assert changed_result.weight == pytest.approx(reference.weight, rel=1e-6)
     if not changed.seams.irrevocable:  # else gradients are gone, and what the optimizer got of them tells
         handed, handed_plain = problems.gradients(changed), problems.gradients(plain)
     trained = {name for name, parameter in changed.model.named_parameters() if parameter.requires_grad}

@@ -55,8 +55,8 @@ def test_a_technique_trains_as_the_loop_of_its_paper(technique: Technique, micro
     start = added(steps[0], problem.model(dtype)) if asks else {}
     losses = [[step(window).loss for window in windows] for step in steps]
     settings = asdict(technique)
-    expected = oracle.train(problem.model(dtype), windows, settings, problems.TOTAL_UPDATES, **start)
-    agree(steps, problem, losses, expected, tolerance)
+    reference = oracle.train(problem.model(dtype), windows, settings, problems.TOTAL_UPDATES, **start)
+    agree(steps, problem, losses, reference, tolerance)
 
 
 def test_without_techniques_it_trains_as_one_token_weighted_full_batch() -> None:
@@ -87,8 +87,8 @@ def test_six_techniques_and_a_schedule_in_one_step_train_as_one_loop(micro_batch
         for update in range(len(windows))
     ]
     settings = {name: asdict(technique) for name, technique in by_name.items()}
-    expected = everything.train(problem.model(), windows, settings, factors, momentum=0.9)
-    agree([step], problem, [losses], expected, TOLERANCE)
+    reference = everything.train(problem.model(), windows, settings, factors, momentum=0.9)
+    agree([step], problem, [losses], reference, TOLERANCE)
 
 
 def test_the_losses_of_a_window_are_far_enough_apart_to_be_ranked() -> None:
@@ -126,21 +126,21 @@ def agree(
     steps: Sequence[Step],
     problem: Problem,
     losses: list[list[float]],
-    expected: loop.Trained,
+    reference: loop.Trained,
     tolerance: float,
 ) -> None:
     started = {name: p.detach() for name, p in problem.model(steps[0].parameters[0].dtype).named_parameters()}
     assert [sum(each) / len(steps) for each in zip(*losses, strict=True)] == pytest.approx(
-        expected.losses, rel=tolerance
+        reference.losses, rel=tolerance
     )
     # what has been learned is compared, so that the common start hides nothing
-    for found, wanted in (
-        (mean([*map(delivered, steps)]), expected.weights),
-        (mean([*map(delivered_evaluated, steps)]), expected.evaluated),
+    for weights, reference_weights in (
+        (mean([*map(delivered, steps)]), reference.weights),
+        (mean([*map(delivered_evaluated, steps)]), reference.evaluated),
     ):
         learned, moved = (
             {name: tensor - started.get(name, torch.zeros_like(tensor)) for name, tensor in named.items()}
-            for named in (found, wanted)
+            for named in (weights, reference_weights)
         )
         error = relative_error(learned, moved, floor=0.01)
         assert error <= tolerance

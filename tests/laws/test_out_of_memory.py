@@ -98,11 +98,11 @@ def test_a_window_that_ran_out_of_memory_makes_the_update_it_would_have_made(
     if rows_kept_together(problem, techniques, windows[0]) > 2:
         pytest.skip("its groups leave nothing finer than the micro-batch")
     step = make_step(problem, techniques, micro_batch=micro_batch)
-    expected = [Trace(step, window) for window in windows], rows_seen(step)
+    reference = [Trace(step, window) for window in windows], rows_seen(step)
     for backward in (False, True):
         total = count_passes(problem, techniques, windows[0], micro_batch, backward)
         for at in sorted({1, (total + 1) // 2, total} - {0}):
-            agrees_with(expected, problem, techniques, windows, micro_batch, at, backward)
+            agrees_with(reference, problem, techniques, windows, micro_batch, at, backward)
 
 
 def count_passes(
@@ -120,7 +120,7 @@ def rows_seen(step: problems.Step) -> list[int]:
 
 
 def agrees_with(
-    expected: tuple[list[Trace], list[int]],
+    reference: tuple[list[Trace], list[int]],
     problem: Problem,
     techniques: tuple[Technique, ...],
     windows: list[Window],
@@ -134,7 +134,7 @@ def agrees_with(
         first = Trace(step, windows[0])
     assert step.micro_batch is not None and step.micro_batch < micro_batch, where
     for number, (one, other) in enumerate(
-        zip([first, *(Trace(step, window) for window in windows[1:])], expected[0], strict=True)
+        zip([first, *(Trace(step, window) for window in windows[1:])], reference[0], strict=True)
     ):
         at_window = f"{where}, window {number}"
         assert relative_error(one.gradients, other.gradients, floor=problem.floor) <= problem.tolerance, (
@@ -146,7 +146,7 @@ def agrees_with(
         )
         assert one.loss == pytest.approx(other.loss, rel=problem.tolerance), at_window
         assert one.metrics == pytest.approx(other.metrics, rel=problem.tolerance), at_window
-    assert rows_seen(step) == expected[1], "buffers keep what the pass that failed has seen"
+    assert rows_seen(step) == reference[1], "buffers keep what the pass that failed has seen"
     assert (step.progress.windows, step.progress.skipped) == (len(windows), 0)
     assert step.progress.examples == sum(len(window["labels"]) for window in windows)
 
