@@ -31,6 +31,7 @@ from snugfit.cli.profile import profile
 from snugfit.cli.streams import lasting_streams
 from snugfit.cli.training import placing, resume_run, run_options, split, train_inferred, train_recipe
 from snugfit.cli.tune import tune
+from snugfit.display.activity import Activity
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
 from snugfit.system.processes import (
     end_with_parent,
@@ -217,10 +218,11 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score the best model of a run on labelled rows."""
-    from snugfit.deliver.predict import evaluate_file
-
     asked = tuple(name.strip() for name in metrics.split(",") if name.strip())
-    found = evaluate_file(source, data, asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    with Activity("evaluate", f"loading the model, then scoring {data} …"):
+        from snugfit.deliver.predict import evaluate_file
+
+        found = evaluate_file(source, data, asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
     show(found, as_json)
 
 
@@ -240,9 +242,10 @@ def predict(
 
     The file has the columns of DATA, and 'prediction' and 'probability'.
     """
-    from snugfit.deliver.predict import predict_file
+    with Activity("predict", f"loading the model, then reading {data} …"):
+        from snugfit.deliver.predict import predict_file
 
-    found = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+        found = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
     show(found, as_json)
 
 

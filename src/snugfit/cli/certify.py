@@ -12,10 +12,13 @@ import typer
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments
 from snugfit.cli.output import show
 from snugfit.cli.training import split
+from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
     from snugfit.results.verdicts import Certificate
+
+_LABEL = "certify"
 
 _Source = Annotated[
     str | None, typer.Argument(metavar="RECIPE_OR_RUN", help="A recipe's YAML file, or a run's folder.")
@@ -66,15 +69,17 @@ def certify(
             "got no recipe and no run",
             "Name a recipe or a run's folder, for example: snugfit certify agnews.yaml",
         )
-    from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tools.certify.door import certify_recipe
 
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(_recipe_of(run))
-    with located(file, changes):
-        recipe = recipes.load(file, changes, allow_code=allow_code)
-    found, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=_tell)
+    with Activity(_LABEL, "loading the recipe, its data and its model …") as tell:
+        from snugfit.cli import recipes
+        from snugfit.tools.certify.door import certify_recipe
+
+        with located(file, changes):
+            recipe = recipes.load(file, changes, allow_code=allow_code)
+        found, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=tell)
     return _end(found, page, as_json)
 
 
@@ -89,7 +94,8 @@ def _certify_technique(
             f"is tried on a built-in problem, got '{others[0]}' too",
             "Give one of them: a recipe that lists the technique is certified on its own model.",
         )
-    found, page = certify_technique_named(technique, oracle=oracle, dtype=dtype, tell=_tell)
+    with Activity(_LABEL) as tell:
+        found, page = certify_technique_named(technique, oracle=oracle, dtype=dtype, tell=tell)
     return _end(found, page, as_json)
 
 
@@ -114,10 +120,6 @@ def _recipe_of(run: Path) -> Path:
             "Call snugfit.certify(model, data, …).",
         )
     return file
-
-
-def _tell(what: str) -> None:
-    print(f"certify  {what}", file=sys.stderr)
 
 
 def _print(found: Certificate) -> None:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments
 from snugfit.cli.output import show
 from snugfit.cli.training import split
+from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
@@ -125,9 +126,10 @@ def _examine(
 
     run = Path(path) if Path(path).is_dir() else None
     file = path if run is None else str(run / "recipe.yaml")
-    with located(file, changes):
-        recipe = recipes.load(file, changes, allow_code=allow_code)
-    return tool.examine_recipe(recipe, run=run, tell=lambda what: print(f"doctor  {what}", file=sys.stderr))
+    with Activity("doctor", "loading the recipe …") as tell:
+        with located(file, changes):
+            recipe = recipes.load(file, changes, allow_code=allow_code)
+        return tool.examine_recipe(recipe, run=run, tell=tell)
 
 
 def _examine_module(spec: str, data: str | None, loss: str) -> Examination:

@@ -12,12 +12,15 @@ import typer
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import split
+from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 from snugfit.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from snugfit.tools.find_batch.result import FoundBatch
     from snugfit.tools.find_lr.measure import RangeTest
+
+_LOADING = "loading the recipe, its data and its model …"
 
 find_app = typer.Typer(rich_markup_mode=None)
 
@@ -52,14 +55,15 @@ def lr(
     The updates are the recipe's own, without its schedule. Nothing of them is kept. Exit code 1: no rate can be said, or none relied on; --apply then writes none.
     """
     path, changes = _named("lr", recipe, overrides)
-    from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tools.find_lr.door import find_lr_recipe
-    from snugfit.tools.find_lr.page import check_plot, write_lr_picture
 
-    if png is not None:
-        check_plot()
-    with located(path, changes):
+    with Activity("find", _LOADING) as tell, located(path, changes):
+        from snugfit.cli import recipes
+        from snugfit.tools.find_lr.door import find_lr_recipe
+        from snugfit.tools.find_lr.page import check_plot, write_lr_picture
+
+        if png is not None:
+            check_plot()
         loaded = recipes.load(path, changes, allow_code=allow_code)
         found, page = find_lr_recipe(
             loaded,
@@ -68,7 +72,7 @@ def lr(
             updates=updates,
             smoothing=smoothing,
             per_group=per_group,
-            tell=_tell,
+            tell=tell,
         )
     _say("page", page)
     if png is not None:
@@ -114,17 +118,18 @@ def batch(
     Exit code 1: none fits.
     """
     path, changes = _named("batch", recipe, overrides)
-    from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tools.find_batch.door import find_batch_recipe
 
     budget = None if memory is None else parse_bytes(memory, "--memory")
-    with located(path, changes):
+    with Activity("find", _LOADING) as tell, located(path, changes):
+        from snugfit.cli import recipes
+        from snugfit.tools.find_batch.door import find_batch_recipe
+
         found, page = find_batch_recipe(
             recipes.load(path, changes, allow_code=allow_code),
             memory_bytes=budget,
             updates=updates,
-            tell=_tell,
+            tell=tell,
         )
     _say("page", page)
     if apply:
@@ -161,10 +166,6 @@ def _write(path: str, overrides: list[str], changes: Mapping[tuple[str, ...], An
 
     for line in write_back(path, overrides, changes):
         _say("written", line)
-
-
-def _tell(what: str) -> None:
-    _say("find", what)
 
 
 def _say(what: str, text: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from snugfit.cli.options import AllowCodeOption, JsonOption, OverrideArguments, RecipeArgument
 from snugfit.cli.output import show
 from snugfit.cli.training import split
+from snugfit.display.activity import Activity
 from snugfit.errors import SettingError
 
 if TYPE_CHECKING:
@@ -57,19 +57,20 @@ def profile(
         )
     if updates < 1:
         raise SettingError("--updates", f"must be at least 1, found {updates}", "Give 1 or more.")
-    from snugfit.cli import recipes
     from snugfit.recipe import located
-    from snugfit.tools.profile.door import profile_recipe
-    from snugfit.tools.profile.result import Detail
 
-    with located(path, changes):
+    with Activity("profile", "loading the recipe, its data and its model …") as tell, located(path, changes):
+        from snugfit.cli import recipes
+        from snugfit.tools.profile.door import profile_recipe
+        from snugfit.tools.profile.result import Detail
+
         found = profile_recipe(
             recipes.load(path, changes, allow_code=allow_code),
             updates=updates,
             memory=memory,
             tensorboard=tensorboard,
             detail=Detail(shapes, stacks, sort),
-            tell=_tell,
+            tell=tell,
         )
     if as_json:
         show(found.as_dict(), as_json)
@@ -77,10 +78,6 @@ def profile(
         _print(found)
         if shapes or stacks or sort is not None:
             _print_operators(found)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _print(found: Profile) -> None:

@@ -110,7 +110,6 @@ def train_recipe(
 ) -> int:
     """Train; `save` is the recipe to write beside the user as soon as data and model have held."""
     from snugfit.display import TerminalDisplay
-    from snugfit.run import from_recipe
 
     if must_start(recipe.plan.devices):
         from snugfit.run.launch import train_on_devices
@@ -123,6 +122,7 @@ def train_recipe(
         return code
     quiet = quiet or follows()
     with _interruptible(), TerminalDisplay(quiet=quiet) as display:
+        from snugfit.run import from_recipe  # takes seconds, and the display says so
 
         def see(event: Mapping[str, Any]) -> None:
             display(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
+from snugfit.display.activity import SILENCE_SECONDS, Activity
 from snugfit.display.run_state import Standing
 from snugfit.display.words import progress_parts
 
@@ -24,6 +25,8 @@ class Screen(Protocol):
 
     def wait(self, text: str) -> None: ...
 
+    def during(self, text: str) -> None: ...
+
     def progress(self, standing: Standing) -> None: ...
 
     def close(self) -> None: ...
@@ -39,24 +42,29 @@ def make_screen(stream: TextIO | None) -> Screen:
 
 
 class PlainScreen:
-    """Lines only, for logs."""
+    """Lines only, for logs; one at least every few seconds."""
 
-    interval = 10.0
+    interval = SILENCE_SECONDS
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._activity = Activity(stream=stream)
 
     def say(self, text: str, style: str = "") -> None:  # noqa: ARG002  # a log has no colours
-        print(text, file=self._stream, flush=True)
+        self._activity.write(text)
 
     def wait(self, text: str) -> None:
-        """Nothing: a log needs no sign of life before the first line."""
+        self._activity.during(text)
+        self._activity.__enter__()  # says it
+
+    def during(self, text: str) -> None:
+        self._activity.during(text)
 
     def progress(self, standing: Standing) -> None:
+        self._activity.during(f"after update {standing.update:,}")
         self.say(_GAP.join(text.strip() for _, text in progress_parts(standing)))
 
     def close(self) -> None:
-        """Nothing to take away."""
+        self._activity.close()
 
 
 class LiveScreen:
@@ -92,6 +100,10 @@ class LiveScreen:
     def wait(self, text: str) -> None:
         self._waiting = text
         self._draw()
+
+    def during(self, text: str) -> None:
+        """Draw a line that stands there until the first update."""
+        self.wait(f"{text} …")
 
     def progress(self, standing: Standing) -> None:
         self._standing = standing

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from snugfit.display.activity import Activity
 from snugfit.planner.choice.channel import Progress
 
 _CLEAR = "\r\x1b[2K"
@@ -13,11 +14,17 @@ _CLEAR = "\r\x1b[2K"
 
 @contextmanager
 def search_line(quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Temporarily show progress in one line of stderr that is written anew each time; nothing where stderr is no terminal."""
+    """Temporarily show progress in one line of stderr that is written anew each time; elsewhere as a line every few seconds."""
     stream = sys.stderr
-    if quiet or not stream.isatty():
+    if quiet:
         yield lambda _: None
         return
+    if not stream.isatty():
+        with Activity("plan", "planning …") as activity:
+            yield lambda progress: activity.during(str(progress))
+        return
+    stream.write(f"{_CLEAR}planning …")
+    stream.flush()
 
     def show(progress: Progress) -> None:
         stream.write(f"{_CLEAR}{progress}")

@@ -42,7 +42,7 @@ class TerminalDisplay:
 
     Args:
         quiet: show nothing at all.
-        stream: stderr by default. If it is not a terminal it gets plain lines, about every ten seconds and at each
+        stream: stderr by default. If it is not a terminal it gets plain lines, one every few seconds and at each
             evaluation.
     """
 
@@ -117,6 +117,7 @@ class TerminalDisplay:
         self._standing = Standing(run=event)
         for place, line in enumerate(header_lines(event)):
             screen.say(line, "" if place else "bold")
+        screen.during("the first update")
         early, self._early = self._early, []
         for waiting in early:
             self(waiting)

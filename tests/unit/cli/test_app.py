@@ -199,7 +199,7 @@ def test_an_error_of_our_own_keeps_its_traceback_without_secrets(recipe, train, 
     assert json.loads(printed.out.splitlines()[-1]) == {
         "error": {"kind": "ZeroDivisionError", "message": message}
     }
-    assert printed.err.startswith("Traceback (most recent call last):")
+    assert printed.err.startswith("reading the data and the model …\nTraceback (most recent call last):")
     assert printed.err.endswith(f"ZeroDivisionError: {message}\n")
     assert "SECRET" not in printed.err + printed.out
 
@@ -368,7 +368,7 @@ def test_plan_shows_the_answer_and_says_a_warning_in_one_line(recipe, planned, c
         and "rtx4090" in printed.out
         and f"snugfit train {recipe}" in printed.out
     )
-    assert printed.err == "warning: ema: comes too late.\n"
+    assert printed.err == "plan     planning …\nwarning: ema: comes too late.\n"
 
 
 def test_a_plan_that_does_not_fit_is_exit_code_1(recipe, planned, capsys):

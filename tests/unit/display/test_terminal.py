@@ -69,12 +69,14 @@ def end(status: str = "finished") -> dict:
 
 
 def shown(*events: dict) -> list[str]:
-    """The lines that a log gets."""
+    """The lines that a log gets, behind the one that says what is done first."""
     stream = io.StringIO()
     with TerminalDisplay(stream=stream) as display:
         for event in events:
             display(event)
-    return stream.getvalue().splitlines()
+    first, *lines = stream.getvalue().splitlines()
+    assert first == "reading the data and the model …"
+    return lines
 
 
 class Terminal(io.StringIO):

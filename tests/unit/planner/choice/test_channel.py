@@ -85,15 +85,17 @@ def test_a_terminal_shows_one_line_that_is_gone_at_the_end(monkeypatch: pytest.M
         show(Progress(37, 4120, 12.1, 23_192_823_398))
     lines = terminal.getvalue().split("\r\x1b[2K")
     best = "37 of 4,120 plans looked at, best 12.1 s in 21.6 GiB"
-    assert lines == ["", "1 of 4,120 plans looked at, none fits yet", best, ""]
+    assert lines == ["", "planning …", "1 of 4,120 plans looked at, none fits yet", best, ""]
 
 
-@pytest.mark.parametrize(("stream", "quiet"), [(io.StringIO, False), (Terminal, True)])
-def test_a_log_and_who_asks_for_quiet_are_shown_nothing(
-    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], quiet: bool
+@pytest.mark.parametrize(
+    ("stream", "quiet", "line"), [(io.StringIO, False, "plan     planning …\n"), (Terminal, True, "")]
+)
+def test_a_log_gets_one_line_and_who_asks_for_quiet_nothing(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], quiet: bool, line: str
 ) -> None:
     written = stream()
     monkeypatch.setattr(sys, "stderr", written)
     with search_line(quiet) as show:
         show(Progress(1, 90))
-    assert written.getvalue() == ""
+    assert written.getvalue() == line

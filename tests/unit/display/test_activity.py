@@ -1,0 +1,143 @@
+"""What lasts is said again after a few seconds of silence, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+
+from snugfit.cli import main
+from snugfit.display import activity as module
+from snugfit.display.activity import SILENCE_SECONDS, Activity
+from snugfit.display.bar import PlainScreen
+from snugfit.display.search_line import search_line
+from snugfit.planner.choice.channel import Progress
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+def lasting(activity: Activity, clock: Clock, seconds: float) -> None:
+    """Let time pass, looked at twice a second as the thread does."""
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += 0.5
+        activity.look()
+
+
+@pytest.fixture(autouse=True)
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Activity, "_watch", lambda self: None)
+
+
+def test_no_silence_is_longer_than_five_seconds(clock: Clock, stream: io.StringIO) -> None:
+    with Activity("certify", "loading …", stream=stream, clock=clock) as tell:
+        times = [clock.now]
+        for _ in range(60):
+            before = stream.getvalue()
+            lasting(tell, clock, 0.5)
+            times += [clock.now] if stream.getvalue() != before else []
+        times.append(clock.now)
+    assert max(b - a for a, b in itertools.pairwise(times)) <= SILENCE_SECONDS + 0.5 < 5
+    assert stream.getvalue().splitlines()[:2] == ["certify  loading …", "certify  loading … (4.0s)"]
+
+
+def test_what_was_said_last_is_what_is_said_again(clock: Clock, stream: io.StringIO) -> None:
+    with Activity(stream=stream, clock=clock) as tell:
+        lasting(tell, clock, 20)
+        assert stream.getvalue() == "", "nothing is known of what is done"
+        tell("resume")
+        lasting(tell, clock, 3)
+        tell.during("saving")
+        lasting(tell, clock, 3)
+        tell.write("a line")
+        lasting(tell, clock, 3)
+    lasting(tell, clock, 20)
+    assert stream.getvalue().splitlines() == ["resume", "saving … (1.0s)", "a line"]
+
+
+def test_the_outer_one_is_silent_while_another_one_speaks(clock: Clock, stream: io.StringIO) -> None:
+    with Activity("outer", "reading", stream=stream, clock=clock) as outer:
+        with Activity("inner", stream=stream, clock=clock):
+            lasting(outer, clock, 20)
+        assert stream.getvalue() == "outer    reading\n"
+        lasting(outer, clock, 4)
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_quiet_says_nothing(clock: Clock, stream: io.StringIO) -> None:
+    with Activity("a", "b", quiet=True, stream=stream, clock=clock) as tell:
+        tell("c")
+        lasting(tell, clock, 20)
+    assert stream.getvalue() == ""
+
+
+def test_a_thread_looks(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.001)
+    with Activity("a", "b", stream=stream) as tell:
+        looks: list[int] = []
+        monkeypatch.setattr(tell, "look", lambda: looks.append(1) or tell.close())
+        tell._end.wait(60)
+    assert looks == [1]
+
+
+def test_a_log_names_what_a_run_does_before_its_first_update(clock: Clock, stream: io.StringIO) -> None:
+    screen = PlainScreen(stream)
+    screen._activity._clock = clock
+    screen.wait("reading the data and the model …")
+    assert stream.getvalue() == "reading the data and the model …\n"
+    screen.during("the first update")
+    lasting(screen._activity, clock, 5)
+    assert "the first update … (" in stream.getvalue()
+    screen.close()
+    assert not Activity._open
+
+
+def test_a_search_on_a_pipe_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with search_line() as show:
+        show(Progress(37, 90))
+        activity = Activity._open[-1]
+        activity._clock = clock
+        activity._spoke = activity._began = clock.now
+        lasting(activity, clock, 4)
+    assert capsys.readouterr().err.splitlines() == [
+        "plan     planning …",
+        "plan     37 of 90 plans looked at, none fits yet … (4.0s)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (["find", "lr", "no.yaml"], "find     loading"),
+        (["find", "batch", "no.yaml"], "find     loading"),
+        (["certify", "no.yaml"], "certify  loading"),
+        (["profile", "no.yaml"], "profile  loading"),
+        (["doctor", "no.yaml"], "doctor   loading"),
+        (["evaluate", "runs/none", "rows.csv"], "evaluate loading"),
+        (["predict", "runs/none", "rows.csv", "-o", "out.csv"], "predict  loading"),
+        (["plan", "no.yaml"], "plan     planning"),
+    ],
+)
+def test_each_command_names_what_it_does_before_it_begins(
+    arguments: list[str], first: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(first)
