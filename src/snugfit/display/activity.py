@@ -82,10 +82,10 @@ class Activity:
     def look(self) -> None:
         """Say again what is done, where nothing has been said for `SILENCE_SECONDS`."""
         with self._lock:
-            now = self._clock()
             if self._end.is_set() or self._quiet or not self._text or Activity._open[-1:] != [self]:
-                self._spoke = now  # somebody else says what is done
-            elif now - self._spoke >= SILENCE_SECONDS:
+                return  # or another one says what is done
+            now = self._clock()
+            if now - self._spoke >= SILENCE_SECONDS:
                 self.write(f"{self._text.rstrip(' …')} … ({format_seconds(now - self._began)})")
 
     def close(self) -> None:
@@ -94,7 +94,8 @@ class Activity:
         if self in Activity._open:
             Activity._open.remove(self)
             if Activity._open:
-                Activity._open[-1].look()
+                outer = Activity._open[-1]
+                outer._spoke = max(outer._spoke, self._spoke)
 
     def _watch(self) -> None:
         while not self._end.wait(_LOOK_SECONDS):

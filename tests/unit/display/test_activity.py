@@ -74,11 +74,17 @@ def test_what_was_said_last_is_what_is_said_again(clock: Clock, stream: io.Strin
 
 def test_the_outer_one_is_silent_while_another_one_speaks(clock: Clock, stream: io.StringIO) -> None:
     with Activity("outer", "reading", stream=stream, clock=clock) as outer:
-        with Activity("inner", stream=stream, clock=clock):
+        with Activity("inner", stream=stream, clock=clock) as inner:
             lasting(outer, clock, 20)
-        assert stream.getvalue() == "outer    reading\n"
-        lasting(outer, clock, 4)
-    assert len(stream.getvalue().splitlines()) == 2
+            inner.write("inner line")
+            lasting(outer, clock, 3)
+        assert len(stream.getvalue().splitlines()) == 2
+        lasting(outer, clock, 1)  # four seconds after the inner one's line
+    assert stream.getvalue().splitlines() == [
+        "outer    reading",
+        "inner    inner line",
+        "outer    reading … (24s)",
+    ]
 
 
 def test_quiet_says_nothing(clock: Clock, stream: io.StringIO) -> None:
