@@ -44,7 +44,7 @@ class Activity:
     ) -> None:
         self._label, self._text, self._quiet = label, text, quiet
         self._stream, self._clock = stream, clock
-        self._began = self._spoke = clock()
+        self._began = self.last_line = clock()
         self._lock = threading.RLock()
         self._end = threading.Event()
 
@@ -74,7 +74,7 @@ class Activity:
     def write(self, text: str) -> None:
         """Write a line."""
         with self._lock:
-            self._spoke = self._clock()
+            self.last_line = self._clock()
             if not self._quiet:
                 begin = f"{self._label:<9}" if self._label else ""
                 print(f"{begin}{text}", file=self._stream or sys.stderr, flush=True)
@@ -85,7 +85,7 @@ class Activity:
             if self._end.is_set() or self._quiet or not self._text or Activity._open[-1:] != [self]:
                 return  # or another one says what is done
             now = self._clock()
-            if now - self._spoke >= SILENCE_SECONDS:
+            if now - self.last_line >= SILENCE_SECONDS:
                 self.write(f"{self._text.rstrip(' …')} … ({format_seconds(now - self._began)})")
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Activity:
             Activity._open.remove(self)
             if Activity._open:
                 outer = Activity._open[-1]
-                outer._spoke = max(outer._spoke, self._spoke)
+                outer.last_line = max(outer.last_line, self.last_line)
 
     def _watch(self) -> None:
         while not self._end.wait(_LOOK_SECONDS):

@@ -121,7 +121,7 @@ def test_a_search_on_a_pipe_says_how_far_it_is(clock: Clock, capsys: pytest.Capt
         show(Progress(37, 90))
         activity = Activity._open[-1]
         activity._clock = clock
-        activity._spoke = activity._began = clock.now
+        activity.last_line = activity._began = clock.now
         lasting(activity, clock, 4)
     assert capsys.readouterr().err.splitlines() == [
         "plan     planning …",
