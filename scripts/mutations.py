@@ -126,7 +126,7 @@ MUTATIONS = (
     Mutation(
         "a save beside the training: what is written is what the training goes on to change",
         "run/checkpoint/host_copy.py",
-        "return kept.tensor.copy_(tensor, non_blocking=True)",
+        "return place.tensor.copy_(tensor, non_blocking=True)",
         "return tensor",
         (
             "tests/unit/run/checkpoint/test_save_and_restore.py::test_a_checkpoint_is_of_its_moment_though_the_training_went_on_before_it_was_written",

@@ -29,7 +29,14 @@ from snugfit.cli.output import refuse, show, usage, write
 from snugfit.cli.plan import plan
 from snugfit.cli.profile import profile
 from snugfit.cli.streams import lasting_streams
-from snugfit.cli.training import placing, resume_run, run_options, split, train_inferred, train_recipe
+from snugfit.cli.training import (
+    placement_settings,
+    resume_run,
+    run_options,
+    split,
+    train_inferred,
+    train_recipe,
+)
 from snugfit.cli.tune import tune
 from snugfit.display.activity import Activity
 from snugfit.errors import RanksLost, SaidElsewhere, SettingError, SnugfitError
@@ -163,7 +170,7 @@ def train(
         replan=replan,
     )
     path, changes = split(recipe, overrides)
-    changes += placing(devices, strategy)
+    changes += placement_settings(devices, strategy)
     columns = {"--data": data, "--text": text, "--label": label, "--model": model}
     if path is None:
         return train_inferred(columns, changes, options, max_restarts, as_json, quiet)
@@ -201,7 +208,7 @@ def resume(
     rounding. Settings, data, code and the model's files must be those it began with.
     """
     options = run_options(stop_after, True, accept_changes=accept_changes)
-    changes = placing(devices, strategy, micro_batch)
+    changes = placement_settings(devices, strategy, micro_batch)
     return resume_run(run, options, max_restarts, changes, as_json, quiet, allow_code=allow_code)
 
 
@@ -222,8 +229,8 @@ def evaluate(
     with Activity("evaluate", f"loading the model, then scoring {data} …"):
         from snugfit.deliver.predict import evaluate_file
 
-        found = evaluate_file(source, data, asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
-    show(found, as_json)
+        scores = evaluate_file(source, data, asked, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    show(scores, as_json)
 
 
 @app.command(epilog="Example: snugfit predict models:/agnews@champion new.csv -o predictions.csv")
@@ -245,8 +252,8 @@ def predict(
     with Activity("predict", f"loading the model, then reading {data} …"):
         from snugfit.deliver.predict import predict_file
 
-        found = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
-    show(found, as_json)
+        summary = predict_file(source, data, output, bad_rows=bad_rows, uri=uri, allow_code=allow_code)
+    show(summary, as_json)
 
 
 @app.command(epilog="Example: snugfit report runs/agnews/20261121-0930-1a2b")
@@ -308,16 +315,16 @@ def techniques(
 
     preset = technique_catalogue.preset_card(name) if name is not None else None
     cards = technique_catalogue.cards(name) if preset is None else []
-    found: dict[str, Any]
+    values: dict[str, Any]
     if preset is not None:
-        found, text = {"preset": preset}, technique_catalogue.preset_page(preset)
+        values, text = {"preset": preset}, technique_catalogue.preset_page(preset)
     elif name is not None:
-        found, text = {"techniques": cards}, technique_catalogue.page(cards[0])
+        values, text = {"techniques": cards}, technique_catalogue.page(cards[0])
     else:
         listed = technique_catalogue.listed()
-        found, text = {"techniques": cards, "packages": listed}, technique_catalogue.listing(cards, listed)
+        values, text = {"techniques": cards, "packages": listed}, technique_catalogue.listing(cards, listed)
     if as_json:
-        show(found, as_json)
+        show(values, as_json)
     else:
         print(text)
 
@@ -340,12 +347,14 @@ def recipe(
     """List the settings of recipes, or describe one: meaning, type, default, example, which commands read it."""
     from snugfit.recipe import reference
 
-    found = reference.entries(key)
+    settings = reference.entries(key)
     if as_json:
-        show({"settings": [entry.as_dict() for entry in found]}, as_json)
+        show({"settings": [entry.as_dict() for entry in settings]}, as_json)
     else:
         print(
-            reference.page(found[0]) if [entry.key for entry in found] == [key] else reference.listing(found)
+            reference.page(settings[0])
+            if [entry.key for entry in settings] == [key]
+            else reference.listing(settings)
         )
 
 
@@ -363,14 +372,14 @@ def schema(
     from snugfit.recipe import json_schema
     from snugfit.techniques.plugins import entry_points
 
-    found = json_schema(entry_points())
+    content = json_schema(entry_points())
     if output is not None:
-        write(output, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        write(output, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         show({"schema": str(output)}, as_json)
     elif as_json:
-        show(found, as_json)
+        show(content, as_json)
     else:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 app.command(epilog="Example: snugfit env > environment.txt")(env)
@@ -397,8 +406,8 @@ def replay(
     """
     from snugfit.tracking.sender import replay as send
 
-    found = send(run, uri)
-    show(dataclasses.asdict(found), as_json)
+    replayed = send(run, uri)
+    show(dataclasses.asdict(replayed), as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

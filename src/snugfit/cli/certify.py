@@ -79,8 +79,8 @@ def certify(
 
         with located(file, changes):
             recipe = recipes.load(file, changes, allow_code=allow_code)
-        found, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=tell)
-    return _end(found, page, as_json)
+        certificate, page = certify_recipe(recipe, dtype=dtype, rows=rows, ranks=ranks, run=run, tell=tell)
+    return _end(certificate, page, as_json)
 
 
 def _certify_technique(
@@ -95,18 +95,18 @@ def _certify_technique(
             "Give one of them: a recipe that lists the technique is certified on its own model.",
         )
     with Activity(_LABEL) as tell:
-        found, page = certify_technique_named(technique, oracle=oracle, dtype=dtype, tell=tell)
-    return _end(found, page, as_json)
+        certificate, page = certify_technique_named(technique, oracle=oracle, dtype=dtype, tell=tell)
+    return _end(certificate, page, as_json)
 
 
-def _end(found: Certificate, page: Path, as_json: bool) -> int:
+def _end(certificate: Certificate, page: Path, as_json: bool) -> int:
     """Show what was found, and return the exit code."""
     print(f"page  {page}", file=sys.stderr)
     if as_json:
-        show({**found.as_dict(), "page": str(page)}, as_json)
+        show({**certificate.as_dict(), "page": str(page)}, as_json)
     else:
-        _print(found)
-    return 1 if found.broken else 0
+        _print(certificate)
+    return 1 if certificate.broken else 0
 
 
 def _recipe_of(run: Path) -> Path:
@@ -122,13 +122,13 @@ def _recipe_of(run: Path) -> Path:
     return file
 
 
-def _print(found: Certificate) -> None:
-    for law in found.laws:
+def _print(certificate: Certificate) -> None:
+    for law in certificate.laws:
         print(f"{law.verdict:<8}{law.title:<34}{law.figures}")
         if law.verdict != "held" and law.module:
             print(f"        module {law.module}, furthest off {law.worst}")
         for reason in law.reasons:
             print(f"        {reason}")
-    print(f"in {found.dtype} on {found.device}, {found.rows} examples in a window")
-    for condition in found.conditions:
+    print(f"in {certificate.dtype} on {certificate.device}, {certificate.rows} examples in a window")
+    for condition in certificate.conditions:
         print(condition)

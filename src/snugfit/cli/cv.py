@@ -76,10 +76,10 @@ def cv(
 
     if path is None:
         assert resume is not None
-        found = door.resume(resume, options, each_shown(quiet), tell, allow_code=allow_code)
+        result = door.resume(resume, options, each_shown(quiet), tell, allow_code=allow_code)
     else:
         with located(path, changes):
-            found = door.cross_validate(
+            result = door.cross_validate(
                 recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
                 folds=5 if folds is None else folds,
                 repeats=1 if repeats is None else repeats,
@@ -89,22 +89,22 @@ def cv(
                 watch=each_shown(quiet),
                 tell=tell,
             )
-    page = Path(found.folder) / "cv.html"
+    page = Path(result.folder) / "cv.html"
     tell(f"page {page}")
-    if not found.finished:
-        tell(f"go on with: snugfit cv --resume {found.folder}")
+    if not result.finished:
+        tell(f"go on with: snugfit cv --resume {result.folder}")
     if as_json:
-        show({**found.as_dict(), "page": str(page)}, as_json)
+        show({**result.as_dict(), "page": str(page)}, as_json)
     else:
-        _print(found)
-    return EXIT_CODES["finished" if found.finished else "stopped"]
+        _print(result)
+    return EXIT_CODES["finished" if result.finished else "stopped"]
 
 
-def _print(found: CrossValidation) -> None:
-    for name, mean in found.summary.mean.items():
-        spread = found.summary.spread[name]
-        scores = "  ".join(f"{each.best[name]:.4f}" for each in found.scores)
+def _print(result: CrossValidation) -> None:
+    for name, mean in result.summary.mean.items():
+        spread = result.summary.spread[name]
+        scores = "  ".join(f"{each.best[name]:.4f}" for each in result.scores)
         print(
             f"{name:<16}{mean:.4f} ± {spread.deviation:.4f}   error of the mean {spread.corrected_error:.4f}   {scores}"
         )
-    print(f"{len(found.scores)} of {found.planned} folds in {found.folder}")
+    print(f"{len(result.scores)} of {result.planned} folds in {result.folder}")

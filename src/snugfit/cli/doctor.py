@@ -85,7 +85,7 @@ def doctor(
             "Name a recipe, a run, a file of rows or package.module:function, or a command: snugfit doctor -- "
             "python train.py",
         )
-    found, folder = _examine(
+    examination, folder = _examine(
         path,
         changes,
         allow_code=allow_code,
@@ -96,15 +96,15 @@ def doctor(
         validation=validation,
         model=model,
     )
-    page = _page(found, html or folder)
+    page = _page(examination, html or folder)
     if as_json:
-        show({**found.as_dict(), "page": page}, as_json)
+        show({**examination.as_dict(), "page": page}, as_json)
     else:
-        _print_tokens(found)
-        _print(found.findings)
-        _print_left_out(found)
-        print(found.summary)
-    return 1 if found.ill else 0
+        _print_tokens(examination)
+        _print(examination.findings)
+        _print_left_out(examination)
+        print(examination.summary)
+    return 1 if examination.ill else 0
 
 
 def _examine(
@@ -141,8 +141,8 @@ def _examine_module(spec: str, data: str | None, loss: str) -> Examination:
     module = load_python_model(spec, folder=here)
     if data is None:
         return tool.examine_module(module, spec)
-    found = load_object(data, setting="--data", folder=here)
-    return tool.examine(module, found() if callable(found) else found, loss=loss)
+    rows = load_object(data, setting="--data", folder=here)
+    return tool.examine(module, rows() if callable(rows) else rows, loss=loss)
 
 
 def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | None, as_json: bool) -> int:
@@ -152,32 +152,32 @@ def _observe(command: Sequence[str], updates: int, seconds: float, html: Path | 
 
     seen = observe(command, updates=updates, seconds=seconds)
     looked = [f"{seen.updates_seen} updates", seen.ended]
-    found = Examination.of(" ".join(command), seen.findings, looked, seen.left_out)
-    page = None if html is None else _page(found, html)
+    examination = Examination.of(" ".join(command), seen.findings, looked, seen.left_out)
+    page = None if html is None else _page(examination, html)
     if as_json:
-        show({**seen.as_dict(), "ill": found.ill, "page": page}, as_json)
+        show({**seen.as_dict(), "ill": examination.ill, "page": page}, as_json)
     else:
-        _print(found.findings)
-        _print_left_out(found)
+        _print(examination.findings)
+        _print_left_out(examination)
         for line in seen.error.splitlines() if seen.failed else ():
             print(f"{'':<9}| {line}")
         print(f"{seen.updates_seen} updates seen in {seen.seconds:.0f} s, {seen.ended}")
-    return 1 if found.ill or found.left_out else 0
+    return 1 if examination.ill or examination.left_out else 0
 
 
-def _page(found: Examination, folder: Path | None) -> str | None:
+def _page(examination: Examination, folder: Path | None) -> str | None:
     if folder is None:
         return None
     from snugfit.doctor.page import write_examination
 
     folder.mkdir(parents=True, exist_ok=True)
     page = write_examination(
-        found.name,
-        found.findings,
+        examination.name,
+        examination.findings,
         folder,
-        checked=found.checked,
-        left_out=found.left_out,
-        tokens=found.tokens,
+        checked=examination.checked,
+        left_out=examination.left_out,
+        tokens=examination.tokens,
     )
     print(f"page  {page}", file=sys.stderr)
     return str(page)
@@ -193,13 +193,13 @@ def _print(findings: Sequence[Finding]) -> None:
             print(f"{'':<9}> {line}")
 
 
-def _print_left_out(found: Examination) -> None:
-    for sentence in found.left_out:
+def _print_left_out(examination: Examination) -> None:
+    for sentence in examination.left_out:
         print(f"not looked at: {sentence}")
 
 
-def _print_tokens(found: Examination) -> None:
-    for view in found.tokens:
+def _print_tokens(examination: Examination) -> None:
+    for view in examination.tokens:
         special = ", ".join(f"{name} {count}" for name, count in view.special.items()) or "no special token"
         text = view.text if len(view.text) <= 160 else f"{view.text[:159]}…"
         print(

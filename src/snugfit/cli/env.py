@@ -14,20 +14,20 @@ def env(as_json: JsonOption = False) -> None:
     """Show versions, devices and memory, as a bug report needs them. Secrets are left out."""
     from snugfit.system.environment import environment
 
-    found = environment()
+    facts = environment()
     if as_json:
-        show(found, as_json)
+        show(facts, as_json)
     else:
-        print("\n".join(f"{label:<11}{text}" for label, text in _lines(found)))
+        print("\n".join(f"{label:<11}{text}" for label, text in _lines(facts)))
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each line as its label and its text."""
-    own, torch, processor, memory = (found[name] for name in ("snugfit", "torch", "processor", "memory"))
+    own, torch, processor, memory = (facts[name] for name in ("snugfit", "torch", "processor", "memory"))
     commit = f", commit {own['commit']}{' with changes' * own['changed']}" if "commit" in own else ""
     yield "snugfit", f"{own['version'] or 'not installed'}{commit}, in {own['folder']}"
-    yield "python", f"{found['python']['version']}, {found['python']['executable']}"
-    yield "system", found["system"]["platform"] + (", in a notebook" if found["system"]["notebook"] else "")
+    yield "python", f"{facts['python']['version']}, {facts['python']['executable']}"
+    yield "system", facts["system"]["platform"] + (", in a notebook" if facts["system"]["notebook"] else "")
     yield (
         "processor",
         f"{processor['name']}, {processor['usable_cores']} of {processor['cores']} cores usable, "
@@ -45,18 +45,18 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "torch",
         f"{torch['version']}, built for {built}" + (f", cuDNN {torch['cudnn']}" if torch["cudnn"] else ""),
     )
-    yield from (("device", _device(each)) for each in found["devices"])
-    if not found["devices"]:
+    yield from (("device", _device(each)) for each in facts["devices"])
+    if not facts["devices"]:
         yield "device", "no accelerator that torch can use"
-    yield "packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    if found["missing"]:
+    yield "packages", ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    if facts["missing"]:
         yield (
             "missing",
             ", ".join(
-                f"{name} (snugfit[{extra}])" if extra else name for name, extra in found["missing"].items()
+                f"{name} (snugfit[{extra}])" if extra else name for name, extra in facts["missing"].items()
             ),
         )
-    yield from (("variable", f"{name}={value}") for name, value in found["variables"].items())
+    yield from (("variable", f"{name}={value}") for name, value in facts["variables"].items())
 
 
 def _device(device: Mapping[str, Any]) -> str:

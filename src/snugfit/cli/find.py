@@ -65,7 +65,7 @@ def lr(
         if png is not None:
             check_plot()
         loaded = recipes.load(path, changes, allow_code=allow_code)
-        found, page = find_lr_recipe(
+        result, page = find_lr_recipe(
             loaded,
             start=start,
             end=end,
@@ -76,28 +76,28 @@ def lr(
         )
     _say("page", page)
     if png is not None:
-        _say("png", write_lr_picture(found.name, found.test, png))
-    if apply and found.learning_rate is None:
+        _say("png", write_lr_picture(result.name, result.test, png))
+    if apply and result.learning_rate is None:
         _say("written", "nothing: no rate is recommended")
     elif apply:
         place = ("optimizer", loaded.optimizer.card.name)
-        _write(path, changes, {(*place, setting): value for setting, value in found.settings.items()})
+        _write(path, changes, {(*place, setting): value for setting, value in result.settings.items()})
     if as_json:
-        show({**found.as_dict(), "folder": str(page.parent)}, as_json)
+        show({**result.as_dict(), "folder": str(page.parent)}, as_json)
     else:
-        _print_rates("", found.test)
-        for name, test in found.parts.items():
+        _print_rates("", result.test)
+        for name, test in result.parts.items():
             _print_rates(name, test)
-    return 0 if found.learning_rate is not None else 1
+    return 0 if result.learning_rate is not None else 1
 
 
-def _print_rates(name: str, found: RangeTest) -> None:
+def _print_rates(name: str, test: RangeTest) -> None:
     if name:
         print(f"\n{name}")
-    for rule, each in found.suggestions.items():
+    for rule, each in test.suggestions.items():
         print(f"{rule:<12}{each.learning_rate:<10.2g}{each.reason}")
-    print(found.verdict if found.learning_rate is None else f"{'recommended':<12}{found.verdict}")
-    print(f"{'ended by':<12}{found.stopped}")
+    print(test.verdict if test.learning_rate is None else f"{'recommended':<12}{test.verdict}")
+    print(f"{'ended by':<12}{test.stopped}")
 
 
 @find_app.command("batch", epilog="Example: snugfit find batch agnews.yaml --memory 8GiB --apply")
@@ -125,7 +125,7 @@ def batch(
         from snugfit.cli import recipes
         from snugfit.tools.find_batch.door import find_batch_recipe
 
-        found, page = find_batch_recipe(
+        result, page = find_batch_recipe(
             recipes.load(path, changes, allow_code=allow_code),
             memory_bytes=budget,
             updates=updates,
@@ -133,21 +133,21 @@ def batch(
         )
     _say("page", page)
     if apply:
-        _write(path, changes, {("plan", "micro_batch"): found.fastest})
+        _write(path, changes, {("plan", "micro_batch"): result.fastest})
     if as_json:
-        show({**found.as_dict(), "folder": str(page.parent)}, as_json)
+        show({**result.as_dict(), "folder": str(page.parent)}, as_json)
     else:
-        _print_sizes(found)
+        _print_sizes(result)
     return 0
 
 
-def _print_sizes(found: FoundBatch) -> None:
+def _print_sizes(result: FoundBatch) -> None:
     print(f"{'micro-batch':>12}{'memory':>12}{'examples/s':>12}  verdict")
-    for row in found.rows:
+    for row in result.rows:
         peak = "" if row.peak_bytes is None else format_bytes(row.peak_bytes)
         speed = "" if row.examples_per_second is None else f"{row.examples_per_second:,.1f}"
         print(f"{row.micro_batch:>12}{peak:>12}{speed:>12}  {row.verdict}")
-    print(found.message)
+    print(result.message)
 
 
 def _named(command: str, recipe: str | None, overrides: list[str] | None) -> tuple[str, list[str]]:

@@ -15,13 +15,13 @@ from snugfit.system.redaction import redact, redacted
 from snugfit.units import format_bytes
 
 
-def show(found: Mapping[str, Any], as_json: bool) -> None:
+def show(values: Mapping[str, Any], as_json: bool) -> None:
     """Print a result on stdout, as one JSON object or as lines."""
-    found = redacted(found)
+    values = redacted(values)
     if as_json:
-        print(json.dumps(_strict(found)))
+        print(json.dumps(_strict(values)))
         return
-    for key, value in found.items():
+    for key, value in values.items():
         text = _plain(key, value)
         if text:
             print(f"{key.removesuffix('_bytes'):<20}{text}")

@@ -258,9 +258,11 @@ def _calibrate() -> None:
     from snugfit.step.build import find_device
 
     print("measuring this device, for some 20 seconds; let nothing else run beside it", file=sys.stderr)
-    found = measure(torch.device(find_device("auto")))
-    rates = {name: f"{rate / 1e12:.3g} TFLOP/s" for name, rate in found.flops.items()}
-    show({"device": found.name, **rates, "memory": f"{found.bandwidth * found.reach / 1e9:.3g} GB/s"}, False)
+    device = measure(torch.device(find_device("auto")))
+    rates = {name: f"{rate / 1e12:.3g} TFLOP/s" for name, rate in device.flops.items()}
+    show(
+        {"device": device.name, **rates, "memory": f"{device.bandwidth * device.reach / 1e9:.3g} GB/s"}, False
+    )
 
 
 def _deliver(answer: Answer, recipe: Recipe, asked: Asked) -> None:

@@ -64,7 +64,7 @@ def profile(
         from snugfit.tools.profile.door import profile_recipe
         from snugfit.tools.profile.result import Detail
 
-        found = profile_recipe(
+        result = profile_recipe(
             recipes.load(path, changes, allow_code=allow_code),
             updates=updates,
             memory=memory,
@@ -73,46 +73,46 @@ def profile(
             tell=tell,
         )
     if as_json:
-        show(found.as_dict(), as_json)
+        show(result.as_dict(), as_json)
     else:
-        _print(found)
+        _print(result)
         if shapes or stacks or sort is not None:
-            _print_operators(found)
+            _print_operators(result)
 
 
-def _print(found: Profile) -> None:
+def _print(result: Profile) -> None:
     from snugfit.planner.answers.words import brief_number, brief_seconds, digits, share
     from snugfit.report.memory_page import piece_words
     from snugfit.tools.profile.page import NAME
 
-    print(found.verdict)
+    print(result.verdict)
     print(
-        f"\nAn update takes {brief_seconds(found.seconds_per_update)}, {digits(found.examples_per_second)} examples/s; its "
-        f"{brief_number(found.flops_per_update, 'FLOP')} are {share(found.share_of_peak)} of what the device could compute in the time."
+        f"\nAn update takes {brief_seconds(result.seconds_per_update)}, {digits(result.examples_per_second)} examples/s; its "
+        f"{brief_number(result.flops_per_update, 'FLOP')} are {share(result.share_of_peak)} of what the device could compute in the time."
     )
-    for name, seconds in found.phases.items():
-        print(f"  {name:<12}{brief_seconds(seconds):>9}  {share(seconds / found.seconds_per_update):>4}")
-    for name, each in found.occasional.items():
+    for name, seconds in result.phases.items():
+        print(f"  {name:<12}{brief_seconds(seconds):>9}  {share(seconds / result.seconds_per_update):>4}")
+    for name, each in result.occasional.items():
         print(f"  {name:<12}{brief_seconds(each.seconds):>9}  each {each.every:,} updates")
     print("\nCulprits")
-    for number, culprit in enumerate(found.culprits, 1):
+    for number, culprit in enumerate(result.culprits, 1):
         print(f"  {number}. {culprit.words()}")
-    print("\nTry" if found.advice else "\nNothing to try is worth it.")
-    for advice in found.advice:
+    print("\nTry" if result.advice else "\nNothing to try is worth it.")
+    for advice in result.advice:
         print(f"  {advice.gain:.2f}× at most  {advice.change} ({advice.by})")
-    for use in found.memory:
+    for use in result.memory:
         print(f"\nMemory, {use.basis}: {piece_words(use)}")
-    for note in found.notes:
+    for note in result.notes:
         print(f"\n{note}")
-    print(f"\npage   {found.folder / NAME}\ntrace  {found.folder / 'trace.json'}")
+    print(f"\npage   {result.folder / NAME}\ntrace  {result.folder / 'trace.json'}")
 
 
-def _print_operators(found: Profile) -> None:
+def _print_operators(result: Profile) -> None:
     from snugfit.planner.answers.words import brief_seconds
 
-    print(f"\nOperators, by their time on the {found.sorted_by}")
-    for each in found.listed[:_OPERATORS_SHOWN]:
-        seconds = each.host_seconds if found.by_host else each.seconds
+    print(f"\nOperators, by their time on the {result.sorted_by}")
+    for each in result.listed[:_OPERATORS_SHOWN]:
+        seconds = each.host_seconds if result.by_host else each.seconds
         print(f"  {brief_seconds(seconds):>9}  {each.name}")
         for words in (each.shapes, each.line):
             if words:

@@ -45,10 +45,12 @@ def run_options(
     )
 
 
-def placing(devices: int | None, strategy: str | None, micro_batch: str | None = None) -> list[str]:
+def placement_settings(
+    devices: int | None, strategy: str | None, micro_batch: str | None = None
+) -> list[str]:
     """Return the settings that stand for the options about how a run is placed.
 
-    >>> placing(2, None)
+    >>> placement_settings(2, None)
     ['plan.devices=2']
     """
     given = {"devices": devices, "strategy": strategy, "micro_batch": micro_batch}

@@ -74,7 +74,7 @@ def tune(
         **read_options(search or ()),
     }
     with located(path, changes):
-        found = door.tune(
+        result = door.tune(
             recipes.load(path, changes, allow_code=allow_code, quiet=quiet),
             wanted,
             trials=trials,
@@ -83,28 +83,28 @@ def tune(
             watch=each_shown(quiet),
             tell=tell,
         )
-    folder = Path(found.folder)
+    folder = Path(result.folder)
     best = folder / door.BEST
     tell(f"page {folder / 'tune.html'}")
-    tell(f"train it with: snugfit train {best}" if found.finished else "go on with the same command")
+    tell(f"train it with: snugfit train {best}" if result.finished else "go on with the same command")
     if as_json:
-        recipe_file = str(best) if found.best is not None else None
-        show({**found.as_dict(), "recipe": recipe_file, "page": str(folder / "tune.html")}, as_json)
+        recipe_file = str(best) if result.best is not None else None
+        show({**result.as_dict(), "recipe": recipe_file, "page": str(folder / "tune.html")}, as_json)
     else:
-        _print(found)
-    return EXIT_CODES["finished" if found.finished else "stopped"]
+        _print(result)
+    return EXIT_CODES["finished" if result.finished else "stopped"]
 
 
-def _print(found: Tuned) -> None:
+def _print(result: Tuned) -> None:
     from snugfit.tools.tune.result import shown
 
-    rows = [[found.metric, "trial", "", *found.space]]
-    for trial in found.ranked()[:_BEST_SHOWN]:
+    rows = [[result.metric, "trial", "", *result.space]]
+    for trial in result.ranked()[:_BEST_SHOWN]:
         value = "" if trial.value is None else f"{trial.value:.4f}"
         rows.append(
-            [value, str(trial.number), trial.state, *(shown(trial.parameters[name]) for name in found.space)]
+            [value, str(trial.number), trial.state, *(shown(trial.parameters[name]) for name in result.space)]
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(f"{found.summary()}\nin {found.folder}")
+    print(f"{result.summary()}\nin {result.folder}")

@@ -29,8 +29,8 @@ STARVING_SECONDS = 0.01
 
 def examine_examples(train: Any, validation: Any | None) -> list[Finding]:
     """Return what the examples of map-style data sets say, by what the model is given of them."""
-    found = [] if validation is None else list(overlap(_keys(train), _keys(validation), "examples"))
-    return [*found, *ignored_labels(_some(train))]
+    findings = [] if validation is None else list(overlap(_keys(train), _keys(validation), "examples"))
+    return [*findings, *ignored_labels(_some(train))]
 
 
 def class_counts(data: Any) -> Counter[str]:

@@ -59,9 +59,9 @@ def examine(model: nn.Module, data: Any, **settings: Unpack[TrainSettings]) -> E
 
 def examine_module(model: nn.Module, name: str) -> Examination:
     """Return what can be said of a model without data."""
-    found = [*modules.last_softmax(model), *modules.mixed_modes(model)]
+    findings = [*modules.last_softmax(model), *modules.mixed_modes(model)]
     left_out = ("gradients, labels and shared modules: give data",)
-    return Examination.of(name, found, ("modules",), left_out)
+    return Examination.of(name, findings, ("modules",), left_out)
 
 
 def examine_recipe(
@@ -76,18 +76,18 @@ def examine_recipe(
     Raises:
         UserError: the recipe or its model cannot be used.
     """
-    found = _examine_recipe(recipe, tell)
+    examination = _examine_recipe(recipe, tell)
     if run is not None:
-        found = Examination.of(
-            found.name,
-            [*found.findings, *skipped_windows(run)],
-            [*found.checked, "events of the run"],
-            found.left_out,
-            found.tokens,
+        examination = Examination.of(
+            examination.name,
+            [*examination.findings, *skipped_windows(run)],
+            [*examination.checked, "events of the run"],
+            examination.left_out,
+            examination.tokens,
         )
     folder = new_folder(output_of(recipe), recipe.name, "doctor")
-    keep(folder, "doctor", {"recipe": recipe.hash()}, found.summary, found.as_dict())
-    return found, folder
+    keep(folder, "doctor", {"recipe": recipe.hash()}, examination.summary, examination.as_dict())
+    return examination, folder
 
 
 def examine_file(
@@ -171,18 +171,18 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
         from snugfit.models.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(recipe.model, folder=recipe.folder)
-        if refused := list(examine_tokens((), tokenizer, framed=True)):
+        if refusals := list(examine_tokens((), tokenizer, framed=True)):
             why = "examples and model: a run would refuse this tokenizer"
-            return Examination.of(recipe.name, [*findings, *refused], checked, (why,))
+            return Examination.of(recipe.name, [*findings, *refusals], checked, (why,))
     setup, task = recipe_setup(recipe)
-    found = _examine_setup(
+    of_setup = _examine_setup(
         setup,
         pretrained=not card.own_code and not recipe.from_scratch,
         labels=not card.classes,
         overlap=not (card.classes and isinstance(recipe.data.validation, str)),
         tell=tell,
     )
-    findings += found.findings
+    findings += of_setup.findings
     tokens: tuple[TokenView, ...] = ()
     if task.tokenizer is not None:
         tell("tokens")
@@ -190,7 +190,7 @@ def _examine_recipe(recipe: Recipe, tell: Tell) -> Examination:
         findings += _of_report(task)
         tokens = views(setup.material.train, task.tokenizer, recipe.data.max_length)
         checked.append("tokens")
-    return Examination.of(recipe.name, findings, [*checked, *found.checked], found.left_out, tokens)
+    return Examination.of(recipe.name, findings, [*checked, *of_setup.checked], of_setup.left_out, tokens)
 
 
 def _examine_setup(

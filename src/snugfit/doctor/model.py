@@ -33,7 +33,7 @@ def examine_model(subject: Subject) -> list[Finding]:
     step = subject.make_step()
     with preserved_randomness(step.device):
         outputs, calls = _forward(step, subject.windows[0])
-        found = [
+        findings = [
             *reused_modules(step.model, calls),
             *mixed_modes(subject.model),
             *batch_norms(subject, step.model),
@@ -42,9 +42,9 @@ def examine_model(subject: Subject) -> list[Finding]:
             *optimizer_groups(step),
             *late_holes(step),
         ]
-        if not any(each.pitfall == "unknown_label" for each in found):
-            found += gradients(subject, step)
-    return found
+        if not any(each.pitfall == "unknown_label" for each in findings):
+            findings += gradients(subject, step)
+    return findings
 
 
 def _forward(step: Step, window: Batch) -> tuple[Any, Counter[nn.Module]]:
@@ -166,16 +166,16 @@ def normalised_outputs(subject: Subject, outputs: Any) -> Iterator[Finding]:
 def strange_labels(subject: Subject, outputs: Any) -> Iterator[Finding]:
     """Detect labels for which the model has no score."""
     scores = _scores(outputs)
-    found = [each for each in map(class_labels, subject.windows) if each is not None and each.numel()]
-    if not _is_cross_entropy(subject) or scores is None or not found:
+    labels = [each for each in map(class_labels, subject.windows) if each is not None and each.numel()]
+    if not _is_cross_entropy(subject) or scores is None or not labels:
         return
-    low, high = min(int(each.min()) for each in found), max(int(each.max()) for each in found)
+    low, high = min(int(each.min()) for each in labels), max(int(each.max()) for each in labels)
     if low < 0 or high >= scores.shape[-1]:
         yield Finding(
             "unknown_label",
             Severity.ERROR,
             f"labels go from {low} to {high}, and the model gives {scores.shape[-1]} scores, for 0 to {scores.shape[-1] - 1}",
-            evidence=(f"labels of the first window: {sorted(set(found[0].tolist()))[:10]}",),
+            evidence=(f"labels of the first window: {sorted(set(labels[0].tolist()))[:10]}",),
             fix=f"a last layer of {high + 1} outputs, or labels counted from 0; -100 is ignored",
         )
 
@@ -185,7 +185,7 @@ def gradients(subject: Subject, step: Step) -> Iterator[Finding]:
     frozen = {
         name: each.detach().clone() for name, each in step.model.named_parameters() if not each.requires_grad
     }
-    reached: Counter[str] = Counter()
+    with_gradient: Counter[str] = Counter()
     alive: Counter[str] = Counter()
     trained: set[str] = set()
     for window in subject.windows:
@@ -193,11 +193,11 @@ def gradients(subject: Subject, step: Step) -> Iterator[Finding]:
             for name, each in step.model.named_parameters():
                 if each.requires_grad:
                     trained.add(name)
-                    reached[name] += each.grad is not None
+                    with_gradient[name] += each.grad is not None
                     alive[name] += each.grad is not None and bool(each.grad.any())
         step(window)
     if not step.seams.irrevocable:  # whose gradients are gone with the backward
-        yield from _without_gradient(step.model, sorted(trained), reached, alive, len(subject.windows))
+        yield from _without_gradient(step.model, sorted(trained), with_gradient, alive, len(subject.windows))
     moved = [
         name
         for name, each in step.model.named_parameters()
@@ -215,12 +215,12 @@ def gradients(subject: Subject, step: Step) -> Iterator[Finding]:
 
 
 def _without_gradient(
-    model: nn.Module, trained: Sequence[str], reached: Counter[str], alive: Counter[str], windows: int
+    model: nn.Module, trained: Sequence[str], with_gradient: Counter[str], alive: Counter[str], windows: int
 ) -> Iterator[Finding]:
-    never = [name for name in trained if not reached[name]]
+    never = [name for name in trained if not with_gradient[name]]
     # rows of a table that no example asks for have zeros by right
     tables = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
-    zeros = [name for name in trained if reached[name] and not alive[name] and name not in tables]
+    zeros = [name for name in trained if with_gradient[name] and not alive[name] and name not in tables]
     for names, what in ((never, "get no gradient"), (zeros, "get a gradient of zeros alone")):
         if names:
             yield Finding(

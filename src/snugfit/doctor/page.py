@@ -62,20 +62,20 @@ def write_examination(
 
 def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
     grades = [sum(each.severity is grade for each in findings) for grade in Severity]
-    told = [counted(count, str(grade)) for count, grade in zip(grades, Severity, strict=True) if count]
+    counts = [counted(count, str(grade)) for count, grade in zip(grades, Severity, strict=True) if count]
     status = "failed" if grades[0] else "stopped" if grades[1] else "finished"
-    return ", ".join(told) or "Healthy", status
+    return ", ".join(counts) or "Healthy", status
 
 
-def _finding(found: Finding) -> str:
-    evidence = "".join(f"<li>{escape(each)}</li>" for each in found.evidence)
-    where = f"<code>{escape(found.where)}</code> · " if found.where else ""
+def _finding(finding: Finding) -> str:
+    evidence = "".join(f"<li>{escape(each)}</li>" for each in finding.evidence)
+    where = f"<code>{escape(finding.where)}</code> · " if finding.where else ""
     return (
-        f'<div class=finding><div class="grade {found.severity}">{found.severity}</div><div>'
-        f"<p>{escape(found.what[:1].upper() + found.what[1:].rstrip('.'))}.</p>"
-        f"<p class=about>{where}{escape(PITFALLS[found.pitfall])}</p>"
+        f'<div class=finding><div class="grade {finding.severity}">{finding.severity}</div><div>'
+        f"<p>{escape(finding.what[:1].upper() + finding.what[1:].rstrip('.'))}.</p>"
+        f"<p class=about>{where}{escape(PITFALLS[finding.pitfall])}</p>"
         f"{f'<ul>{evidence}</ul>' if evidence else ''}"
-        f"{f'<pre>{escape(found.fix)}</pre>' if found.fix else ''}</div></div>"
+        f"{f'<pre>{escape(finding.fix)}</pre>' if finding.fix else ''}</div></div>"
     )
 
 

@@ -44,8 +44,8 @@ def examine_settings(subject: Subject) -> list[Finding]:
 
 def bf16_in_fp16(subject: Subject) -> Iterator[Finding]:
     """Weights of bfloat16's range in float16, whose largest number is 65504."""
-    chosen = [each.card.name for each in subject.techniques if each.card.needs == "float16"]
-    if chosen and made_in_bf16(subject.model):
+    in_float16 = [each.card.name for each in subject.techniques if each.card.needs == "float16"]
+    if in_float16 and made_in_bf16(subject.model):
         largest = max(
             (float(each.detach().abs().max()) for each in subject.model.parameters() if each.numel()),
             default=0.0,
@@ -53,7 +53,7 @@ def bf16_in_fp16(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "bf16_in_fp16",
             Severity.ERROR,
-            f"the weights were pretrained in bfloat16, and '{chosen[0]}' computes in float16: activations beyond 65504 become infinite",
+            f"the weights were pretrained in bfloat16, and '{in_float16[0]}' computes in float16: activations beyond 65504 become infinite",
             where="plan.numerics",
             evidence=(f"largest weight {largest:.3g}", "the checkpoint says bfloat16"),
             fix="plan: {numerics: bf16}   # or fp32 where the device has no bfloat16",
@@ -62,15 +62,15 @@ def bf16_in_fp16(subject: Subject) -> Iterator[Finding]:
 
 def emulated_bf16(subject: Subject) -> Iterator[Finding]:
     """bfloat16 where the device computes it by way of float32."""
-    chosen = [each.card.name for each in subject.techniques if each.card.needs == "bfloat16"]
-    if not chosen:
+    in_bfloat16 = [each.card.name for each in subject.techniques if each.card.needs == "bfloat16"]
+    if not in_bfloat16:
         return
     device = torch.device(subject.plan.device)
     if not has_bf16(device):
         yield Finding(
             "emulated_bf16",
             Severity.WARNING,
-            f"'{chosen[0]}' computes in bfloat16, which {device} only emulates: slower than float32, and coarser",
+            f"'{in_bfloat16[0]}' computes in bfloat16, which {device} only emulates: slower than float32, and coarser",
             where="plan.numerics",
             evidence=(f"device {device}",),
             fix=f"plan: {{numerics: {alternative(device)}}}",
@@ -79,7 +79,7 @@ def emulated_bf16(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "emulated_bf16",
             Severity.NOTE,
-            f"'{chosen[0]}' computes in bfloat16, for which this processor has no instructions: it saves memory here, not time",
+            f"'{in_bfloat16[0]}' computes in bfloat16, for which this processor has no instructions: it saves memory here, not time",
             where="plan.numerics",
             evidence=(f"none of {', '.join(sorted(_FLAGS_WITH_BF16))} among the processor's flags",),
             fix="plan: {numerics: fp32}",

@@ -47,7 +47,7 @@ def views(
     examples: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> tuple[TokenView, ...]:
     """Return the first few examples, decoded."""
-    found = []
+    shown = []
     for place in range(min(SHOWN, len(examples))):
         example = examples[place]
         ids = [int(each) for each in example["input_ids"]]
@@ -58,8 +58,8 @@ def views(
         if isinstance(labels, (list, tuple)):
             scored = sum(int(label) != IGNORE_INDEX for label in labels)
         text = str(tokenizer.decode(ids, skip_special_tokens=False))
-        found.append(TokenView(text, len(ids), names, scored, len(ids) >= max_length))
-    return tuple(found)
+        shown.append(TokenView(text, len(ids), names, scored, len(ids) >= max_length))
+    return tuple(shown)
 
 
 def examine_tokens(

@@ -117,8 +117,8 @@ def read_curve(curve: Sequence[tuple[float, float]], *, higher: bool, what: str 
     if gain > floor:
         return _longer(gain, means, width, total, span, what)
     too_little = f"no more than its noise, or than {NOTICEABLE:.0%} of the whole"
-    reached = next(place for place, mean in enumerate(means) if max(means) - mean <= floor)
-    ready = epochs[min(reached + width, count) - 1]
+    ready_at = next(place for place, mean in enumerate(means) if max(means) - mean <= floor)
+    ready = epochs[min(ready_at + width, count) - 1]
     if ready <= total / 2:
         return Advice(
             "shorter",

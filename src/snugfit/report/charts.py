@@ -79,8 +79,8 @@ def _by_weights(story: Story, metric: str, label: str, first_tone: int) -> Itera
         events = [event for event in story.evaluations if str(event.get("weights", "raw")) == kind]
         points = curve(events, metric)
         if points:
-            told = len(kinds) > 1 or (metric == "loss" and kind != "raw")
-            name = f"{label}, {kind} weights" if told else label
+            names_weights = len(kinds) > 1 or (metric == "loss" and kind != "raw")
+            name = f"{label}, {kind} weights" if names_weights else label
             dots = [dot for event in events for dot in _dots(story, event, metric, name)]
             yield Series(name, points, tone=_tone(first_tone + offset), dots=dots)
 

@@ -33,8 +33,8 @@ class _Plan:
 
     def dot(self, size: float) -> Dot:
         """Its dot, where a unit of memory has so many bytes."""
-        said = f"{words.brief_seconds(self.seconds)} in {words.brief_bytes(self.bytes)}"
-        return Dot(self.bytes / size, self.seconds, f"{self.rung} ({self.level}): {said}", self.ringed)
+        figures = f"{words.brief_seconds(self.seconds)} in {words.brief_bytes(self.bytes)}"
+        return Dot(self.bytes / size, self.seconds, f"{self.rung} ({self.level}): {figures}", self.ringed)
 
 
 def drawn_frontier(answer: Answer) -> str:

@@ -26,7 +26,7 @@ LAWS_STYLE = """
 def laws_table(laws: Sequence[Law]) -> str:
     """Return each law with its verdict, its error on a scale, and what there is to say."""
     rows = "".join(
-        f"<tr><th scope=row>{escape(law.title)}<small>{escape(_told(law))}</small></th>"
+        f"<tr><th scope=row>{escape(law.title)}<small>{escape(_explanation(law))}</small></th>"
         f'<td class="verdict {law.verdict}">{law.verdict}</td><td class=drawn>{_scale(law)}</td>'
         f"<td>{escape(law.figures)}</td></tr>"
         for law in laws
@@ -35,13 +35,13 @@ def laws_table(laws: Sequence[Law]) -> str:
     return f"<table class=laws><tbody>{rows}</tbody></table><p class=note>{note}</p>"
 
 
-def _told(law: Law) -> str:
-    said = list(law.reasons)
+def _explanation(law: Law) -> str:
+    sentences = list(law.reasons)
     if law.verdict is not Verdict.HELD and law.module:
-        said.append(f"module: {law.module}")
+        sentences.append(f"module: {law.module}")
     if law.worst and law.verdict is not Verdict.EXEMPT:
-        said.append(f"furthest off: {law.worst}")
-    return " · ".join(said)
+        sentences.append(f"furthest off: {law.worst}")
+    return " · ".join(sentences)
 
 
 def _scale(law: Law) -> str:

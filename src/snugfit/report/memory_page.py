@@ -33,15 +33,15 @@ def write_memory_page(name: str, use: MemoryUse, path: Path, *, again: str = "")
         RunFolderError: it cannot be written.
     """
     heading, status = ("Out of memory", "failed") if again else (f"Memory of {use.of}", "finished")
-    told = [piece_words(use)]
+    sentences = [piece_words(use)]
     if use.ran_out is not None:
-        told.append(f"The allocator said: {use.ran_out}.")
+        sentences.append(f"The allocator said: {use.ran_out}.")
     elif again:
-        told.append(f"Run once more, {again} did not run out of memory.")
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in told)
+        sentences.append(f"Run once more, {again} did not run out of memory.")
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     header = (
         f"<header><p class=about>{escape(printable(name))}</p><h1>{heading}</h1>"
-        f'<p class=identity><span class="status {status}">{escape(use.basis.capitalize())}</span></p>{said}</header>'
+        f'<p class=identity><span class="status {status}">{escape(use.basis.capitalize())}</span></p>{paragraphs}</header>'
     )
     return replace_page(
         path, document(f"{heading} · {name} · Snugfit", [header, *memory_sections((use,))], MEMORY_STYLE)
@@ -69,15 +69,15 @@ def piece_words(use: MemoryUse) -> str:
 
 def memory_sections(uses: Sequence[MemoryUse]) -> list[str]:
     """Return the sections of a page: of the first use its picture, pieces and spikes; of others the picture."""
-    found = []
+    sections = []
     for number, use in enumerate(uses):
         where = "where memory ran out" if use.ran_out is not None else "at the peak"
         picture = layered(use.timeline, _highest(use), use.of) if use.timeline.segments else ""
         body = f"<div class=charts>{picture}</div>" if picture else ""
         if number == 0:
             body += _kinds(use) + f"<h3>What is there {where}</h3>{_pieces(use)}<h3>Spikes</h3>{_spikes(use)}"
-        found.append(f"<section><h2>Memory, {escape(use.basis)}</h2>{body}</section>")
-    return found
+        sections.append(f"<section><h2>Memory, {escape(use.basis)}</h2>{body}</section>")
+    return sections
 
 
 def _highest(use: MemoryUse) -> str:

@@ -54,7 +54,7 @@ def render_plan(answer: Answer) -> str:
         _frontier(answer),
         _runners_up(answer),
         _rejected(answer),
-        _found(answer),
+        _provenance(answer),
         f"<footer>Made by Snugfit in {escape(words.brief_seconds(answer.planned_seconds))}. What is not said to be measured is "
         "predicted.</footer>",
     )
@@ -81,22 +81,22 @@ def _header(answer: Answer) -> str:
 
 
 def _key_figures(answer: Answer) -> str:
-    found = answer.prediction
-    budget = f"of {words.brief_bytes(answer.budget_bytes)}, {words.share(found.reserved_bytes / answer.budget_bytes)}"
+    prediction = answer.prediction
+    budget = f"of {words.brief_bytes(answer.budget_bytes)}, {words.share(prediction.reserved_bytes / answer.budget_bytes)}"
     rows = [
-        ("Memory in all", words.brief_bytes(found.reserved_bytes), budget),
-        ("Peak of the step", words.brief_bytes(found.peak_bytes), words.basis(found, "memory")),
-        ("Host memory", words.brief_bytes(found.host_peak_bytes), ""),
-        ("An update", words.brief_seconds(found.seconds_per_update), words.basis(found, "time")),
+        ("Memory in all", words.brief_bytes(prediction.reserved_bytes), budget),
+        ("Peak of the step", words.brief_bytes(prediction.peak_bytes), words.basis(prediction, "memory")),
+        ("Host memory", words.brief_bytes(prediction.host_peak_bytes), ""),
+        ("An update", words.brief_seconds(prediction.seconds_per_update), words.basis(prediction, "time")),
     ]
-    if found.seconds_total is not None:
-        rows.append(("The run", words.brief_seconds(found.seconds_total), ""))
-    if found.tokens_per_second is not None:
-        rows.append(("Throughput", words.digits(found.tokens_per_second), "tokens/s"))
+    if prediction.seconds_total is not None:
+        rows.append(("The run", words.brief_seconds(prediction.seconds_total), ""))
+    if prediction.tokens_per_second is not None:
+        rows.append(("Throughput", words.digits(prediction.tokens_per_second), "tokens/s"))
     else:
-        rows.append(("Throughput", words.digits(found.examples_per_second), "examples/s"))
-    flops = f"{words.brief_number(found.flops_per_update, 'FLOP')} an update"
-    rows.append(("Of peak FLOP/s", words.share(found.share_of_peak), flops))
+        rows.append(("Throughput", words.digits(prediction.examples_per_second), "examples/s"))
+    flops = f"{words.brief_number(prediction.flops_per_update, 'FLOP')} an update"
+    rows.append(("Of peak FLOP/s", words.share(prediction.share_of_peak), flops))
     return figures(rows)
 
 
@@ -116,9 +116,9 @@ def _over_time(answer: Answer) -> str:
 
 def _memory(answer: Answer) -> str:
     """Return each kind of bytes at the peak with its bar, and where the peak is."""
-    found = answer.prediction
+    prediction = answer.prediction
     rows = words.memory_rows(answer)
-    largest, need = max((size for _, size in rows), default=1), max(1, found.reserved_bytes)
+    largest, need = max((size for _, size in rows), default=1), max(1, prediction.reserved_bytes)
     body = "".join(
         f"<tr><th scope=row>{escape(kind)}</th>"
         f'<td class=bar><span class=fill{TONES.get(kind, 8)} style="width:{size / largest:.1%}"></span></td>'
@@ -126,15 +126,18 @@ def _memory(answer: Answer) -> str:
         for kind, size in rows
     )
     total = (
-        f"<tr class=all><th scope=row>in all</th><td></td><td class=number>{format_bytes(found.reserved_bytes)}</td>"
+        f"<tr class=all><th scope=row>in all</th><td></td><td class=number>{format_bytes(prediction.reserved_bytes)}</td>"
         "<td></td></tr>"
     )
     place = [
-        ("bytes", format_bytes(found.peak_bytes)),
-        *((key, words.printable(found.peak_at[key]) or "the model itself") for key in found.peak_at),
+        ("bytes", format_bytes(prediction.peak_bytes)),
+        *(
+            (key, words.printable(prediction.peak_at[key]) or "the model itself")
+            for key in prediction.peak_at
+        ),
     ]
     return _section(
-        f"At the peak ({words.basis(found, 'memory')})",
+        f"At the peak ({words.basis(prediction, 'memory')})",
         f'<div class=columns><div><table class="bars kinds"><tbody>{body}{total}</tbody></table></div>'
         f"<div><h3>Where the peak is</h3>{facts(place)}</div></div>",
     )
@@ -203,13 +206,13 @@ def _rejected(answer: Answer) -> str:
     longest = max([answer.prediction.reserved_bytes, *sizes])
     if answer.budget_bytes <= BUDGET_IN_VIEW * longest:
         longest = max(longest, answer.budget_bytes)
-    chosen = Rejected(
+    choice = Rejected(
         "the choice" if answer.fits else "the smallest plan",
         "",
         answer.prediction.reserved_bytes,
         answer.prediction.seconds_per_update,
     )
-    rows = _rung(chosen, answer.budget_bytes, longest, "chosen")
+    rows = _rung(choice, answer.budget_bytes, longest, "chosen")
     rows += "".join(_rung(one, answer.budget_bytes, longest, "fill8") for one in answer.rejected)
     note = f"<p class=note>The line is the budget, {escape(words.brief_bytes(answer.budget_bytes))}.</p>"
     body = f'<table class="bars ladder"><tbody>{rows}</tbody></table>{note if answer.budget_bytes <= longest else ""}'
@@ -232,7 +235,7 @@ def _rung(one: Rejected, budget: int, longest: int, style: str) -> str:
     )
 
 
-def _found(answer: Answer) -> str:
+def _provenance(answer: Answer) -> str:
     calibrated = answer.device.get("calibrated")
     rows = [
         *answer.prediction.confidence.items(),

@@ -40,8 +40,8 @@ def _of_plan(plan: dict[str, Any]) -> dict[str, Any]:
     """Return what a plan that was searched for chose, and what it predicted in all; of the rest there is a page by `snugfit plan --html`."""
     if "choice" not in plan:
         return plan
-    chosen = {key: value for key, value in mapping(plan["choice"]).items() if key != "techniques"}
-    return chosen | {key: plan[key] for key in _PREDICTED if plan.get(key) is not None}
+    choice = {key: value for key, value in mapping(plan["choice"]).items() if key != "techniques"}
+    return choice | {key: plan[key] for key in _PREDICTED if plan.get(key) is not None}
 
 
 def over_an_update(timeline: Timeline | None, plan: dict[str, Any]) -> str:
@@ -61,11 +61,11 @@ def read_timeline(path: Path) -> Timeline | None:
     True
     """
     try:
-        kept = parse_json(path.read_text(encoding="utf-8"))
-        segments = tuple(str(each) for each in kept["segments"])
-        seconds = tuple(float(each) for each in kept["seconds"])
+        content = parse_json(path.read_text(encoding="utf-8"))
+        segments = tuple(str(each) for each in content["segments"])
+        seconds = tuple(float(each) for each in content["seconds"])
         kinds = {
-            str(kind): tuple(int(each) for each in sizes) for kind, sizes in kept["bytes_by_kind"].items()
+            str(kind): tuple(int(each) for each in sizes) for kind, sizes in content["bytes_by_kind"].items()
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None

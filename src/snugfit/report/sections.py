@@ -92,20 +92,20 @@ def _key_figures(story: Story) -> str:
     parameters = mapping(story.run.get("parameters"))
     size, trainable = as_number(parameters.get("total")), as_number(parameters.get("trainable"))
     if size is not None:
-        told = (
+        detail = (
             ""
             if trainable is None
             else "all trainable"
             if trainable == size
             else f"{trainable:,.0f} trainable"
         )
-        rows.append(("Parameters", shortened(size), told))
+        rows.append(("Parameters", shortened(size), detail))
     decayed = {name: as_number(count) for name, count in mapping(story.run.get("weight_decay")).items()}
     if any(name != "0" for name in decayed):
         spared = decayed.get("0")
         values = ", ".join(name for name in decayed if name != "0")
-        told = "on all parameters" if spared is None else f"none on {spared:,.0f} parameters"
-        rows.append(("Weight decay", values, told))
+        detail = "on all parameters" if spared is None else f"none on {spared:,.0f} parameters"
+        rows.append(("Weight decay", values, detail))
     return figures(rows)
 
 
@@ -168,7 +168,7 @@ def incidents(story: Story) -> str:
     if not groups:
         return ""
     items = "".join(
-        f'<li><i class="key mark {kind}"></i><div>{escape(_told(group))}'
+        f'<li><i class="key mark {kind}"></i><div>{escape(_incident_text(group))}'
         f"<small>{escape(_occasions(group))}</small></div></li>"
         for (kind, _), group in list(groups.items())[:MOST_INCIDENTS]
     )
@@ -177,7 +177,7 @@ def incidents(story: Story) -> str:
     return f"<section><h2>What happened on the way</h2><ul class=incidents>{items}</ul>{more}</section>"
 
 
-def _told(group: Sequence[Incident]) -> str:
+def _incident_text(group: Sequence[Incident]) -> str:
     text = group[0].text
     first = "" if all(incident.text == text for incident in group) else ", the first"
     if group[0].kind == "skipped":
@@ -236,9 +236,9 @@ def certified(story: Story) -> str:
     """Return the laws of training as they were tried on the run's model and data."""
     if not story.certified:
         return ""
-    found = Certificate.from_dict(story.certified)
-    said = f"Tried in {found.dtype} on windows of {counted(found.rows, 'example')}, {clock(float(story.certified['time']))}."
-    return f"<section><h2>Laws</h2>{laws_table(found.laws)}<p class=note>{said}</p></section>"
+    certificate = Certificate.from_dict(story.certified)
+    note = f"Tried in {certificate.dtype} on windows of {counted(certificate.rows, 'example')}, {clock(float(story.certified['time']))}."
+    return f"<section><h2>Laws</h2>{laws_table(certificate.laws)}<p class=note>{note}</p></section>"
 
 
 def recipe(text: str) -> str:

@@ -107,12 +107,12 @@ def robust_range(values: Sequence[float]) -> tuple[float, float] | None:
     >>> robust_range([1.0, 2.0] * 100 + [5000.0])
     (1.0, 4.0)
     """
-    kept = sorted(value for value in values if is_plottable(value))
-    if not kept:
+    plottable = sorted(value for value in values if is_plottable(value))
+    if not plottable:
         return None
-    low, high = kept[0], kept[-1]
-    if len(kept) >= 20:
-        bottom, top = kept[len(kept) // 50], kept[-1 - len(kept) // 50]
+    low, high = plottable[0], plottable[-1]
+    if len(plottable) >= 20:
+        bottom, top = plottable[len(plottable) // 50], plottable[-1 - len(plottable) // 50]
         spread = top - bottom
         if spread > 0 and high > top + 8 * spread:
             high = top + 2 * spread
@@ -153,29 +153,29 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
         return list(points)
     start, end = points[0][0], points[-1][0]
     width = (end - start) / columns or 1.0
-    kept: list[Point] = []
+    drawn: list[Point] = []
     column: list[Point] = []
     current = 0
     for point in points:
         here = min(int((point[0] - start) / width), columns - 1)
         if here != current:
-            kept += _thinned(column)
+            drawn += _thinned(column)
             column, current = [], here
         column.append(point)
-    return kept + _thinned(column)
+    return drawn + _thinned(column)
 
 
 def _thinned(column: list[Point]) -> list[Point]:
     drawn = [index for index, point in enumerate(column) if is_plottable(point[1])]
-    chosen = {index for index, point in enumerate(column) if not is_plottable(point[1])}
-    chosen = {min(chosen)} if chosen else set()
+    places = {index for index, point in enumerate(column) if not is_plottable(point[1])}
+    places = {min(places)} if places else set()
     if drawn:
-        chosen |= {drawn[0], drawn[-1]}
-        chosen |= {
+        places |= {drawn[0], drawn[-1]}
+        places |= {
             min(drawn, key=lambda index: column[index][1]),
             max(drawn, key=lambda index: column[index][1]),
         }
-    return [column[index] for index in sorted(chosen)]
+    return [column[index] for index in sorted(places)]
 
 
 def _decimals(step: float) -> int:

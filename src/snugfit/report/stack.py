@@ -63,8 +63,8 @@ figure>.segments{margin-top:10px}
 
 def stacked(answer: Answer, timeline: Timeline) -> str:
     """Return the figure of a plan, against its budget."""
-    found = answer.prediction
-    need = max(*totals(timeline), found.reserved_bytes)
+    prediction = answer.prediction
+    need = max(*totals(timeline), prediction.reserved_bytes)
     in_view = answer.budget_bytes <= BUDGET_IN_VIEW * need
     notes = []
     if not in_view:
@@ -74,7 +74,7 @@ def stacked(answer: Answer, timeline: Timeline) -> str:
         )
     return _figure(
         timeline,
-        place_of_peak(found.peak_at, found.peak_bytes, timeline),
+        place_of_peak(prediction.peak_at, prediction.peak_bytes, timeline),
         max(need, answer.budget_bytes) if in_view else need,
         lambda axis, size, left: _levels(answer, axis, size, left=left, budget=in_view),
         notes,
@@ -111,14 +111,14 @@ def _figure(
         + _strip(segments)
         + _time(timeline.seconds[-1] - timeline.seconds[0])
     )
-    said = [f"Highest at {format_bytes(peak)}, in {where}.", *notes]
+    sentences = [f"Highest at {format_bytes(peak)}, in {where}.", *notes]
     title = f"Memory over {of}"
     summary = f"{title} by kind, highest at {format_bytes(peak)} in {where}."
     return (
         f'<figure class="wide step"><figcaption><h3>{title}</h3>'
         f'<span class="unit">{unit}</span>{_kinds(timeline)}</figcaption>'
         f'<svg class="plot stack" role="img" aria-label="{escape(summary)}"><title>{title}</title>'
-        f'{drawn}</svg><div class="note">{"".join(f"<p>{escape(note)}</p>" for note in said)}'
+        f'{drawn}</svg><div class="note">{"".join(f"<p>{escape(note)}</p>" for note in sentences)}'
         f"{_phases(segments)}</div></figure>"
     )
 
@@ -172,8 +172,16 @@ def _borders(segments: Sequence[Band]) -> str:
 
 def _levels(answer: Answer, axis: Axis, size: float, *, left: bool, budget: bool) -> str:
     """Return what the device has to have and what it may have, named at opposite ends; the peak is far from the first."""
-    found = answer.prediction
-    lines = [("reserved", found.reserved_bytes, "said", left, f"{brief_bytes(found.reserved_bytes)} in all")]
+    prediction = answer.prediction
+    lines = [
+        (
+            "reserved",
+            prediction.reserved_bytes,
+            "said",
+            left,
+            f"{brief_bytes(prediction.reserved_bytes)} in all",
+        )
+    ]
     if budget:
         name = f"budget {brief_bytes(answer.budget_bytes)}"
         lines.append(("budget", answer.budget_bytes, "said over", not left, name))

@@ -61,8 +61,8 @@ class Story:
     @property
     def last_update(self) -> int:
         """Applied updates so far; an evaluation may stand alone, as in a run that only evaluates."""
-        reached = [event.get("update") for event in (*self.updates[-1:], *self.evaluations[-1:])]
-        return int(max((as_number(update) or 0 for update in reached), default=0))
+        updates = [event.get("update") for event in (*self.updates[-1:], *self.evaluations[-1:])]
+        return int(max((as_number(update) or 0 for update in updates), default=0))
 
     @property
     def monitored(self) -> str | None:
@@ -75,11 +75,11 @@ class Story:
     @property
     def best(self) -> tuple[int, dict[str, Any]] | None:
         """The best update and its metrics: what the end says, else the last evaluation that was the best."""
-        told = mapping((self.end or {}).get("best"))
-        if not told:
-            told = next((event for event in reversed(self.evaluations) if event.get("best")), {})
-        update = as_number(told.get("update"))
-        return None if update is None else (int(update), mapping(told.get("metrics")))
+        best = mapping((self.end or {}).get("best"))
+        if not best:
+            best = next((event for event in reversed(self.evaluations) if event.get("best")), {})
+        update = as_number(best.get("update"))
+        return None if update is None else (int(update), mapping(best.get("metrics")))
 
     def measured(self, name: str) -> list[float]:
         """Return the finite values of an update metric, in order."""

@@ -165,8 +165,8 @@ def _axis(chart: Chart) -> Axis:
         robust_range([y for _, y in series.points] + [dot.y for dot in series.dots])
         for series in chart.series
     ]
-    found = [ends for ends in ranges if ends is not None] or [(0.0, 1.0)]
-    low, high = min(low for low, _ in found), max(high for _, high in found)
+    plotted = [ends for ends in ranges if ends is not None] or [(0.0, 1.0)]
+    low, high = min(low for low, _ in plotted), max(high for _, high in plotted)
     return Axis(*padded(low, high, from_zero=chart.from_zero))
 
 
@@ -263,11 +263,11 @@ def smoothing_reach(count: int) -> float:
 
 
 def _legend(chart: Chart) -> str:
-    several = len(chart.series) > 1
+    is_named = len(chart.series) > 1
     smoothed = [series for series in chart.series if is_smoothed(series)]
     keys = [(f"faint tone{series.tone}", "each update") for series in smoothed[:1]]
     for series in chart.series:
-        words = [series.name] * several + ["smoothed"] * is_smoothed(series)
+        words = [series.name] * is_named + ["smoothed"] * is_smoothed(series)
         if words:
             keys.append((f"{'faint ' * series.faint}tone{series.tone}", ", ".join(words)))
     entries = "".join(f'<li><i class="key {style}"></i>{escape(text)}</li>' for style, text in keys)

@@ -14,11 +14,11 @@ def found_by_tools(run_dir: Path) -> str:
     """Return the newest result of each tool about a recipe of the run's name, with a link to its page; "" where there is none."""
     output, name = run_dir.parent.parent, run_dir.parent.name
     newest: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for folder, found in results(output, name):
-        newest.setdefault(str(found.get("tool")), (folder, found))
+    for folder, result in results(output, name):
+        newest.setdefault(str(result.get("tool")), (folder, result))
     rows = "".join(
-        f"<tr><th scope=row>{_linked(tool, folder, run_dir)}</th><td>{escape(str(found.get('summary', '')))}</td></tr>"
-        for tool, (folder, found) in sorted(newest.items())
+        f"<tr><th scope=row>{_linked(tool, folder, run_dir)}</th><td>{escape(str(result.get('summary', '')))}</td></tr>"
+        for tool, (folder, result) in sorted(newest.items())
     )
     note = f"The newest of each about a recipe named {escape(name)}, whatever its settings were."
     return (

@@ -49,7 +49,7 @@ def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) ->
     Args:
         sources: by `train` and `validation` the name of a function or a class, and the data set where there is one to look at.
     """
-    compared, found = training.identity["data"], []
+    compared, inputs = training.identity["data"], []
     for context, (name, data) in sources.items():
         if context not in compared:
             continue
@@ -57,7 +57,7 @@ def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) ->
         digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
         columns = getattr(data, "column_names", None)  # of the datasets library
         known = isinstance(columns, list) and all(isinstance(each, str) for each in columns)
-        found.append(
+        inputs.append(
             {
                 "context": context,
                 "source": name,
@@ -67,21 +67,21 @@ def python_inputs(training: Training, sources: Mapping[str, tuple[str, Any]]) ->
                 "columns": columns if known else [],
             }
         )
-    return found
+    return inputs
 
 
 def versions() -> dict[str, str]:
     """Versions of what the result may depend on."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    by_package = {"python": platform.python_version(), "torch": torch.__version__}
     for package in ("snugfit", "transformers", "tokenizers", "mlflow", "numpy"):
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            by_package[package] = version(package)
+    return by_package
 
 
 def machine(device: str) -> dict[str, Any]:
     """Return what the run runs on."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         **arithmetic(),
@@ -89,5 +89,5 @@ def machine(device: str) -> dict[str, Any]:
         "program": Path(sys.argv[0]).name,
     }
     if device.startswith("cuda"):
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts

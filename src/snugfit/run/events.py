@@ -74,21 +74,21 @@ class Events:
     def __init__(self, folder: RunFolder, display: Display | None) -> None:
         self._spool = Spool(folder.events)
         self._display = display
-        self._said = False  # that events cannot be written
+        self._problem_shown = False  # that events cannot be written
         self.begun = False
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
         self.begun = self.begun or kind in _BEGINNING
         self._show(self._spool.append(kind, **fields))
         failed = self._spool.problem is not None
-        if failed and not self._said:
-            self._said = True
+        if failed and not self._problem_shown:
+            self._problem_shown = True
             self(
                 "warning",
                 message=f"{self._spool.path}: events cannot be written: {self._spool.problem}. The run goes on; they are kept in memory and "
                 "written as soon as that works.",
             )
-        self._said = failed
+        self._problem_shown = failed
 
     def _show(self, event: dict[str, Any]) -> None:
         if self._display is not None:

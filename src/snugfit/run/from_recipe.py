@@ -20,7 +20,7 @@ from snugfit.run.description import python_inputs
 from snugfit.run.events import Display
 from snugfit.run.options import RunOptions
 from snugfit.run.plan_cache import PLANNED
-from snugfit.run.planning import expected, is_tight
+from snugfit.run.planning import figures_to_compare, is_tight
 from snugfit.run.plans import PLAN, RECIPE, planned, write_beginning
 from snugfit.run.run import RunSpec, Tracking, execute, joined_ranks
 from snugfit.run.smoke import as_smoke
@@ -129,18 +129,18 @@ def recipe_spec(
     check_settings(job, plan, recipe.all_techniques(), metrics, validated=validated)
     same = {"recipe": recipe.hash(), "plan.micro_batch": plan.micro_batch, "plan.strategy": plan.strategy}
     answer: Answer | None = None
-    kept: Mapping[str, Any] = {}
+    plan_record: Mapping[str, Any] = {}
     warnings: list[str] = []
     if folder is None and options.into is not None:
         folder = RunFolder(options.into)
     if folder is not None:  # where whoever started us has planned
-        kept = folder.read_json(PLAN)
+        plan_record = folder.read_json(PLAN)
     elif not options.is_smoke and this_world().size == 1:
         if options.plan:
             check_processes(plan, this_world())  # before a search that may take long
         recipe, answer, warnings = planned(recipe, options, (job, plan))
-        kept = {} if answer is None else answer.as_dict()
-    recipe, said = with_precision_here(recipe)
+        plan_record = {} if answer is None else answer.as_dict()
+    recipe, notes = with_precision_here(recipe)
     plan = replace(plan, micro_batch=recipe.plan.micro_batch, numerics=numerics_of(recipe))
     spec = RunSpec(
         name=recipe.name,
@@ -160,10 +160,10 @@ def recipe_spec(
         accept_changes=options.accept_changes,
         parent=options.parent,
         notes=[f"{PLANNED} {answer.about[PLANNED]}"] if answer and PLANNED in answer.about else (),
-        warnings=(*warnings, *said),
+        warnings=(*warnings, *notes),
         # what goes on may do so elsewhere
-        predicted=None if resume else expected(kept, plan.device),
-        tight=options.tight or is_tight(kept),
+        predicted=None if resume else figures_to_compare(plan_record, plan.device),
+        tight=options.tight or is_tight(plan_record),
         stop=StopRequest(options.stop_after_seconds, options.started, options.stop),
     )
     return as_smoke(spec, options.overfit_batches) if options.is_smoke else spec

@@ -63,9 +63,9 @@ def train_on_devices(recipe: Recipe, options: RunOptions, max_restarts: int, sho
     """
     plan = plan_of(recipe)
     check_devices(plan.device, recipe.plan.devices)
-    recipe, answer, told = (recipe, None, []) if options.is_smoke else plans.planned(recipe, options)
-    recipe, said = with_precision_here(recipe)
-    for note in [*told, *said]:
+    recipe, answer, notes = (recipe, None, []) if options.is_smoke else plans.planned(recipe, options)
+    recipe, precision_notes = with_precision_here(recipe)
+    for note in [*notes, *precision_notes]:
         print(f"warning: {note}", file=sys.stderr)
     folder = RunFolder.create(Path(recipe.output), recipe.name)
     plans.write_beginning(folder, recipe, replace(plan, numerics=numerics_of(recipe)), answer)

@@ -77,8 +77,8 @@ class Place:
         except (OSError, UnicodeDecodeError) as error:
             return None, f"The kept plan {self.path} cannot be read ({error}): planned anew."
         try:
-            kept = parse_json(text)
-            made, answer = float(kept["made"]), _made(Answer, kept["answer"])
+            content = parse_json(text)
+            made, answer = float(content["made"]), _made(Answer, content["answer"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return None, f"The kept plan {self.path} cannot be used ({error!r}): planned anew."
         if not self._holds(answer):
@@ -185,10 +185,10 @@ def _files(recipe: Recipe) -> Iterator[Path]:
 def _state(path: Path) -> tuple[str, int, int]:
     """Return what changes where a file does."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return str(path), 0, 0
-    return str(path), found.st_size, found.st_mtime_ns
+    return str(path), status.st_size, status.st_mtime_ns
 
 
 def _ago(seconds: float) -> str:

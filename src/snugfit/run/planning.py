@@ -101,8 +101,8 @@ def plan_module(
         answer: Answer = worker.run(_plan_material, *asked, timeout=_timeout(target))
     finally:
         worker.close()
-    said = said_of_adapters(techniques, answer.choice.techniques)
-    return replace(answer, why=(*answer.why[:1], *said, *answer.why[1:]))
+    adapter_notes = said_of_adapters(techniques, answer.choice.techniques)
+    return replace(answer, why=(*answer.why[:1], *adapter_notes, *answer.why[1:]))
 
 
 def _timeout(target: Target) -> float:
@@ -154,14 +154,19 @@ def _plan_material(
 
 
 def _planned(
-    subject: Subject, machine: Machine, plan: Plan, target: Target, about: Mapping[str, Any], beside: int = 0
+    subject: Subject,
+    machine: Machine,
+    plan: Plan,
+    target: Target,
+    about: Mapping[str, Any],
+    other_bytes: int = 0,
 ) -> Answer:
     numbers = target.counts()
     if len(numbers) > 1:
 
         def make_on(nodes: int, devices: int) -> Answer:
             one = replace(target, nodes=nodes, devices=devices, fewer=False)
-            return _planned(subject, machine, plan, one, about, beside)
+            return _planned(subject, machine, plan, one, about, other_bytes)
 
         assert target.price is not None
         return make_cheapest(make_on, numbers, target.price, WORTH if target.worth is None else target.worth)
@@ -172,7 +177,7 @@ def _planned(
     host_bytes, notes = host_memory(target, machine)
     machine = replace(
         machine,
-        baseline=memory_bytes(torch.device("cpu")) + beside,
+        baseline=memory_bytes(torch.device("cpu")) + other_bytes,
         notes=(*machine.notes, *notes),
     )
     margin = margin_on(machine.device.kind) if target.margin is None else target.margin
@@ -253,7 +258,7 @@ def _sizes(task: Task) -> dict[str, Any]:
     return {name: size for name, size in task.data.items() if name in ("train", "validation")}
 
 
-def expected(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
+def figures_to_compare(plan: Mapping[str, Any], device: str) -> dict[str, Any] | None:
     """Return the figures of a plan, as a run's folder keeps it, with which the run is compared.
 
     They are, of each of several devices, the seconds of an update, and the bytes that can be measured beside

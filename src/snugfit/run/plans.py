@@ -62,9 +62,9 @@ def plan_recipe(
     within = _within_budget(recipe, target or Target())
     place = place_of(recipe, within)
     if place is not None and not anew:
-        kept, problem = place.read()
-        if kept is not None:
-            return _with_adapters_said(recipe, kept)
+        cached, problem = place.read()
+        if cached is not None:
+            return _with_adapters_said(recipe, cached)
         if problem:
             warnings.warn(problem, SnugfitWarning, stacklevel=2)
     answer = planning.plan_recipe(recipe, *made, within, worker, watch)
@@ -78,8 +78,8 @@ def plan_recipe(
 
 def _with_adapters_said(recipe: Recipe, answer: Answer) -> Answer:
     """Return an answer that says of adapters which it has put in what they are; a plan that is kept may be one for other learning rates."""
-    said = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
-    return dataclasses.replace(answer, why=(*answer.why[:1], *said, *answer.why[1:]))
+    adapter_notes = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
+    return dataclasses.replace(answer, why=(*answer.why[:1], *adapter_notes, *answer.why[1:]))
 
 
 def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Exported:
@@ -94,17 +94,17 @@ def export_plan(recipe: Recipe, answer: Answer, tool: str, nodes: int = 1) -> Ex
     from snugfit.recipe.plan_choices import with_choice
     from snugfit.recipe.write import numerics_entry
 
-    chosen, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
+    recipe_to_run, choice, train = with_choice(recipe, answer.choice), answer.choice, recipe.train
     check(tool, choice.strategy)
     return export(
         ExportedPlan(
             micro_batch=choice.micro_batch,
             global_batch=train.global_batch,
             total_updates=answer.about["total_updates"],
-            optimizer=as_entry(chosen.optimizer),
-            schedule=None if chosen.schedule is None else as_entry(chosen.schedule),
-            numerics=numerics_entry(chosen),
-            techniques=tuple(as_entry(each) for each in chosen.techniques),
+            optimizer=as_entry(recipe_to_run.optimizer),
+            schedule=None if recipe_to_run.schedule is None else as_entry(recipe_to_run.schedule),
+            numerics=numerics_entry(recipe_to_run),
+            techniques=tuple(as_entry(each) for each in recipe_to_run.techniques),
             devices=choice.devices,
             nodes=nodes if choice.devices > 1 else 1,
             strategy=choice.strategy,  # type: ignore[arg-type]
@@ -160,8 +160,8 @@ def planned(
         raise impossible(answer)
     from snugfit.recipe.plan_choices import with_choice
 
-    said = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
-    return with_choice(recipe, answer.choice), answer, list(said)
+    adapter_notes = said_of_adapters(recipe.all_techniques(), answer.choice.techniques)
+    return with_choice(recipe, answer.choice), answer, list(adapter_notes)
 
 
 def write_beginning(folder: RunFolder, recipe: Recipe, plan: Plan, answer: Answer | None) -> None:

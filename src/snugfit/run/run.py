@@ -309,12 +309,12 @@ def _tighten(spec: RunSpec, training: Training) -> bool:
 
 def _last_bits(training: Training, machine: Mapping[str, Any]) -> list[str]:
     """Return what keeps a run that goes on from being bit for bit the one that was not interrupted."""
-    found = [ADDRESSES] if training.step.device.type == "cpu" and sums_depend_on_addresses() else []
+    reasons = [ADDRESSES] if training.step.device.type == "cpu" and sums_depend_on_addresses() else []
     with suppress(RunFolderError):
         before = mapping(read_story(training.folder.path).run.get("machine"))
         change = changes(before, machine)
-        found += [] if change is None else [change]
-    return found
+        reasons += [] if change is None else [change]
+    return reasons
 
 
 def _fit(training: Training, events: Events, header: Mapping[str, Any]) -> None:

@@ -64,13 +64,13 @@ class Observation:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return what could not be looked at, and why."""
-        found = []
+        reasons = []
         if self.failed:
-            found.append(f"what would have followed: the command failed, {self.ended}")
+            reasons.append(f"what would have followed: the command failed, {self.ended}")
         if self.failure:
-            said = self.failure.strip().splitlines()[-1]
-            found.append(f"what followed a failure of the doctor's own, which is a bug of it: {said}")
-        return tuple(found)
+            last_line = self.failure.strip().splitlines()[-1]
+            reasons.append(f"what followed a failure of the doctor's own, which is a bug of it: {last_line}")
+        return tuple(reasons)
 
     @property
     def ended(self) -> str:
@@ -84,11 +84,11 @@ class Observation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        found = [finding.as_dict() for finding in self.findings]
+        findings = [finding.as_dict() for finding in self.findings]
         return {
             **{name: value for name, value in vars(self).items() if name != "findings"},
             "failed": self.failed,
-            "findings": found,
+            "findings": findings,
         }
 
 
@@ -106,8 +106,8 @@ def observe(command: Sequence[str], *, updates: int = 8, seconds: float = 120.0)
         SettingError: there is no such command, or nothing that used torch was seen.
     """
     if not command or shutil.which(command[0]) is None:
-        found = f"{command[0]!r} is not a command" if command else "there is no command after --"
-        raise SettingError("doctor", found, "Write: snugfit doctor -- python train.py")
+        reason = f"{command[0]!r} is not a command" if command else "there is no command after --"
+        raise SettingError("doctor", reason, "Write: snugfit doctor -- python train.py")
     if updates < 1 or seconds <= 0:
         raise SettingError(
             "doctor",

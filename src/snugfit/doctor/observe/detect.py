@@ -67,7 +67,7 @@ OBSERVED = (
 
 def diagnose(logs: Sequence[Log]) -> tuple[Finding, ...]:
     """Return all findings of all processes, each once, the worst first."""
-    found = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
-    found += detectors_data.same_rows_on_every_rank(logs)
-    once = {(finding.pitfall, finding.where, finding.severity): finding for finding in reversed(found)}
+    findings = [finding for log in logs for detector in DETECTORS for finding in detector(log)]
+    findings += detectors_data.same_rows_on_every_rank(logs)
+    once = {(finding.pitfall, finding.where, finding.severity): finding for finding in reversed(findings)}
     return tuple(sorted(once.values(), key=lambda finding: _ORDER.index(finding.severity)))

@@ -10,10 +10,10 @@ from snugfit.doctor.observe.log import Log
 
 def pickle(log: Log) -> list[Finding]:
     """Whole modules are written as a pickle, or pickles are read without a limit on what they may run."""
-    found = []
+    findings = []
     whole = next((save for save in log.of(Save) if save.what == "module" and save.direct), None)
     if whole is not None:
-        found.append(
+        findings.append(
             Finding(
                 "pickle",
                 Severity.WARNING,
@@ -25,7 +25,7 @@ def pickle(log: Log) -> list[Finding]:
         )
     unsafe = next((load for load in log.of(Load) if load.direct), None)
     if unsafe is not None:
-        found.append(
+        findings.append(
             Finding(
                 "pickle",
                 Severity.WARNING,
@@ -35,7 +35,7 @@ def pickle(log: Log) -> list[Finding]:
                 "torch.load(path, weights_only=True)",
             )
         )
-    return found
+    return findings
 
 
 def averaged_not_saved(log: Log) -> list[Finding]:

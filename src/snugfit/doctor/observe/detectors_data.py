@@ -33,7 +33,7 @@ def leakage(log: Log) -> list[Finding]:
     loaders = {loader.id: loader for loader in log.loaders}
     trained = {loader.dataset_id for loader in training_loaders(log)}
     clean = any(overlap.shared <= LEAK * overlap.rows for overlap in log.overlaps)
-    found = []
+    findings = []
     for overlap in log.overlaps:
         share = overlap.shared / overlap.rows
         if overlap.rows < LEAST_ROWS or share <= LEAK or (not overlap.loader and not _is_score(log, overlap)):
@@ -42,7 +42,7 @@ def leakage(log: Log) -> list[Finding]:
         on_purpose = share > 1 - LEAK and (clean or (loader is None and overlap.whole))
         if loader is not None and loader.dataset_id in trained:
             on_purpose = True
-        found.append(
+        findings.append(
             Finding(
                 "leakage",
                 Severity.NOTE if on_purpose else Severity.ERROR if share >= LARGE_LEAK else Severity.WARNING,
@@ -54,7 +54,7 @@ def leakage(log: Log) -> list[Finding]:
                 "train, valid = torch.utils.data.random_split(dataset, [0.9, 0.1], generator=torch.Generator().manual_seed(0))",
             )
         )
-    return found
+    return findings
 
 
 def _is_score(log: Log, overlap: Overlap) -> bool:
@@ -71,10 +71,10 @@ def _is_score(log: Log, overlap: Overlap) -> bool:
 
 def not_distributed(log: Log) -> list[Finding]:
     """DataParallel; ranks whose loader is not split; a distributed sampler that repeats its order."""
-    found = []
+    findings = []
     for model in log.models:
         if model.wrapper == "DataParallel":
-            found.append(
+            findings.append(
                 Finding(
                     "not_distributed",
                     Severity.WARNING,
@@ -86,7 +86,7 @@ def not_distributed(log: Log) -> list[Finding]:
             )
     for loader in training_loaders(log):
         if loader.world_size > 1 and not loader.shards:
-            found.append(
+            findings.append(
                 Finding(
                     "not_distributed",
                     Severity.ERROR,
@@ -98,7 +98,7 @@ def not_distributed(log: Log) -> list[Finding]:
             )
         epochs = sum(1 for event in log.of(EpochEnd) if event.loader == loader.id)
         if loader.sampler == "DistributedSampler" and epochs > 1 and not loader.epochs_set:
-            found.append(
+            findings.append(
                 Finding(
                     "not_distributed",
                     Severity.WARNING,
@@ -108,7 +108,7 @@ def not_distributed(log: Log) -> list[Finding]:
                     "for epoch in range(epochs):\n    loader.sampler.set_epoch(epoch)",
                 )
             )
-    return found
+    return findings
 
 
 def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
@@ -134,13 +134,13 @@ def same_rows_on_every_rank(logs: Sequence[Log]) -> list[Finding]:
 
 def starving(log: Log) -> list[Finding]:
     """Training waits for data longer than it computes."""
-    found = []
+    findings = []
     for loader in training_loaders(log):
         if len(loader.waits) < LEAST_BATCHES:
             continue
         wait, work = statistics.median(loader.waits), statistics.median(loader.works)
         if wait >= SLOW_SECONDS and wait > work:
-            found.append(
+            findings.append(
                 Finding(
                     "starving",
                     Severity.WARNING,
@@ -151,7 +151,7 @@ def starving(log: Log) -> list[Finding]:
                 )
             )
         elif loader.cuda and not loader.pinned:
-            found.append(
+            findings.append(
                 Finding(
                     "starving",
                     Severity.NOTE,
@@ -161,7 +161,7 @@ def starving(log: Log) -> list[Finding]:
                     "DataLoader(..., pin_memory=True), and batch.to(device, non_blocking=True)",
                 )
             )
-    return found
+    return findings
 
 
 DETECTORS = (leakage, not_distributed, starving)

@@ -24,10 +24,10 @@ _UNDIVIDED_MEANS = ("MeanBackward", "NllLoss", "MseLoss", "SmoothL1Loss", "Huber
 
 def zero_grad(log: Log) -> list[Finding]:
     """Detect that gradients that one step used are still there in the next, or are gone before any step used them."""
-    found = []
+    findings = []
     stale = [step for step in log.of(Step) if step.stale]
     if len(stale) >= 2:
-        found.append(
+        findings.append(
             Finding(
                 "zero_grad",
                 Severity.ERROR,
@@ -42,7 +42,7 @@ def zero_grad(log: Log) -> list[Finding]:
     cleared = [step for step in log.of(Step) if step.cleared]
     if len(cleared) >= 2 or (cleared and len(cleared) == steps(log)):
         clearing = _last_before(log, cleared[0])
-        found.append(
+        findings.append(
             Finding(
                 "zero_grad",
                 Severity.ERROR,
@@ -52,7 +52,7 @@ def zero_grad(log: Log) -> list[Finding]:
                 "optimizer.zero_grad()\nloss.backward()\noptimizer.step()",
             )
         )
-    return found
+    return findings
 
 
 def steps(log: Log) -> int:
@@ -89,7 +89,7 @@ class Window:
 
 def windows(log: Log) -> list[Window]:
     """Return the windows of every optimizer; the last may have no step."""
-    found: list[Window] = []
+    closed: list[Window] = []
     open_: dict[int, Window] = {}
     between: list[Event] = []
     for event in log.events:
@@ -100,40 +100,40 @@ def windows(log: Log) -> list[Window]:
             for optimizer in event.touched:
                 if optimizer not in event.adds_to or optimizer not in open_:
                     if optimizer in open_:
-                        found.append(open_[optimizer])
+                        closed.append(open_[optimizer])
                     open_[optimizer] = Window(optimizer, events=list(between))
                 open_[optimizer].passes.append(event)
             between = []
         elif isinstance(event, Step) and event.optimizer in open_:
             window = open_.pop(event.optimizer)
             window.step = event
-            found.append(window)
-    return found + list(open_.values())
+            closed.append(window)
+    return closed + list(open_.values())
 
 
 def accumulation(log: Log) -> list[Finding]:
     """Detect a window whose losses are not divided by its length, or whose means are over different numbers of tokens."""
-    several = [window for window in windows(log) if window.accumulates() and window.step is not None]
-    if len(several) < 2:
+    accumulating = [window for window in windows(log) if window.accumulates() and window.step is not None]
+    if len(accumulating) < 2:
         return []
-    undivided = [window for window in several if _is_undivided(window)]
-    if len(undivided) == len(several):
-        length = len(several[0].passes)
+    undivided = [window for window in accumulating if _is_undivided(window)]
+    if len(undivided) == len(accumulating):
+        length = len(accumulating[0].passes)
         return [
             Finding(
                 "accumulation",
                 Severity.ERROR,
                 f"The gradients of {length} micro-batches are summed, and no loss is divided by {length}: the gradient is "
                 f"{length} times that of the full batch.",
-                several[0].passes[0].at,
+                accumulating[0].passes[0].at,
                 (
-                    f"{len(several)} updates of {length} backward passes each",
+                    f"{len(accumulating)} updates of {length} backward passes each",
                     "what is differentiated is the loss function's mean itself",
                 ),
                 f"(loss / {length}).backward()",
             )
         ]
-    return _mean_of_means(several)
+    return _mean_of_means(accumulating)
 
 
 def _is_undivided(window: Window) -> bool:
@@ -149,8 +149,8 @@ def _is_undivided(window: Window) -> bool:
     )
 
 
-def _mean_of_means(several: list[Window]) -> list[Finding]:
-    for window in several:
+def _mean_of_means(accumulating: list[Window]) -> list[Finding]:
+    for window in accumulating:
         losses = [e for e in window.events if isinstance(e, Loss) and e.grad and e.tokens and e.mean]
         counts = [loss.counted for loss in losses]
         masked = any(loss.ignored for loss in losses)
@@ -171,8 +171,8 @@ def _mean_of_means(several: list[Window]) -> list[Finding]:
 
 def last_window(log: Log) -> list[Finding]:
     """At the end of an epoch some micro-batches have been differentiated, and no step follows."""
-    several = [window for window in windows(log) if window.accumulates()]
-    whole = [len(window.passes) for window in several if window.step is not None]
+    accumulating = [window for window in windows(log) if window.accumulates()]
+    whole = [len(window.passes) for window in accumulating if window.step is not None]
     if not whole:
         return []
     usual = max(set(whole), key=whole.count)

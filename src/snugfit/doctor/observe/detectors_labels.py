@@ -84,13 +84,13 @@ def unknown_label(log: Log) -> list[Finding]:
 
 def _of_whole_rows(log: Log) -> list[Loss]:
     """Losses with one label for each row of the batch: not for proposals, pixels or pairs."""
-    found, rows = [], 0
+    losses, rows = [], 0
     for event in log.events:
         if isinstance(event, Forward):
             rows = event.rows
         elif isinstance(event, Loss) and event.counted + event.ignored == rows:
-            found.append(event)
-    return found
+            losses.append(event)
+    return losses
 
 
 def imbalance(log: Log) -> list[Finding]:
@@ -162,7 +162,7 @@ def special_tokens(log: Log) -> list[Finding]:
                 "tokenizer(text, add_special_tokens=False)   # where the text has them already, as after a chat template",
             )
         ]
-    missing = [each for each in seen if each.expected == "cls" and each.special != "cls"]
+    missing = [each for each in seen if each.correct == "cls" and each.special != "cls"]
     if len(seen) >= 2 and len(missing) == len(seen):
         return [
             Finding(

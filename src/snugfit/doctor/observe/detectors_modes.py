@@ -147,15 +147,15 @@ def _compared_by_hand(log: Log, trained: set[int]) -> list[Forward]:
     Not those that belong to most updates, as the targets of a consistency loss do; nor several passes that are looked at together,
     as those of Monte Carlo dropout are.
     """
-    found = []
+    passes = []
     for place in log.held_out:
         event, before = log.events[place], log.events[place - 1] if place else None
         if not isinstance(event, Forward) or event.module not in trained or event.recalibrates:
             continue
-        several = isinstance(before, Forward) and not before.grad and before.at == event.at
-        if event.training and event.affected and not several and _is_compared(log.events, place):
-            found.append(event)
-    return found if 2 * len({each.update for each in found}) <= log.updates else []
+        one_of_many = isinstance(before, Forward) and not before.grad and before.at == event.at
+        if event.training and event.affected and not one_of_many and _is_compared(log.events, place):
+            passes.append(event)
+    return passes if 2 * len({each.update for each in passes}) <= log.updates else []
 
 
 def _is_compared(events: list[Event], place: int) -> bool:
@@ -171,13 +171,13 @@ def batch_norm(log: Log) -> list[Finding]:
     for model in log.models:
         if not model.norms or not model.norm_rows:
             continue
-        several = [window for window in windows(log) if window.accumulates()]
+        accumulating = [window for window in windows(log) if window.accumulates()]
         rows = model.norm_rows
-        if rows > TINY_ROWS and not several:
+        if rows > TINY_ROWS and not accumulating:
             continue
         bad = rows <= TINY_ROWS or rows < SMALL_ROWS
-        count = max((len(window.passes) for window in several), default=1)
-        under = f", while the update has {count * rows}" if several else ""
+        count = max((len(window.passes) for window in accumulating), default=1)
+        under = f", while the update has {count * rows}" if accumulating else ""
         return [
             Finding(
                 "batch_norm",

@@ -38,13 +38,13 @@ def no_gradient(log: Log) -> list[Finding]:
     used = _in_optimizers(log)
     seen = [each for each in log.parameters if each.id in used and each.trainable and each.updates >= 2]
     without = [each for each in seen if each.no_gradient == each.updates]
-    found = []
+    findings = []
     if without:
-        found.append(_without(log, seen, without))
+        findings.append(_without(log, seen, without))
     rest = [each for each in seen if each not in without and each.updates >= LEAST_UPDATES]
     zero = [each for each in rest if each.zero_gradient + each.no_gradient == each.updates]
     if zero:
-        found.append(
+        findings.append(
             Finding(
                 "no_gradient",
                 _severity_by_share(rest, zero),
@@ -57,7 +57,7 @@ def no_gradient(log: Log) -> list[Finding]:
     still = [each for each in rest if each not in zero and not each.moved]
     if still:
         rate = max(each.largest_rate for each in still)
-        found.append(
+        findings.append(
             Finding(
                 "no_gradient",
                 _severity_by_share(rest, still),
@@ -69,7 +69,7 @@ def no_gradient(log: Log) -> list[Finding]:
                 else "Their learning rate is 0: check the group's lr and the schedule.",
             )
         )
-    return found
+    return findings
 
 
 def _severity_by_share(seen: list[ParameterSeen], bad: list[ParameterSeen]) -> Severity:
@@ -132,10 +132,10 @@ def not_in_optimizer(log: Log) -> list[Finding]:
     """Detect parameters that get gradients and that no optimizer knows."""
     used = _in_optimizers(log)
     outside = [e for e in log.parameters if e.outside >= 2 and e.id not in used and not e.moved_outside]
-    found = []
+    findings = []
     late = [each for each in outside if each.frozen_at_build]
     if late:
-        found.append(
+        findings.append(
             Finding(
                 "group_holes",
                 Severity.ERROR,
@@ -153,7 +153,7 @@ def not_in_optimizer(log: Log) -> list[Finding]:
         optimizer = next(
             (o for o in log.optimizers if _shares_model(log, o.parameters, holes[0].model)), log.optimizers[0]
         )
-        found.append(
+        findings.append(
             Finding(
                 "not_in_optimizer",
                 Severity.ERROR,
@@ -165,7 +165,7 @@ def not_in_optimizer(log: Log) -> list[Finding]:
             )
         )
     if whole and log.optimizers:
-        found.append(
+        findings.append(
             Finding(
                 "not_in_optimizer",
                 Severity.WARNING,
@@ -175,7 +175,7 @@ def not_in_optimizer(log: Log) -> list[Finding]:
                 "optimizer = Optimizer([*first.parameters(), *second.parameters()], lr=lr)\n# or: second.requires_grad_(False)",
             )
         )
-    return found
+    return findings
 
 
 def _shares_model(log: Log, numbers: list[int], model: int) -> bool:
@@ -185,11 +185,11 @@ def _shares_model(log: Log, numbers: list[int], model: int) -> bool:
 def twice_in_optimizer(log: Log) -> list[Finding]:
     """Detect that a parameter is in one optimizer twice, or in two that step in turns."""
     names = {each.id: each for each in log.parameters}
-    found = []
+    findings = []
     for optimizer in log.optimizers:
         if optimizer.doubled:
             doubled = [names[number] for number in dict.fromkeys(optimizer.doubled)]
-            found.append(
+            findings.append(
                 Finding(
                     "twice_in_optimizer",
                     Severity.ERROR,
@@ -205,7 +205,7 @@ def twice_in_optimizer(log: Log) -> list[Finding]:
             both = set(first.parameters) & set(second.parameters)
             if both and _in_turns([each for each in order if each in (first.id, second.id)]):
                 doubled = [names[number] for number in first.parameters if number in both]
-                found.append(
+                findings.append(
                     Finding(
                         "twice_in_optimizer",
                         Severity.WARNING,
@@ -215,7 +215,7 @@ def twice_in_optimizer(log: Log) -> list[Finding]:
                         "Give each parameter to one optimizer, and what differs to its groups.",
                     )
                 )
-    return found
+    return findings
 
 
 def _in_turns(order: list[int]) -> bool:

@@ -18,9 +18,9 @@ _UNSCALE = "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.par
 def clip_before_unscale(log: Log) -> list[Finding]:
     """Clipping, or a step, on gradients that still carry the loss scale."""
     clips = [clip for clip in log.of(Clip) if clip.scaled]
-    found = []
+    findings = []
     if clips:
-        found.append(
+        findings.append(
             Finding(
                 "clip_before_unscale",
                 Severity.ERROR,
@@ -33,7 +33,7 @@ def clip_before_unscale(log: Log) -> list[Finding]:
         )
     scaled = [step for step in log.of(Step) if step.scaled]
     if scaled:
-        found.append(
+        findings.append(
             Finding(
                 "clip_before_unscale",
                 Severity.ERROR,
@@ -43,7 +43,7 @@ def clip_before_unscale(log: Log) -> list[Finding]:
                 "scaler.step(optimizer)\nscaler.update()",
             )
         )
-    return found
+    return findings
 
 
 def limited_by_hand(log: Log) -> list[Finding]:
@@ -97,7 +97,7 @@ def _limit_found(limited: list[_Change]) -> Finding:
 
 def divided_after_clipping(log: Log) -> list[Finding]:
     """Detect that the loss is multiplied by hand, and its gradients are divided again only after torch's functions have clipped them."""
-    bad = [found for window in windows(log) if (found := _divided_late(window)) is not None]
+    bad = [late for window in windows(log) if (late := _divided_late(window)) is not None]
     if len(bad) < 2:
         return []
     clip, factor, shrunk = bad[0]

@@ -78,7 +78,7 @@ def schedule_length(log: Log) -> list[Finding]:
     """
     if any(each.name == "SWALR" for each in log.schedulers):
         return []
-    found = []
+    findings = []
     for scheduler in log.schedulers:
         moves = [event for event in log.of(ScheduleStep) if event.scheduler == scheduler.id]
         if not scheduler.total or not moves:
@@ -94,7 +94,7 @@ def schedule_length(log: Log) -> list[Finding]:
             ill = bool(mistaken)
         else:
             continue
-        found.append(
+        findings.append(
             Finding(
                 "schedule_length",
                 Severity.WARNING if ill else Severity.NOTE,
@@ -104,7 +104,7 @@ def schedule_length(log: Log) -> list[Finding]:
                 "updates = epochs * math.ceil(len(loader) / accumulate)   # how often scheduler.step() will be called",
             )
         )
-    return found
+    return findings
 
 
 def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
@@ -114,19 +114,21 @@ def _mistaken_for(log: Log, total: int, moves: int) -> tuple[str, ...]:
     batches = sum(event.loader in training for event in log.of(Batch))
     world_size = max((loader.world_size for loader in log.loaders), default=1)
     window = _usual_window(log)
-    found = []
+    meanings = []
     if total > moves:
         if window > 1 and _close(total, moves * window):
-            found.append(f"{total} is the number of micro-batches; each update accumulates {window}")
+            meanings.append(f"{total} is the number of micro-batches; each update accumulates {window}")
         elif epochs and _close(moves, epochs) and _close(total, batches):
-            found.append(f"{total} is the number of batches; it is stepped once in each of {epochs} epochs")
+            meanings.append(
+                f"{total} is the number of batches; it is stepped once in each of {epochs} epochs"
+            )
         elif world_size > 1 and _close(total, moves * world_size):
-            found.append(
+            meanings.append(
                 f"{total} is the number of steps of one rank that sees all rows; there are {world_size} ranks"
             )
     elif epochs > 1 and _close(total, epochs) and moves >= 2 * epochs:
-        found.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
-    return tuple(found)
+        meanings.append(f"{total} is the number of epochs; it is stepped {moves // epochs} times in each")
+    return tuple(meanings)
 
 
 def _close(one: int, other: int) -> bool:
@@ -134,10 +136,10 @@ def _close(one: int, other: int) -> bool:
 
 
 def _usual_window(log: Log) -> int:
-    several = [
+    lengths = [
         len(window.passes) for window in windows(log) if window.accumulates() and window.step is not None
     ]
-    return max(set(several), key=several.count) if several else 1
+    return max(set(lengths), key=lengths.count) if lengths else 1
 
 
 DETECTORS = (scheduler_order, schedule_length)

@@ -225,7 +225,7 @@ class HeadTokens(Event):
     token: int
     times: int
     special: str
-    expected: str
+    correct: str
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,14 @@ class Gradients:
 
     def before(self) -> Before:
         """Per optimizer: what shows whether the coming pass touches it, and whether it has gradients already."""
-        found = {}
+        marks = {}
         for number, state in self.states.items():
             sample = state.sample()
             live = any(nonzero(each.grad) for each in sample)
             if not live:
                 state.used = state.stale = state.scaled = False
-            found[number] = ([_mark(each) for each in sample], live)
-        return found
+            marks[number] = ([_mark(each) for each in sample], live)
+        return marks
 
     def after(self, before: Before, factor: float) -> tuple[list[int], list[int]]:
         """Return the optimizers whose gradients the pass touched, and those of them whose window it continued."""

@@ -25,14 +25,18 @@ class Patches:
         `functools.wraps` would do more than is wanted: torch.compile follows `__wrapped__`.
         """
         inherited = isinstance(owner, type) and name not in vars(owner)
-        kept = vars(owner)[name] if isinstance(owner, type) and not inherited else getattr(owner, name)
-        original = kept.__func__ if isinstance(kept, classmethod | staticmethod) else kept
+        attribute = vars(owner)[name] if isinstance(owner, type) and not inherited else getattr(owner, name)
+        original = attribute.__func__ if isinstance(attribute, classmethod | staticmethod) else attribute
         made = make(original)
         made.__name__, made.__doc__ = name, original.__doc__
         made.__qualname__ = getattr(original, "__qualname__", name)
         made.__module__ = getattr(original, "__module__", made.__module__)
-        setattr(owner, name, type(kept)(made) if isinstance(kept, classmethod | staticmethod) else made)
-        self.on_undo((lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, kept)))
+        setattr(
+            owner, name, type(attribute)(made) if isinstance(attribute, classmethod | staticmethod) else made
+        )
+        self.on_undo(
+            (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, attribute))
+        )
 
     def on_undo(self, undo: Callable[[], None]) -> None:
         """Call this, after what was registered later, when all is undone."""

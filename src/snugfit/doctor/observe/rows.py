@@ -20,15 +20,15 @@ MOST_PENDING = 4
 
 def tensors_in(values: Any) -> list[Tensor]:
     """Return the tensors of arguments, containers opened once."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += [each for each in value if isinstance(each, Tensor)]
+            tensors += [each for each in value if isinstance(each, Tensor)]
         elif hasattr(value, "values") and callable(value.values):
-            found += [each for each in value.values() if isinstance(each, Tensor)]
-    return found
+            tensors += [each for each in value.values() if isinstance(each, Tensor)]
+    return tensors
 
 
 def row_digests(batch: Tensor) -> list[str]:
@@ -43,9 +43,9 @@ def row_digests(batch: Tensor) -> list[str]:
         ]
     if flat.shape[1] < 2:
         return []
-    told = (flat != flat[:, :1]).any(1).tolist()
+    varied = (flat != flat[:, :1]).any(1).tolist()
     rows = flat.view(torch.uint8).numpy()
-    return [_digest(row.tobytes()) for row, tells in zip(rows, told, strict=True) if tells]
+    return [_digest(row.tobytes()) for row, tells in zip(rows, varied, strict=True) if tells]
 
 
 def _unpadded(row: list[int]) -> list[int]:
@@ -97,12 +97,12 @@ class Rows:
         """Note the batch of a model; 0 stands for an average, which was trained on what any model was. `place` is that of the event."""
         if self._rows > MOST_ROWS or batch.is_complex():
             return
-        found = row_digests(batch)
-        self._rows += len(found)
-        self._few = self._few or len(set(found)) < LEAST_VARIED * len(found)
-        passed = _Passed(model, found, self.loader, at)
+        digests = row_digests(batch)
+        self._rows += len(digests)
+        self._few = self._few or len(set(digests)) < LEAST_VARIED * len(digests)
+        passed = _Passed(model, digests, self.loader, at)
         if not grad:
-            self._without_graph.append((place, found))
+            self._without_graph.append((place, digests))
             self._evaluate(passed)
             return
         self._pending.append(passed)
@@ -145,10 +145,12 @@ class Rows:
             self._evaluate(passed)
         self._pending.clear()
         everything = set().union(*self._trained.values())
-        found = []
+        shared_rows = []
         for (model, loader), seen in self._evaluated.items():
             trained = self._trained.get(model, set()) if model else everything
             if seen.rows and trained and not self._few and (loader == 0 or loader not in self._trainers):
                 shared = len(seen.rows & trained)
-                found.append(Overlap(loader, seen.at, len(seen.rows), shared, whole=trained <= seen.rows))
-        return found
+                shared_rows.append(
+                    Overlap(loader, seen.at, len(seen.rows), shared, whole=trained <= seen.rows)
+                )
+        return shared_rows

@@ -218,11 +218,11 @@ class ModuleWatch:
     def _checkpoint_dtype(self, module: nn.Module) -> str:
         """Return what the checkpoint of the model, or of a part of it, held."""
         for each in module.modules():
-            found = self.checkpoint_dtypes.get(self.recorder.number(each))
-            if found is None and type(each).__module__.startswith("transformers."):
-                found = str(getattr(getattr(each, "config", None), "dtype", "")).removeprefix("torch.")
-            if found == "bfloat16":
-                return found
+            dtype = self.checkpoint_dtypes.get(self.recorder.number(each))
+            if dtype is None and type(each).__module__.startswith("transformers."):
+                dtype = str(getattr(getattr(each, "config", None), "dtype", "")).removeprefix("torch.")
+            if dtype == "bfloat16":
+                return dtype
         return ""
 
     def _is_trained(self, module: nn.Module) -> bool:
@@ -286,5 +286,5 @@ class ModuleWatch:
             seen.norm_rows = int(min(rows, default=0))
         self.recorder.log.overlaps = self.rows.overlaps()
         self.recorder.log.first_rows = self.rows.first
-        kept = len(self.recorder.log.events)  # of a long run not all of them
-        self.recorder.log.held_out = [place for place in self.rows.held_out() if place < kept]
+        count = len(self.recorder.log.events)  # of a long run not all of them
+        self.recorder.log.held_out = [place for place in self.rows.held_out() if place < count]

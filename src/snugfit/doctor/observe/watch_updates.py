@@ -185,9 +185,9 @@ class UpdateWatch:
         if state is None or not state.lengths or not self.recorder.active:
             return
         with self.recorder.guard():
-            found, state.lengths = state.changed(), []
-            if found is not None:
-                before, now = found
+            lengths, state.lengths = state.changed(), []
+            if lengths is not None:
+                before, now = lengths
                 self.recorder.add(
                     Rescale(
                         where(),

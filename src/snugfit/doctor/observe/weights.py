@@ -23,11 +23,11 @@ def plain_name(name: str) -> str:
 
 def digest(tensors: Sequence[Tensor]) -> str:
     """Return the same for the same bits, whatever the device."""
-    found = hashlib.blake2b(digest_size=8)
+    hasher = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         flat = tensor.detach().reshape(-1)[:MOST_ELEMENTS].cpu().contiguous()
-        found.update(flat.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hasher.update(flat.view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
 
 
 class Weights:
@@ -41,8 +41,8 @@ class Weights:
     def witnesses(module: nn.Module) -> dict[str, Tensor]:
         """Return the smallest trainable parameters (any, where all are frozen), by plain name."""
         named = [(plain_name(name), parameter) for name, parameter in module.named_parameters()]
-        chosen = [pair for pair in named if pair[1].requires_grad] or named
-        return dict(sorted(chosen, key=lambda pair: (pair[1].numel(), pair[0]))[:WITNESSES])
+        candidates = [pair for pair in named if pair[1].requires_grad] or named
+        return dict(sorted(candidates, key=lambda pair: (pair[1].numel(), pair[0]))[:WITNESSES])
 
     def of(self, module: nn.Module) -> str:
         """Fingerprint of a module's weights now."""
@@ -50,10 +50,10 @@ class Weights:
 
     def stepped(self, module: nn.Module) -> None:
         """Remember what the last optimizer step left, without waiting for the device."""
-        found = self.witnesses(module)
-        self._known.setdefault(tuple(found))
-        self._stepped.setdefault(tuple(found), {})[id(module)] = [
-            each.detach().reshape(-1)[:MOST_ELEMENTS].clone() for each in found.values()
+        witnesses = self.witnesses(module)
+        self._known.setdefault(tuple(witnesses))
+        self._stepped.setdefault(tuple(witnesses), {})[id(module)] = [
+            each.detach().reshape(-1)[:MOST_ELEMENTS].clone() for each in witnesses.values()
         ]
 
     def are_raw(self, module: nn.Module) -> bool:
@@ -79,17 +79,17 @@ class Weights:
 
     def in_saved(self, saved: Any) -> list[str]:
         """Fingerprints of the known models whose weights are somewhere in a saved object."""
-        found = []
+        fingerprints = []
         for state in _states(saved):
             named = {
                 plain_name(str(name)): value for name, value in state.items() if isinstance(value, Tensor)
             }
-            found += [
+            fingerprints += [
                 digest([named[name] for name in names])
                 for names in self._known
                 if names and all(name in named for name in names)
             ]
-        return found
+        return fingerprints
 
 
 def _equal(now: list[Tensor], then: list[Tensor]) -> bool:

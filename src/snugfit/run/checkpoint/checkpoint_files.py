@@ -151,10 +151,10 @@ def load_newest(root: Path) -> Loaded:
             return Loaded(folder, _read(folder), tuple(rejected))
         except _DAMAGED as error:
             rejected.append(f"{folder.name}: {error}")
-    found = f" Found: {'; '.join(rejected)}." if rejected else ""
+    problems = f" Found: {'; '.join(rejected)}." if rejected else ""
     raise RunFolderError(
         root,
-        f"no valid checkpoint to go on from.{found}",
+        f"no valid checkpoint to go on from.{problems}",
         "Put back whole ones, or start a new run with snugfit train.",
     )
 
@@ -185,11 +185,11 @@ def make_room(root: Path, keep: int) -> bool:
         Whether anything was removed.
     """
     left, removed = max(keep - 1, 1), False
-    found = [(folder, _is_whole(folder)) for folder in _newest_first(root)]
-    for folder, whole in found:
+    checkpoints = [(folder, _is_whole(folder)) for folder in _newest_first(root)]
+    for folder, whole in checkpoints:
         if whole and left > 0:
             left -= 1
-        elif any(whole for _, whole in found):
+        elif any(whole for _, whole in checkpoints):
             _remove(folder)
             removed = True
     return removed
@@ -240,13 +240,13 @@ def _agreed(rank: int, group: dist.ProcessGroup | None, act: Callable[[], Any]) 
         result = act()
     except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to hear of it
         problem = error
-    said = problem and f"rank {rank}: {problem or type(problem).__name__}"
-    told: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, (result, said), group=group)
-    for _, other in told:
+    failure = problem and f"rank {rank}: {problem or type(problem).__name__}"
+    results: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(results, (result, failure), group=group)
+    for _, other in results:
         if other is not None:
             raise OSError(other) from problem
-    return [result for result, _ in told]
+    return [result for result, _ in results]
 
 
 def _write_shards(
@@ -285,7 +285,7 @@ def _write_part(folder: Path, name: str, packed: Packed) -> list[Path]:
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors in host memory, each in memory of its own: safetensors refuses what overlaps."""
     storages: set[int] = set()
-    found = {}
+    separate = {}
     for name, tensor in tensors.items():
         here = tensor.cpu()
         storage = here.untyped_storage()
@@ -293,8 +293,8 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not whole or storage.data_ptr() in storages:
             here = here.clone(memory_format=torch.contiguous_format)
         storages.add(here.untyped_storage().data_ptr())
-        found[name] = here
-    return found
+        separate[name] = here
+    return separate
 
 
 def _read(folder: Path) -> dict[str, Any]:

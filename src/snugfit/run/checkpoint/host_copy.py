@@ -60,12 +60,12 @@ class Snapshot:
         devices: set[torch.device] = set()
 
         def copy(name: str, tensor: Tensor) -> Tensor:
-            kept = before.pop(name, None)
-            if kept is None or not kept.fits(tensor):
-                kept = _Place.of(tensor)
-            self._places[name] = kept
+            place = before.pop(name, None)
+            if place is None or not place.fits(tensor):
+                place = _Place.of(tensor)
+            self._places[name] = place
             devices.add(tensor.device)
-            return kept.tensor.copy_(tensor, non_blocking=True)
+            return place.tensor.copy_(tensor, non_blocking=True)
 
         copied = packed.copied(copy)
         for device in devices - {torch.device("cpu")}:

@@ -38,19 +38,19 @@ class _Save:
     """A checkpoint that is being written.
 
     Args:
-        told: what its event says, but for its times.
+        event: what its event says, but for its times.
         started: a `time.monotonic()`.
         blocked: seconds for which the training has waited.
         seconds: from its start to its end.
     """
 
-    told: Mapping[str, Any]
+    event: Mapping[str, Any]
     started: float
     blocked: float = 0.0
     seconds: float = 0.0
     done: Future[None] = field(default_factory=Future)
 
-    def begin(self, write: Callable[[], None], beside: bool) -> None:
+    def begin(self, write: Callable[[], None], on_thread: bool) -> None:
         """Write here, or beside on a thread, which ends with the process: what is not whole then is not there."""
 
         def run() -> None:
@@ -62,7 +62,7 @@ class _Save:
                 self.seconds = time.monotonic() - self.started
                 self.done.set_result(None)
 
-        if beside:
+        if on_thread:
             threading.Thread(target=run, name="checkpoint", daemon=True).start()
         else:
             run()
@@ -92,7 +92,7 @@ class Saving:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._strategy = training.step.strategy
-        self._beside = training.job.checkpoint.save == "async"
+        self._on_thread = training.job.checkpoint.save == "async"
         self._snapshot = Snapshot()
         self._group: dist.ProcessGroup | None = None
         self._under_way: _Save | None = None
@@ -102,7 +102,7 @@ class Saving:
         """Write a checkpoint of this moment, or begin to; it is the same whatever ranks it was made by, which all call this."""
         self.finish()
         self._begin()
-        if not self._beside:
+        if not self._on_thread:
             self.finish()
 
     def poll(self) -> bool:
@@ -119,14 +119,14 @@ class Saving:
         """Wait for the save under way; all ranks call it, and all find then what was saved."""
         was_under_way, error = self._under_way is not None, self._settle()
         message = None if error is None else str(error) or type(error).__name__
-        told = self._strategy.tell((was_under_way, message, isinstance(error, RunFolderError)))
+        outcomes = self._strategy.tell((was_under_way, message, isinstance(error, RunFolderError)))
         if error is not None and not isinstance(error, RunFolderError):
             raise error  # none of the disk's
-        failed = [(message, of_disk) for _, message, of_disk in told if message is not None]
+        failed = [(message, of_disk) for _, message, of_disk in outcomes if message is not None]
         for message, of_disk in failed:
             if not of_disk:
                 raise SaidElsewhere.from_text(message)
-        if any(under_way for under_way, _, _ in told):
+        if any(under_way for under_way, _, _ in outcomes):
             self.problem = failed[0][0] if failed else None
 
     def any(self) -> bool:
@@ -183,11 +183,11 @@ class Saving:
             final = training.folder.checkpoints / _name(progress)
             path = final.relative_to(training.folder.path).as_posix()
             save = _Save({"update": progress.updates, "window": progress.windows, "path": path}, start)
-            if self._beside:
+            if self._on_thread:
                 packed = self._snapshot.take(packed)
                 if packed.sharded and self._group is None:  # in the default one the training goes on
                     self._group = dist.new_group(backend="gloo")
-            save.begin(partial(self._write, final, packed), beside=self._beside)
+            save.begin(partial(self._write, final, packed), on_thread=self._on_thread)
         self._under_way = save
 
     def _settle(self) -> BaseException | None:
@@ -198,7 +198,7 @@ class Saving:
         problem = save.wait()
         if problem is None:
             times = {"seconds": save.seconds, "blocked_seconds": save.blocked}
-            self._training.emit("checkpoint", **save.told, **times)
+            self._training.emit("checkpoint", **save.event, **times)
         else:
             newest = checkpoint_files.newest_in(self._training.folder.checkpoints)
             stands = "there is no checkpoint yet" if newest is None else f"the newest one is {newest.name}"

@@ -38,8 +38,8 @@ def write(
             process_group=group,
         )
     except CheckpointException as error:
-        told = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
-        raise OSError(told) from error
+        failures = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
+        raise OSError(failures) from error
     return sorted(folder.glob(f"shard-{rank + 1:05d}-*"))
 
 
@@ -49,13 +49,13 @@ def loaded(state: Any, own: Any) -> Any:
     They are this rank's parts where they are parts in the state of its own beside it, and whole elsewhere.
     """
     wanted: dict[Path, dict[str, Tensor]] = {}
-    for kept, beside in _kept(state, own):
+    for stored, own_value in _stored_tensors(state, own):
         made = (
-            torch.empty_like(beside, dtype=kept.dtype)
-            if is_sharded(beside) and tuple(beside.shape) == kept.shape
-            else torch.empty(kept.shape, dtype=kept.dtype)
+            torch.empty_like(own_value, dtype=stored.dtype)
+            if is_sharded(own_value) and tuple(own_value.shape) == stored.shape
+            else torch.empty(stored.shape, dtype=stored.dtype)
         )
-        wanted.setdefault(kept.folder, {})[kept.name] = made
+        wanted.setdefault(stored.folder, {})[stored.name] = made
     if not wanted:
         return state
     from torch.distributed.checkpoint import HuggingFaceStorageReader, load
@@ -67,23 +67,23 @@ def loaded(state: Any, own: Any) -> Any:
     return _replaced(state, wanted)
 
 
-def _kept(state: Any, own: Any) -> Iterator[tuple[StoredTensor, Any]]:
+def _stored_tensors(state: Any, own: Any) -> Iterator[tuple[StoredTensor, Any]]:
     if isinstance(state, StoredTensor):
         yield state, own
     elif isinstance(state, dict):
         for key, value in state.items():
-            yield from _kept(value, own.get(key) if isinstance(own, dict) else None)
+            yield from _stored_tensors(value, own.get(key) if isinstance(own, dict) else None)
     elif isinstance(state, (list, tuple)):
         same = isinstance(own, (list, tuple)) and len(own) == len(state)
         for place, value in enumerate(state):
-            yield from _kept(value, own[place] if same else None)
+            yield from _stored_tensors(value, own[place] if same else None)
 
 
-def _replaced(state: Any, found: Mapping[Path, Mapping[str, Tensor]]) -> Any:
+def _replaced(state: Any, tensors: Mapping[Path, Mapping[str, Tensor]]) -> Any:
     if isinstance(state, StoredTensor):
-        return found[state.folder][state.name]
+        return tensors[state.folder][state.name]
     if isinstance(state, dict):
-        return {key: _replaced(value, found) for key, value in state.items()}
+        return {key: _replaced(value, tensors) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        return type(state)(_replaced(value, found) for value in state)
+        return type(state)(_replaced(value, tensors) for value in state)
     return state

@@ -139,13 +139,16 @@ def data_of_rank(
     The rows are all that can be read in a second, drawn by a fixed seed so that a rank that reads faster
     reads the same first.
     """
-    found = dict(identity)
+    entries = dict(identity)
     for name, loader in (("train", train), ("validation", validation)):
         if loader is not None:
             count = loader.order.examples
             places = Random(0).sample(range(count), min(_RANKS_ROWS, count))
-            found[name] = {**found[name], "row": found[name]["row"] | _digests(loader, places, num_workers)}
-    return found
+            entries[name] = {
+                **entries[name],
+                "row": entries[name]["row"] | _digests(loader, places, num_workers),
+            }
+    return entries
 
 
 def _rows_identity(loader: Loader, num_workers: int) -> dict[str, Any]:
@@ -267,10 +270,10 @@ def check_identity(
         elif differing := differences(then, now, version):
             changes[name] = differing
         unread += [f"{name}: {part}" for part, value in flat(now).items() if value == NO_DIGEST]
-    refused = {name: differing for name, differing in changes.items() if name not in accepted}
-    if refused:
-        what = " ".join(f"{name}: {_first(differing)}." for name, differing in refused.items())
-        names = [*dict.fromkeys((*accepted, *refused))]
+    refusals = {name: differing for name, differing in changes.items() if name not in accepted}
+    if refusals:
+        what = " ".join(f"{name}: {_first(differing)}." for name, differing in refusals.items())
+        names = [*dict.fromkeys((*accepted, *refusals))]
         raise RunFolderError(
             "resume",
             f"not what it was when this run began. {what}",

@@ -20,10 +20,10 @@ from snugfit.results.run_folder import RunFolder
 from snugfit.run.checkpoint import checkpoint_files
 from snugfit.run.checkpoint.save_and_restore import Saving
 from snugfit.run.training.best_so_far import Watch
-from snugfit.run.training.non_finite import Refused, judge
+from snugfit.run.training.non_finite import Refusal, judge
 from snugfit.run.training.result import Emit, RunResult, SaveBest
 from snugfit.run.training.stop_requests import StopRequest
-from snugfit.run.training.update_events import Telling
+from snugfit.run.training.update_events import UpdateEvents
 from snugfit.run.training.write_best import owed_now, save_best
 from snugfit.step.attempt import Attempt, Doing
 from snugfit.step.evaluate import Scored, evaluate
@@ -70,15 +70,15 @@ class Training:
         self.total_windows = self.job.total_windows(self.loader.order.examples)
         self.last_metrics: dict[str, float] = {}
         self._evaluated_at_once: int | None = None
-        self._telling = Telling(self.emit, self.step)
-        self.emit = self._telling.emit
+        self._update_events = UpdateEvents(self.emit, self.step)
+        self.emit = self._update_events.emit
         self.saving = Saving(self)
         self._compared = False
         self.attempt: Attempt | None = None  # for whoever asks what it was that failed
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
         """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
-        self._telling.expect(predicted)
+        self._update_events.expect(predicted)
 
     @property
     def epoch(self) -> float:
@@ -98,11 +98,11 @@ class Training:
         with agreed(), deterministic(self.deterministic):
             window, longest = self.loader.worst_window()
             self.attempt = Attempt(Doing.FIT, window)
-            found = find_micro_batch(self.step, window, processes=hosts.count(hosts[strategy.rank]))
+            fit = find_micro_batch(self.step, window, processes=hosts.count(hosts[strategy.rank]))
             self.attempt = None
-        found = replace(found, micro_batch=min(strategy.counts(found.micro_batch)))
-        self.step.micro_batch = found.micro_batch
-        self.emit("fit", **found.as_dict(), longest=longest, message=found.message(longest))
+        fit = replace(fit, micro_batch=min(strategy.counts(fit.micro_batch)))
+        self.step.micro_batch = fit.micro_batch
+        self.emit("fit", **fit.as_dict(), longest=longest, message=fit.message(longest))
 
     def restore(self, *, compare: bool = True) -> None:
         """Go on from the newest valid checkpoint, and say so.
@@ -182,7 +182,7 @@ class Training:
         status: str = "finished"
         with (
             deterministic(self.deterministic),
-            self._telling,
+            self._update_events,
             self.saving,
             answered(lambda: f"at update {self.step.progress.updates + 1}"),
         ):
@@ -193,7 +193,7 @@ class Training:
                 if outcome is not None:
                     status, reason = outcome
             self.saving.finish()
-            self._telling.ended()
+            self._update_events.ended()
             if (problem := self.saving.problem or owed_now(self)) is not None:
                 status, reason = "stopped", self._unsaved(problem, reason)
         if status == "finished" and self.step.progress.updates == 0:
@@ -244,9 +244,9 @@ class Training:
         ahead = WindowsAhead(windows)
         with closing(ahead), self._fetching(ahead):
             for window in ahead:
-                refused = self._train_on(window, before)
-                if refused and refused.roll_back:
-                    self._roll_back(refused.reason)
+                refusal = self._train_on(window, before)
+                if refusal and refusal.roll_back:
+                    self._roll_back(refusal.reason)
                     return None
                 last = progress.windows == self.total_windows
                 evaluated = last or self._due(job.evaluate.period(self.loader.order.windows_per_epoch))
@@ -255,10 +255,10 @@ class Training:
                 exhausted = self._exhausted() if evaluated else None
                 asked = None if last else self._asked(stop)
                 due = self._due(job.checkpoint.every) if job.checkpoint.every else evaluated
-                if due or last or asked or exhausted or refused:
+                if due or last or asked or exhausted or refusal:
                     self.saving.save()
-                if refused:
-                    raise TrainingFailed(refused.reason)
+                if refusal:
+                    raise TrainingFailed(refusal.reason)
                 if exhausted:
                     return "finished", exhausted
                 if asked:
@@ -300,7 +300,7 @@ class Training:
         reason: str | None = next(filter(None, strategy.tell(asked)), None)
         return reason
 
-    def _train_on(self, window: Batch, before: float) -> Refused | None:
+    def _train_on(self, window: Batch, before: float) -> Refusal | None:
         """Return one window; how the run is to end or go back because of it, or None to go on."""
         progress, watch = self.step.progress, self.watch
         if reason := watch.banned.get(progress.windows + 1):
@@ -314,8 +314,8 @@ class Training:
         start = time.perf_counter()
         result = self.step(window)
         self.attempt = None
-        self._telling.computed(result, time.perf_counter() - start)
-        self._telling.update(result, self.epoch, window.total / (time.perf_counter() - before))
+        self._update_events.computed(result, time.perf_counter() - start)
+        self._update_events.update(result, self.epoch, window.total / (time.perf_counter() - before))
         if not result.applied:
             return judge(self, result, window)
         if progress.windows > max(watch.banned, default=0):
@@ -355,7 +355,7 @@ class Training:
 
     def _evaluate_finer(self, replan: Replan) -> None:
         self._evaluated_at_once = replan.after
-        self._telling.replanned("the evaluation", replan)
+        self._update_events.replanned("the evaluation", replan)
 
     def _due(self, every: int) -> bool:
         return self.step.progress.windows % every == 0
@@ -368,12 +368,12 @@ class Training:
 
     def _roll_back(self, reason: str) -> None:
         """To the newest checkpoint, from where this window will be passed over."""
-        refused, banned = (
+        in_a_row, banned = (
             self.watch.refused_in_a_row,
             {**self.watch.banned, self.step.progress.windows: reason},
         )
         self.restore(compare=False)
-        self.watch.refused_in_a_row, self.watch.banned = refused, banned
+        self.watch.refused_in_a_row, self.watch.banned = in_a_row, banned
 
 
 def _computes_beside_host(device: torch.device) -> bool:

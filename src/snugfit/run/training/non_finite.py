@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refusal:
     """A window that ends the run or, with `roll_back`, sends it back to its newest checkpoint."""
 
     reason: str
     roll_back: bool
 
 
-def judge(training: Training, result: StepResult, window: Batch) -> Refused | None:
+def judge(training: Training, result: StepResult, window: Batch) -> Refusal | None:
     """Say why the window made no update, and what the policy wants done about it; None to go on.
 
     Raises:
@@ -54,9 +54,9 @@ def judge(training: Training, result: StepResult, window: Batch) -> Refused | No
         )
         if damaged:
             raise TrainingFailed(ended)  # at once, before these weights are saved
-        return Refused(ended, roll_back=False)
+        return Refusal(ended, roll_back=False)
     if policy == "roll_back" and training.saving.any():
-        return Refused(reason, roll_back=True)
+        return Refusal(reason, roll_back=True)
     if damaged:
         raise TrainingFailed(
             f"window {number}: {reason}, and there is no checkpoint to go back to. Lower the learning rate, mend the data, or save "
@@ -87,7 +87,7 @@ def _reason(training: Training, result: StepResult, window: Batch) -> str:
         reason = f"loss {result.loss:.4g}: {result.refusal}"
     folder, number = training.folder.path / "culprits", training.step.progress.windows
     try:
-        kept = keep_window(folder, number, window, training.step.strategy, training.loader.origins)
+        path = keep_window(folder, number, window, training.step.strategy, training.loader.origins)
     except RunFolderError as error:  # on all ranks; what ends or goes on is decided by the numbers
         return f"{reason}; {error}"
-    return f"{reason}; the batch is in {kept}" if kept else reason
+    return f"{reason}; the batch is in {path}" if path else reason

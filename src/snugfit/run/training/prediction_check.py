@@ -21,7 +21,7 @@ _MOST = 1000
 """Updates whose median is told at the end: the last ones."""
 
 
-class Expected:
+class PredictionCheck:
     """A prediction that is compared twice: its seconds once the run is warm, and all of it at the end of the run.
 
     Memory grows until then, by evaluations and checkpoints, which the prediction counts too.
@@ -48,9 +48,9 @@ class Expected:
 
     def at_end(self) -> dict[str, Any]:
         """Return the peak of the memory, and the median of the warm updates, or of a run that was too short for any of its last."""
-        found: dict[str, Any] = {}
+        measured: dict[str, Any] = {}
         if timed := self._warm or self._first[-1:]:
-            found["seconds_per_update"] = median(timed)
+            measured["seconds_per_update"] = median(timed)
         if "peak_bytes" in self.predicted:
-            found["peak_bytes"] = peak_memory_bytes(self._device)
-        return found
+            measured["peak_bytes"] = peak_memory_bytes(self._device)
+        return measured

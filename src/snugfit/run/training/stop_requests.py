@@ -20,11 +20,11 @@ from snugfit.units import format_seconds
 
 def stop_signals() -> list[signal.Signals]:
     """Return the signals that ask for a stop; that of a closed terminal is not among them where it is ignored already, as by nohup."""
-    found = [signal.SIGTERM, signal.SIGINT]
+    signals = [signal.SIGTERM, signal.SIGINT]
     hangup = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
-        found.append(hangup)
-    return found
+        signals.append(hangup)
+    return signals
 
 
 def say_received(name: str) -> None:

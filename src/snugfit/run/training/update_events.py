@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from snugfit.core.scalar_reads import COPIES_BESIDE, read_scalars_later
-from snugfit.run.training.prediction_check import Expected
+from snugfit.run.training.prediction_check import PredictionCheck
 from snugfit.run.training.result import Emit
 from snugfit.step.micro_batching import Replan, describe
 from snugfit.step.step import Step, StepResult
@@ -22,7 +22,7 @@ _SECONDS_TO_WAIT = 1.0
 """An update of so many seconds is told at once: to wait for its metrics is a small part of it, and nobody is to wait for the next one."""
 
 
-class Telling:
+class UpdateEvents:
     """Turns what the step did into events; the memory is asked for once a second.
 
     What techniques measured, such as the norm of the gradient, is known on a GPU when the optimizer has begun. To read it then would
@@ -32,13 +32,13 @@ class Telling:
     def __init__(self, emit: Emit, step: Step) -> None:
         self._emit, self._step = emit, step
         self._asked = 0.0
-        self._expected: Expected | None = None
+        self._prediction: PredictionCheck | None = None
         self._kernels_told = step.kernels is not None
         self._padding_told = self._copies_told = False
         self._seconds = 0.0
         self._held: Callable[[], None] | None = None
 
-    def __enter__(self) -> Telling:
+    def __enter__(self) -> UpdateEvents:
         return self
 
     def __exit__(
@@ -61,23 +61,23 @@ class Telling:
 
     def expect(self, predicted: Mapping[str, Any]) -> None:
         """Tell of `predicted`, the `peak_bytes` and `seconds_per_update` of the plan, and of what they turn out to be."""
-        self._expected = Expected(predicted, self._step.device)
+        self._prediction = PredictionCheck(predicted, self._step.device)
         self.emit("plan", predicted=dict(predicted))
 
     def ended(self) -> None:
         """At the end of the run, on all ranks: what was measured in all of it."""
-        if self._expected is not None:
-            self._measured(self._expected.at_end())
-            self._expected = None
+        if self._prediction is not None:
+            self._measured(self._prediction.at_end())
+            self._prediction = None
 
-    def _measured(self, found: Mapping[str, Any]) -> None:
-        self.emit("measured", update=self._step.progress.updates, **self._most(found))
+    def _measured(self, figures: Mapping[str, Any]) -> None:
+        self.emit("measured", update=self._step.progress.updates, **self._most(figures))
 
     def computed(self, result: StepResult, seconds: float) -> None:
         """After the step, which took so many seconds: what was measured, the kernels, and each time that it ran out of memory."""
         progress, self._seconds = self._step.progress, seconds
-        if self._expected is not None and (found := self._expected.after_update(seconds)) is not None:
-            self._measured(found)
+        if self._prediction is not None and (measured := self._prediction.after_update(seconds)) is not None:
+            self._measured(measured)
         if self._step.kernels and not self._kernels_told:
             self._kernels_told = True
             self.emit("attention", update=progress.updates, kernels=sorted(self._step.kernels))
@@ -95,13 +95,13 @@ class Telling:
         for replan in result.replans:
             self.replanned(f"window {progress.windows}", replan, self._step.has_batch_norm)
 
-    def _most(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _most(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Return what all ranks have measured by now: the most of each, and the memory of every one where there are several."""
-        told = self._step.strategy.tell(found)
-        most = {name: max(each[name] for each in told) for name in found}
-        if len(told) == 1 or "peak_bytes" not in found:
+        by_rank = self._step.strategy.tell(figures)
+        most = {name: max(each[name] for each in by_rank) for name in figures}
+        if len(by_rank) == 1 or "peak_bytes" not in figures:
             return most
-        return {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in told]}
+        return {**most, "peak_bytes_by_rank": [each["peak_bytes"] for each in by_rank]}
 
     def update(self, result: StepResult, epoch: float, examples_per_second: float) -> None:
         """Write an update, with what was measured in it."""
@@ -124,12 +124,12 @@ class Telling:
             "applied": result.applied,
         }
 
-        def told() -> None:
+        def write() -> None:
             of_techniques = dict(zip(names, measured(), strict=True))
             self._emit("update", **fields, metrics={**known, **of_techniques, **metrics})
 
         self.release()
-        self._held = told
+        self._held = write
         if not names or self._step.device.type not in COPIES_BESIDE or self._seconds >= _SECONDS_TO_WAIT:
             self.release()
 

@@ -20,13 +20,13 @@ def warnings_told(emit: Emit) -> Iterator[None]:
     ...         warnings.warn("ema: comes too late.", SnugfitWarning)
     warning {'message': 'ema: comes too late.'}
     """
-    said: set[str] = set()
+    shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if not issubclass(category, SnugfitWarning):
             before(message, category, *where, **more)
-        elif str(message) not in said:
-            said.add(str(message))
+        elif str(message) not in shown:
+            shown.add(str(message))
             emit("warning", message=str(message))
 
     with warnings.catch_warnings():

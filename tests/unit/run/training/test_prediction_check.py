@@ -7,7 +7,7 @@ import torch
 
 from snugfit.run import planning
 from snugfit.run.training import prediction_check
-from snugfit.run.training.prediction_check import LOOKED_AT, WARM, Expected
+from snugfit.run.training.prediction_check import LOOKED_AT, WARM, PredictionCheck
 
 CPU = torch.device("cpu")
 PLAN = {"reserved_bytes": 7, "peak_bytes": 5, "seconds_per_update": 0.5}
@@ -22,7 +22,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_slow_first_updates_are_no_part_of_the_time_that_is_compared(memory: list[int]) -> None:
-    found = Expected({"peak_bytes": 7, "seconds_per_update": 0.5}, CPU)
+    found = PredictionCheck({"peak_bytes": 7, "seconds_per_update": 0.5}, CPU)
     told = [found.after_update(9.0) for _ in range(WARM)]
     told += [found.after_update(0.57) for _ in range(LOOKED_AT)]
 
@@ -33,7 +33,7 @@ def test_slow_first_updates_are_no_part_of_the_time_that_is_compared(memory: lis
 def test_memory_is_compared_at_the_end_when_evaluations_and_checkpoints_have_taken_theirs(
     memory: list[int],
 ) -> None:
-    found = Expected({"peak_bytes": 7, "seconds_per_update": 0.5}, CPU)
+    found = PredictionCheck({"peak_bytes": 7, "seconds_per_update": 0.5}, CPU)
     for _ in range(WARM + LOOKED_AT - 1):
         found.after_update(0.5)
     early = found.after_update(0.5)
@@ -49,7 +49,7 @@ def test_memory_is_compared_at_the_end_when_evaluations_and_checkpoints_have_tak
 def test_a_run_too_short_to_be_warm_has_the_time_of_its_last_update(
     memory: list[int], seconds: list[float], median: float
 ) -> None:
-    found = Expected({"seconds_per_update": 0.5}, CPU)
+    found = PredictionCheck({"seconds_per_update": 0.5}, CPU)
     for each in seconds:
         assert found.after_update(each) is None
     assert found.at_end() == {"seconds_per_update": median}
@@ -66,5 +66,5 @@ def test_a_run_too_short_to_be_warm_has_the_time_of_its_last_update(
 def test_the_bytes_of_a_plan_are_compared_with_those_that_the_device_tells(
     device: str, predicted: dict[str, float]
 ) -> None:
-    assert planning.expected(PLAN, device) == predicted
-    assert planning.expected({"micro_batch": 4}, device) is None
+    assert planning.figures_to_compare(PLAN, device) == predicted
+    assert planning.figures_to_compare({"micro_batch": 4}, device) is None

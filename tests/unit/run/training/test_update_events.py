@@ -12,7 +12,7 @@ from snugfit.core import scalar_reads
 from snugfit.core.progress import Progress
 from snugfit.core.scalar_reads import read_scalars_later
 from snugfit.run.training import update_events as module
-from snugfit.run.training.update_events import Telling
+from snugfit.run.training.update_events import UpdateEvents
 from snugfit.step.step import StepResult
 
 
@@ -31,7 +31,7 @@ class Run:
             inputs=SimpleNamespace(copied=False),
         )
         self.step = step
-        self.telling = Telling(lambda kind, **fields: self.events.append((kind, fields)), step)
+        self.telling = UpdateEvents(lambda kind, **fields: self.events.append((kind, fields)), step)
         monkeypatch.setattr(module, "read_scalars_later", self.later)
         monkeypatch.setattr(module, "memory_bytes", lambda device: 0)
 
