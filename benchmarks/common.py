@@ -1,4 +1,4 @@
-"""What all benchmarks share: paired ratios with their interval, and results as JSON."""
+"""The base of all benchmarks: paired ratios with their interval, and results as JSON."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ RULE = re.compile(r":?-+:?")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: id, name and what it means as written, then state and evidence."""
+    """A line of the table: id, name and what it means as written, then state and evidence."""
 
     line: int
     id: str

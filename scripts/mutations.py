@@ -26,7 +26,7 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class Mutation:
-    """One line of the package, broken."""
+    """A line of the package, broken."""
 
     name: str
     file: str

@@ -49,7 +49,7 @@ def require(holds: bool, message: str, **figures: Any) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and how large: `device` is "cuda" or "cpu", `toy` takes tiny sizes, `folder` is the check's own.
+    """The place and the size of a check: `device` is "cuda" or "cpu", `toy` takes tiny sizes, `folder` is the check's own.
 
     `plant` names a fault that is put into Snugfit on purpose, to see a check fail. `seconds` is the time that the check has.
     """

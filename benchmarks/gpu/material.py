@@ -1,4 +1,4 @@
-"""What the checks train: language models from their configs with drawn weights, and windows of drawn tokens."""
+"""The material of the checks: language models from their configs with drawn weights, and windows of drawn tokens."""
 
 from __future__ import annotations
 

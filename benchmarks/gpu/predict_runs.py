@@ -1,4 +1,4 @@
-"""What the planner says of the runs that `claims` and `speed` measure, on a GPU that is not here: `predicted.json`.
+"""The planner's predictions of the runs that `claims` and `speed` measure, on a GPU that is not here: `predicted.json`.
 
     python benchmarks/gpu/predict_runs.py           minutes on two cores; writes benchmarks/results/gpu/predicted.json
 

@@ -1,4 +1,4 @@
-"""One of the four commands: its checks, one after the other or side by side, and a JSON that is written after each."""
+"""A runner of one of the four commands: its checks, one after the other or side by side, and a JSON that is written after each."""
 
 from __future__ import annotations
 

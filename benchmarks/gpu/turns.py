@@ -90,7 +90,7 @@ class Ended(BaseException):
 
 @dataclass
 class Measured:
-    """What the turns of one rival came to."""
+    """The result of one rival's turns."""
 
     resident: int = 0
     above: int = 0

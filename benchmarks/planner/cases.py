@@ -53,7 +53,7 @@ class Case:
 
     @property
     def made(self) -> Model:
-        """What the model is, and what it is trained on."""
+        """Return the model, and what it is trained on."""
         from deep import MODELS as deep
 
         return MODELS.get(self.model) or deep[self.model]
@@ -122,7 +122,7 @@ def pairs() -> dict[str, Tensor]:
 
 
 def token_losses(outputs: Any, data: Any) -> Tensor:
-    """Of each token by itself."""
+    """Return the loss of each token by itself."""
     return nn.functional.cross_entropy(outputs.logits.transpose(1, 2), data["labels"], reduction="none")
 
 

@@ -115,7 +115,7 @@ def _words(technique: Technique) -> str:
 
 @dataclass
 class Bench:
-    """One model, and every plan for it that saves something."""
+    """A model, and every plan for it that saves something."""
 
     model: str
     device: Device

@@ -159,7 +159,7 @@ ESTIMATORS: Mapping[str, Callable[[Problem, nn.Module], int]] = {
 
 
 class Capped(AllocatedBytes):
-    """Within, an operation after which more than `cap` bytes are allocated fails as an allocator does."""
+    """Temporarily let an operation fail as an allocator does, after which more than `cap` bytes are allocated."""
 
     def __init__(self, cap: int) -> None:
         super().__init__()

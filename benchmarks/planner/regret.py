@@ -366,7 +366,7 @@ def median_over_fastest(plans: Sequence[Candidate]) -> float:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search came to for a budget, and the choice predicted whole; `rows` are of a table: the choice, and the finer plan beside it."""
+    """The result of a search for a budget, and the choice predicted whole; `rows` are of a table: the choice, and the finer plan beside it."""
 
     budget: Budget
     outcome: Outcome

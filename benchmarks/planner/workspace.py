@@ -32,7 +32,7 @@ SIZES = (64, 256, 1024, 4096)
 
 
 class Measured(NamedTuple):
-    """One operator: its name, what it took beside its results, what is predicted, and what was allocated after it."""
+    """An operator: its name, what it took beside its results, what is predicted, and what was allocated after it."""
 
     name: str
     bytes: int
@@ -200,7 +200,7 @@ def compare(threads: int) -> list[dict[str, Any]]:
 
 
 def _peak_error(operators: list[Measured], base: int) -> float:
-    """Of the peak at the operators that take anything, with what is predicted in place of what they took."""
+    """Return the peak at the operators that take anything, with what is predicted in place of what they took."""
     predicted, measured = (
         max(base + each.after + size for each, size in zip(operators, sizes, strict=True))
         for sizes in ([each.predicted for each in operators], [each.bytes for each in operators])

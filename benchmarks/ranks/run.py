@@ -1,4 +1,4 @@
-"""What Snugfit's step adds to torch's own loop on two processes, under DDP and under FSDP2.
+"""The cost that Snugfit's step adds to torch's own loop on two processes, under DDP and under FSDP2.
 
     python benchmarks/ranks/run.py [--updates 30] [--turns 11]
 

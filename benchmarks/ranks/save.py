@@ -1,4 +1,4 @@
-"""How long training waits for a checkpoint that is written beside it, and for one that it waits for: one process, DDP and FSDP2.
+"""The time that training waits for a checkpoint that is written beside it, and for one that it waits for: one process, DDP and FSDP2.
 
     python benchmarks/ranks/save.py [--turns 7] [--updates 6]
 
@@ -62,7 +62,7 @@ def model() -> nn.Module:
 
 
 class Run:
-    """One run, with its last `checkpoint` event."""
+    """A run, with its last `checkpoint` event."""
 
     def __init__(self, folder: Path, save: str, strategy: Strategy) -> None:
         ids = torch.randint(VOCABULARY, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""When the updates of a script end, written to the file that its command names."""
+"""The times at which the updates of a script end, written to the file that its command names."""
 
 from __future__ import annotations
 

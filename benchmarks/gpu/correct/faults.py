@@ -1,4 +1,4 @@
-"""What may go wrong on a device: numbers that are not finite, waits that nobody asked for, statistics that move."""
+"""The faults that a device may have: numbers that are not finite, waits that nobody asked for, statistics that move."""
 
 from __future__ import annotations
 

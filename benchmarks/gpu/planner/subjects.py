@@ -1,4 +1,4 @@
-"""What is planned and trained: models from their configs, whole and tiny, with techniques of each kind, and budgets."""
+"""The subjects that are planned and trained: models from their configs, whole and tiny, with techniques of each kind, and budgets."""
 
 from __future__ import annotations
 

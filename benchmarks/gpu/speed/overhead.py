@@ -1,4 +1,4 @@
-"""What a run costs beside its arithmetic: small updates a second, and the time that checkpoints take from training."""
+"""The cost of a run beside its arithmetic: small updates a second, and the time that checkpoints take from training."""
 
 from __future__ import annotations
 
