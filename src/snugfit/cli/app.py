@@ -329,6 +329,24 @@ def techniques(
         print(text)
 
 
+@app.command(epilog="Example: snugfit tasks text-classification")
+def tasks(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="One task, in full.", autocompletion=completion.tasks),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what a recipe can train, or describe one task: its rows, its settings, and what comes of it."""
+    from snugfit.recipe import task_catalogue
+
+    facts = task_catalogue.tasks(name)
+    if as_json:
+        show({"tasks": facts}, as_json)
+    else:
+        print(task_catalogue.listing(facts) if name is None else task_catalogue.page(facts[0]))
+
+
 @app.command(
     short_help="List the settings of recipes, or describe one.",
     epilog="Example: snugfit recipe early_stopping.patience",

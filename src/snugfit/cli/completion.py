@@ -17,6 +17,13 @@ def techniques(incomplete: str) -> list[str]:
     return _beginning(incomplete, [*(file.stem for file in files), *presets()])
 
 
+def tasks(incomplete: str) -> list[str]:
+    """Return the tasks whose names begin so."""
+    from snugfit.tasks import discover
+
+    return _beginning(incomplete, discover())
+
+
 def settings(incomplete: str) -> list[str]:
     """Return the keys of recipes that begin so."""
     from snugfit.recipe.reference import entries

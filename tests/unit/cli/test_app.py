@@ -20,11 +20,13 @@ import snugfit.planner.worker
 import snugfit.report.page
 import snugfit.run.from_recipe
 import snugfit.tracking.sender
-from snugfit import techniques
+from snugfit import tasks, techniques
 from snugfit.cli import main
 from snugfit.errors import DataError, Interrupted, SnugfitWarning, TrainingFailed
 from snugfit.planner.answers.answer import Largest
 from snugfit.recipe import load_recipe
+from snugfit.recipe.model import unused
+from snugfit.recipe.reference import entries
 from snugfit.run.training.result import RunResult
 from snugfit.system.processes import record_failure
 from tests.unit.report.fake_plan import qlora_on_a_4090, seventy_billion_that_do_not_fit
@@ -38,6 +40,7 @@ COMMANDS = [
     "report",
     "plan",
     "techniques",
+    "tasks",
     "schema",
     "certify",
     "cv",
@@ -165,6 +168,7 @@ def test_resume_takes_a_run_and_a_time(train):
         (["report", "nowhere"], "RunFolderError", "nowhere"),
         (["track", "replay", "nowhere"], "RunFolderError", "nowhere"),
         (["techniques", "emma"], "SettingError", "Did you mean 'ema'"),
+        (["tasks", "text-clasification"], "SettingError", "Did you mean 'text-classification'"),
         (["techniques", "fin_tune"], "SettingError", "Did you mean 'fine_tune'"),
         (["schema", "-o", "my.yaml/schema.json"], "RunFolderError", "--output"),
     ],
@@ -453,6 +457,22 @@ def test_every_technique_is_listed_and_described(capsys):
     assert main(["techniques", "ema", "--json"]) == 0
     (card,) = last_line(capsys)["techniques"]
     assert card["settings"]["decay"] == {"type": "a number", "default": 0.999}
+
+
+def test_every_task_is_listed_and_described_with_the_settings_that_a_recipe_of_it_takes(capsys):
+    assert main(["tasks"]) == 0
+    listing = capsys.readouterr().out
+    for name, card in tasks.discover().items():
+        assert f"{name}  " in listing and card.summary in listing
+        assert main(["tasks", name]) == 0
+        page = capsys.readouterr().out
+        assert f"snugfit init {'SCRIPT' if card.own_code else 'ROWS'} task={name}" in page
+        assert main(["tasks", name, "--json"]) == 0
+        (facts,) = last_line(capsys)["tasks"]
+        refused = {f"data.{key}" for section, key in unused(name) if section == "data"}
+        assert not refused & set(facts["settings"]) and all(key in page for key in facts["settings"])
+        of_data = {entry.key for entry in entries("data")}
+        assert refused | set(facts["settings"]) == of_data
 
 
 def test_the_schema_is_printed_or_written(tmp_path, capsys):

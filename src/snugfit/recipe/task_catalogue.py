@@ -1,0 +1,80 @@
+"""The catalogue of tasks: what each learns, what it reads of a recipe, and what comes of it. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from snugfit.errors import SettingError, nearest
+from snugfit.recipe.reference import entries
+from snugfit.tasks import discover
+from snugfit.tasks.card import Card
+
+Facts = Mapping[str, Any]
+_ROWS = ("train", "validation")
+"""Settings of `data` that every task reads."""
+
+
+def tasks(name: str | None = None) -> list[Facts]:
+    """Return the facts of all tasks, or of one, as plain values.
+
+    Raises:
+        SettingError: there is no task of that name; the nearest one is given.
+    """
+    cards = discover()
+    if name is not None and name not in cards:
+        raise SettingError("tasks", f"there is no task '{name}'", nearest(name, list(cards)))
+    return [_facts(card) for card in cards.values() if name in (None, card.name)]
+
+
+def _facts(card: Card) -> Facts:
+    meanings = {entry.key: entry.meaning for entry in entries("data")}
+    return {
+        "name": card.name,
+        "summary": card.summary,
+        "loss": card.loss,
+        "metrics": list(card.metrics),
+        "model": "package.module:function" if card.own_code else "a Hugging Face name or folder",
+        "rows": "package.module:function" if card.own_code else "a file of rows",
+        "begin": f"snugfit init {'SCRIPT' if card.own_code else 'ROWS'} task={card.name}",
+        "predicts": card.predicts,
+        "planned_without_weights": card.load_empty is not None,
+        "settings": {f"data.{each}": meanings[f"data.{each}"] for each in (*_ROWS, *card.settings)},
+    }
+
+
+def listing(facts: Sequence[Facts]) -> str:
+    """Return all tasks, one a line."""
+    width = max(len(each["name"]) for each in facts)
+    lines = [f"{each['name']:<{width}}  {each['summary']}" for each in facts]
+    return "\n".join([*lines, "", "One of them in full: snugfit tasks NAME"])
+
+
+def page(facts: Facts) -> str:
+    """Return one task in full."""
+    rows = [
+        ("model", facts["model"]),
+        ("rows", facts["rows"]),
+        ("loss", f"{facts['loss']} by default"),
+        ("metrics", ", ".join(facts["metrics"]) or "the loss alone, by default"),
+        (
+            "then",
+            "snugfit evaluate and predict, track.register"
+            if facts["predicts"]
+            else "the best model's folder",
+        ),
+    ]
+    width = max(map(len, facts["settings"]))
+    return "\n".join(
+        [
+            f"{facts['name']}: {facts['summary']}",
+            "",
+            *(f"  {label:<8} {text}" for label, text in rows),
+            "",
+            "Settings of its rows:",
+            *(f"  {key:<{width}}  {meaning}" for key, meaning in facts["settings"].items()),
+            "",
+            "A recipe for what is here:",
+            f"  {facts['begin']}",
+        ]
+    )
