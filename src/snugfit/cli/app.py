@@ -329,7 +329,10 @@ def techniques(
         print(text)
 
 
-@app.command(epilog="Example: snugfit tasks text-classification")
+@app.command(
+    short_help="List what recipes can train, or describe one task.",
+    epilog="Example: snugfit tasks text-classification",
+)
 def tasks(
     name: Annotated[
         str | None,
